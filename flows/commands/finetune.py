@@ -158,7 +158,7 @@ def row_settings(kind: str, entry: str, model: list[str]) -> list[str]:
     from tasks.downstream.applying.entry import rows_within
     from tasks.project.param_downstream import defaults_of
 
-    positions = next(int(text.partition("=")[2]) for text in model if text.startswith("model.max_positions="))
+    positions = positions_of(model)
     name = entry.partition("=")[0]
     if defaults_of(kind, name)["rows"]["row_length"] <= positions:
         return []
@@ -166,6 +166,11 @@ def row_settings(kind: str, entry: str, model: list[str]) -> list[str]:
     said = ", ".join(f"{key} {value}" for key, value in rows.items())
     streams.note(f"the model has {positions} positions: {said} (--set {name}.rows...)")
     return settings({f"{name}.rows.{key}": value for key, value in rows.items()})
+
+
+def positions_of(model: list[str]) -> int:
+    """Return the positions that the settings of a model state."""
+    return next(int(text.partition("=")[2]) for text in model if text.startswith("model.max_positions="))
 
 
 def device_values(stated: Mapping[str, Any]) -> dict[str, Any]:

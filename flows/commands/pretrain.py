@@ -9,6 +9,7 @@ import click
 
 from flows.commands import finetune
 from flows.commands.project import entered, given
+from tasks.project import streams
 
 PRESET = "bert"
 ENTRY = "downstream.squad"
@@ -68,4 +69,23 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
     if stated["kind"] is not None:
         released = finetune.released_as(stated["model"] or stated["text"])
         entry += finetune.entry_settings(ctx, project, stated["kind"], stated, released)
-    return [*model, *settings(values), *entry, *stated["overrides"]]
+        entry += finetune.row_settings(stated["kind"], entry[1], model) if model else []
+    return [*model, *settings(values | _row_lengths(model)), *entry, *stated["overrides"]]
+
+
+def _row_lengths(model: list[str]) -> dict[str, Any]:
+    """Return the row lengths of the phases whose rows are longer by default than a given model takes, and say so."""
+    from tasks.project.param_inputs import PretrainRowsParams
+    from tasks.project.params import PHASES
+
+    positions = finetune.positions_of(model) if model else None
+    default = PretrainRowsParams()
+    found = {
+        f"pretrain_rows.{phase}.row_length": positions
+        for phase in PHASES
+        if positions is not None and getattr(default, phase).row_length > positions
+    }
+    if found:
+        keys = " and ".join(found)
+        streams.note(f"the model has {positions} positions, so rows are no longer: {keys} {positions} (--set ...)")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.files import each_key_once, read_json
@@ -78,6 +78,38 @@ def _labels(names: Any, path: Path) -> List[str]:
     if numbers is None or set(numbers) != set(names) or not all(type(x) in (str, int, float) for x in names.values()):
         raise CheckpointError(f"{path}: id2label must be an object of number: name, of the numbers from 0 on")
     return [str(names[number]) for number in numbers]
+
+
+def match_labels(found: Sequence[str], wanted: Sequence[str]) -> Tuple[Optional[List[int]], str]:
+    """Find the classes that are wanted among those of a model.
+
+    Returns:
+        The number of each in the model, or None where they are not the same classes, so that the head is new; and what
+        becomes of the head, for people: empty where it stays.
+    """
+    numbers = {_plain_label(name): number for number, name in enumerate(found)}
+    places = [numbers.get(_plain_label(name)) for name in wanted]
+    order = [place for place in places if place is not None]
+    if not len(places) == len(set(order)) == len(found):
+        return None, f"the model has the classes {_some(found)}, the examples have {_some(wanted)}: the head is new"
+    note = f"the model has the classes of the examples in another order: its head is reordered to {_some(wanted)}"
+    return order, "" if order == list(range(len(found))) else note
+
+
+def _plain_label(name: str) -> str:
+    """The name of a class; LABEL_0, as transformers calls a class without a name, is 0."""
+    number = name[len("LABEL_") :] if name.startswith("LABEL_") else ""
+    return number if number.isdigit() else name
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def architecture_of(folder: Path) -> str:
+    """The class of transformers that the config.json of a folder names; empty where it names none, or several."""
+    named = read_object(folder / CONFIG).get("architectures")
+    return named[0] if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str) else ""
 
 
 def read_object(path: Path) -> Dict[str, Any]:

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
-from ipu_model.models.architecture import CONFIG, read_config
+from ipu_model.models.architecture import CONFIG, architecture_of, read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import (
     ModelFolder,
     Origin,
-    architecture_of,
     class_of,
     missing_parameters,
     write_model,

@@ -16,7 +16,15 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
-from ipu_model.models.architecture import COMPUTED, CONFIG, CONFIG_KEYS, read_config, read_object
+from ipu_model.models.architecture import (
+    COMPUTED,
+    CONFIG,
+    CONFIG_KEYS,
+    architecture_of,
+    match_labels,
+    read_config,
+    read_object,
+)
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
@@ -75,38 +83,17 @@ class ModelFolder:
             return dataclasses.replace(self, labels=labels) if found else self
         part = head.weight.rpartition(".")[0]
         own = [name for name in self.state if name.startswith(f"{part}.")]
-        numbers = {plain_label(name): number for number, name in enumerate(found)}
-        order = [numbers.get(plain_label(name)) for name in labels]
-        if order == list(range(len(found))):
-            return dataclasses.replace(self, labels=labels)
-        if None in order or not len(order) == len(set(order)) == len(found):
+        order, note = match_labels(found, labels)
+        if order is None:
             state = {name: x for name, x in self.state.items() if name not in own}
-            note = f"the model has the classes {_some(found)}, the examples have {_some(labels)}: the head is new"
             return dataclasses.replace(self, state=state, labels=(), note=note)
-        state = {**self.state, **{name: self.state[name][order] for name in own}}
-        note = f"the model has the classes of the examples in another order: its head is reordered to {_some(labels)}"
+        state = {**self.state, **{name: self.state[name][order] for name in own if note}}
         return dataclasses.replace(self, state=state, labels=labels, note=note)
-
-
-def plain_label(name: str) -> str:
-    """The name of a class; LABEL_0, as transformers calls a class without a name, is 0."""
-    number = name[len("LABEL_") :] if name.startswith("LABEL_") else ""
-    return number if number.isdigit() else name
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def class_of(head: str) -> str:
     """The class of transformers that loads a model with this head, or one of WITHOUT_HEAD."""
     return WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.of(head).architecture
-
-
-def architecture_of(folder: Path) -> str:
-    """The class of transformers that the config.json of a folder names; empty where it names none, or several."""
-    named = read_object(folder / CONFIG).get("architectures")
-    return named[0] if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str) else ""
 
 
 def write_model(

@@ -201,9 +201,12 @@ class RowFolder:
             chunk = int(np.searchsorted(self._first_rows, number, side="right")) - 1
             file, offset, _ = self._chunks[chunk]
             inside = offset + number - int(self._first_rows[chunk])
+            fix = "the file is damaged or was made with another tokenizer: make the rows again"
+            if column.below == "type_vocab_size" and high == values[row, slot] == 1:
+                fix = "pairs of texts need a model with two token types, and type_vocab_size of its config.json is 1"
             raise RowsError(
                 f"{self.folder / file}, row {inside}: {name}[{slot}] is {values[row, slot]}, required: at least {low} "
-                f"and below {high}; the file is damaged or was made with another tokenizer: make the rows again"
+                f"and below {high}; {fix}"
             )
 
 

@@ -29,6 +29,12 @@ class ExamplesTask(DownstreamTask):
 
     groups: ClassVar[Groups] = ()
     """What stays together where development is a part of training."""
+    first_labels: tuple[str, ...] = ()
+    """Classes of the training examples that check_files looked at, in the order of their numbers."""
+    has_all_labels: bool = True
+    """Whether it looked at all training examples."""
+    has_pairs: bool = False
+    """Whether examples are pairs of texts; of files, as check_files found."""
 
     @property
     def apart(self) -> OwnDataParams | None:

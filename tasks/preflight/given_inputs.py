@@ -9,6 +9,7 @@ that messages are theirs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
@@ -17,10 +18,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.downstream.entries import Entry, entries
+from tasks.downstream.entries import BASE, Entry, entries
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.task import part_of
-from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.errors import InputError, ParamsError, PodiumError
 from tasks.project.given import check_given, given_places
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, check, parameter_values
@@ -43,6 +44,8 @@ class Given:
     is_given: Callable[[Params], bool]
     look: Callable[[Params], str]
     """Says what was found; raises PodiumError or OSError."""
+    note: Callable[[Params], str] = lambda params: ""
+    """Says what people should know of what was found; empty: nothing."""
 
 
 def corpus(params: Params) -> str:
@@ -88,26 +91,75 @@ def prepared(params: Params) -> str:
 def examples(entry: Entry) -> Given:
     """What the kind of an entry can say of its files at once."""
 
+    @functools.cache
+    def task() -> ExamplesTask:
+        made: ExamplesTask = part_of(entry, "examples")
+        return made
+
     def look(params: Params) -> str:
-        task: ExamplesTask = part_of(entry, "examples")
-        return task.check_files()
+        said = task().check_files()
+        if task().has_pairs and (folder := _started_from(entry, params)) is not None:
+            _require_token_types(entry.name, folder)
+        return said
+
+    def note(params: Params) -> str:
+        from tasks.reading.model_folders import describe_head
+
+        folder, labels = _started_from(entry, params), task().first_labels
+        if folder is None or not labels:
+            return ""
+        return describe_head(folder, part_of(entry, "apply").architecture, labels, task().has_all_labels)
 
     data = [".".join(place) for place in given_places({"downstream": {entry.name: entry.params.model_dump()}})]
     keys = tuple(key for key in data if key.startswith(f"{entry.key('data')}."))
-    return Given(entry.name, keys, lambda params: getattr(entry.params.data, "source", "files") == "files", look)
+    return Given(entry.name, keys, lambda params: _is_of_files(entry), look, note)
+
+
+def _is_of_files(entry: Entry) -> bool:
+    return getattr(entry.params.data, "source", "files") == "files"
+
+
+def _started_from(entry: Entry, params: Params) -> Path | None:
+    """The folder of the given model that the entry is fine-tuned from, if it is one and is on this host."""
+    from tasks.reading.model_folders import cached_folder
+
+    base = params.base_model
+    if entry.start != BASE or base.source == "none":
+        return None
+    return Path(base.path) if base.source == "folder" else cached_folder(str(base.repository), base.revision)
+
+
+def _require_token_types(what: str, folder: Path) -> None:
+    """Refuse a model that cannot tell the first text of a pair from the second."""
+    from tasks.reading.model_folders import read_architecture
+
+    try:
+        types = read_architecture(folder, str(folder)).type_vocab_size
+    except InputError:
+        return  # `base_model` says why it cannot be read
+    if types < 2:
+        raise InputError(
+            f"{folder} has one token type (type_vocab_size of its config.json), and {what} reads pairs of texts, which "
+            "need two: start from a model that has two"
+        )
 
 
 def base_model(params: Params) -> str:
     """config.json against the section `model`, and the vocabulary where it is given; no weight is read."""
     from tasks.pretraining.base_model import check_folder
 
-    entries = None
+    tokens = None
     if params.tokenizer.source == "file":
         try:
-            entries = _entries(params)
+            tokens = _entries(params)
         except (PodiumError, OSError):
-            entries = None  # said by `vocabulary`
-    check_folder(params.base_model, params.model, entries)
+            tokens = None  # said by the check of the vocabulary
+    check_folder(params.base_model, params.model, tokens)
+    if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
+        _require_token_types("pre-training", Path(params.base_model.path))
+    for entry in entries(params):
+        if entry.start == BASE and not _is_of_files(entry) and part_of(entry, "examples").has_pairs:
+            _require_token_types(entry.name, Path(params.base_model.path))
     return f"{params.base_model.path} is of the architecture that section model states"
 
 
@@ -170,12 +222,14 @@ def wanted(params: Params, read: Collection[str]) -> list[Given]:
     return [given for given in known if not paths[given.name].isdisjoint(read) and given.is_given(params)]
 
 
-def look(given: Given, params: Params) -> dict[str, object]:
-    """One finding, as plain values."""
+def look(given: Given, params: Params) -> Iterator[dict[str, object]]:
+    """Findings of one input, as plain values."""
     try:
-        return {"name": given.name, "level": "ok", "text": given.look(params)}
+        yield {"name": given.name, "level": "ok", "text": given.look(params)}
+        if note := given.note(params):
+            yield {"name": given.name, "level": "warning", "text": note}
     except PodiumError as error:
-        return {
+        yield {
             "name": given.name,
             "level": "problem",
             "text": str(error),
@@ -183,7 +237,7 @@ def look(given: Given, params: Params) -> dict[str, object]:
         }
     except OSError as error:
         place = error.filename or "a file"
-        return {
+        yield {
             "name": given.name,
             "level": "problem",
             "text": f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another",
@@ -199,7 +253,8 @@ def main() -> None:
         print(json.dumps({"name": "files", "level": "problem", "text": text, "of_parameters": True}), flush=True)
     for given in wanted(params, told["read"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
-            print(json.dumps(look(given, params)), flush=True)
+            for finding in look(given, params):
+                print(json.dumps(finding), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """Safetensors win over PyTorch's own files, and one file over shards."""
 PICKLED = ".bin"
+UNNAMED = ("LABEL_0", "LABEL_1")
+"""The classes of a model whose config.json names none, as transformers leaves them out."""
 NO_WEIGHTS = "holds no weights: model.safetensors or pytorch_model.bin is required, whole or shards"
 
 
@@ -102,6 +104,37 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
         return read_config(source / CONFIG)[0]
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
+
+
+def describe_head(source: Path, architecture: str, labels: Sequence[str], all_known: bool) -> str:
+    """Describe what becomes of the classes of a model that is fine-tuned for others; empty where nothing does.
+
+    Args:
+        source: the model's folder.
+        architecture: the class of transformers that has the head of the task.
+        labels: the classes of the examples, in the order of their numbers.
+        all_known: whether the examples may have no others.
+    """
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.models.architecture import architecture_of, match_labels, read_config
+
+    try:
+        names = read_config(source / CONFIG)[1] or UNNAMED
+    except DeviceJobError:
+        return ""  # said where the model is read
+    if architecture_of(source) != architecture or len(names) == len(labels) == 1:
+        return ""
+    if len(labels) < len(names) and not all_known:
+        return ""
+    return match_labels(names, labels)[1]
+
+
+def cached_folder(repository: str, revision: str | None) -> Path | None:
+    """Return the folder of the Hub's cache with config.json of a model; None where it was not downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(repository, CONFIG, revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def require_config(source: Path, key: str) -> None:

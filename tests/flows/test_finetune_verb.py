@@ -103,6 +103,21 @@ def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pyte
     assert "the model has 128 positions: row_length 128" in said.out + said.err
 
 
+def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((here / "my-bert/config.json").read_text())
+    (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
+    ctx = click.Context(pretrain.command)
+    ctx.obj = Place(here, ROOT, None)
+    words = STATED | {"model": "my-bert", "text": "train.json", "steps": 20, "batch_size": 4, "columns": ()}
+    said = words | {"kind": "squad", "train": "train.json", "overrides": ("pretrain_rows.phase1.row_length=64",)}
+    found = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))
+    assert [found["pretrain_rows"][phase]["row_length"] for phase in ("phase1", "phase2")] == [64, 100]
+    assert found["downstream"]["squad"]["rows"]["row_length"] == 100
+    check(found)
+    printed = capsys.readouterr()
+    assert "the model has 100 positions, so rows are no longer: pretrain_rows.phase1" in printed.out + printed.err
+
+
 def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:
     said: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 2.0, "global_batch_size": 8, "seed": 7}
     found = values(here, "squad", **said, precision="bf16", overrides=("downstream.squad.finetune.seed=9",))

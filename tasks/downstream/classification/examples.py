@@ -97,9 +97,13 @@ class Task(about.Task, ExamplesTask):
         """The first examples of each file, and the classes of files that are no longer than that."""
         params, reading, labels = self._params(), Reading(), list[Counter[Any]]()
         for split in self.read_splits:
-            found = read_examples(params, self.entry.key("data"), split, self.is_regression, reading, HEAD)
-            labels.append(Counter(one.label for one in found))
-        if labels[0].total() < HEAD and not self.is_regression:
+            labels.append(Counter())
+            for one in read_examples(params, self.entry.key("data"), split, self.is_regression, reading, HEAD):
+                labels[-1][one.label] += 1
+                self.has_pairs = one.second is not None
+        self.first_labels = self.labels or in_order(labels[0])
+        self.has_all_labels = labels[0].total() < HEAD
+        if self.has_all_labels and not self.is_regression:
             # Where a part of the file is set apart, the training examples may have fewer classes than the file.
             self._require_classes(in_order(labels[0]), MAX_CLASSES if self.apart is None else math.inf)
         if len(labels) == len(self.splits) and all(found.total() < HEAD for found in labels):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.entries import Entry
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.glue import about
 from tasks.downstream.glue.format import (
@@ -36,6 +37,10 @@ HEAD = 10_000
 
 class Task(about.Task, ExamplesTask):
     """Examples of files or of the Hub."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self.first_labels, self.has_pairs = self.labels, len(self.glue.columns) > 1
 
     def write_examples(self, folder: Path) -> str:
         assert isinstance(self.entry.params.data, GlueData)

@@ -81,10 +81,11 @@ class Task(about.Task, ExamplesTask):
         """The first sentences of each file, and the types of files that are no longer than that."""
         params = self._params()
         found = [check_sentences(params, self.entry.key("data"), split) for split in self.read_splits]
-        if found[0] is not None:
+        self.first_labels, self.has_all_labels = labels_of_types(found[0][0].entities), found[0][1]
+        if self.has_all_labels:
             # Where a part of the file is set apart, the training sentences may have fewer types than the file.
-            self._require_types(found[0].entities, MAX_TYPES if self.apart is None else math.inf)
-        whole = [one.entities for one in found if one is not None]
+            self._require_types(found[0][0].entities, MAX_TYPES if self.apart is None else math.inf)
+        whole = [one.entities for one, is_whole in found if is_whole]
         if len(whole) == len(self.splits):
             self._check_dev(*whole)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"

@@ -62,8 +62,8 @@ def usable(opened: Opened, params: SentencesParams, found: Found, reading: Readi
     reading.layouts[source] = f"{reading.layouts.get(source, 'table')} of {found.scheme}"
 
 
-def check_sentences(params: SentencesParams, section: str, split: str) -> Found | None:
-    """What can be known of a file at once: how it begins; of one that has no more than that, what was found in it.
+def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[Found, bool]:
+    """What can be known of a file at once: what was found in its first sentences, and whether these are all.
 
     Raises:
         InputError: as `read_sentences`, of the first sentences.
@@ -73,7 +73,7 @@ def check_sentences(params: SentencesParams, section: str, split: str) -> Found 
     kept = list(itertools.islice(checked(raws, params.tag_scheme, found, problems, reading), FIRST_SENTENCES))
     problems.refuse()
     _require_some(len(kept), problems, reading)
-    return found if len(kept) < FIRST_SENTENCES else None
+    return found, len(kept) < FIRST_SENTENCES
 
 
 def _require_some(sentences: int, problems: Problems, reading: Reading) -> None:

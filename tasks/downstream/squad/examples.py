@@ -60,6 +60,7 @@ USED, DROPPED = "questions without an answer, used", "questions without an answe
 class Task(about.Task, ExamplesTask):
     """Questions of files, of the Hub, or on the generated world."""
 
+    has_pairs = True
     groups: ClassVar[Groups] = (("title", ("title",)), ("context", ("context",)))
 
     def write_examples(self, folder: Path) -> str:

@@ -13,7 +13,9 @@ from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL
 
 
-def write_head_model(folder: Path, head: str, labels: Sequence[str], words: Sequence[str], positions: int = 64) -> Path:
+def write_head_model(
+    folder: Path, head: str, labels: Sequence[str], words: Sequence[str], positions: int = 64, types: int = 2
+) -> Path:
     """A model of one layer that looks as the stage finetune leaves it, its tokenizer beside it."""
     folder.mkdir(parents=True)
     write_tokenizer(Vocabulary((*SPECIAL, *words), lowercase=True), positions, folder)
@@ -23,6 +25,7 @@ def write_head_model(folder: Path, head: str, labels: Sequence[str], words: Sequ
         num_layers=1,
         num_heads=2,
         intermediate_size=64,
+        type_vocab_size=types,
         max_positions=positions,
         initializer_range=0.5,
     )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from flows.commands.finetune import row_settings
 from flows.given_model import model_settings
 from tasks.downstream.applying.entry import entry_of
 from tasks.downstream.applying.evaluate import evaluate
@@ -19,11 +20,13 @@ from tasks.downstream.applying.predict import Output, predict
 from tasks.downstream.squad.ask import ask
 from tasks.downstream.squad.question_model import WindowShape
 from tasks.pretraining.base_model import write_base_model
+from tasks.project.errors import PodiumError
 from tasks.project.overlays import resolve
 from tasks.project.param_sections import Place
 from tasks.project.params import check
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
+from tests.tasks.downstream.applying.head_models import write_head_model
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what", "ada"]
@@ -48,6 +51,14 @@ def as_pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def with_few_positions(folder: Path) -> None:
+    name = "bert.embeddings.position_embeddings.weight"
+    state = load_file(folder / "model.safetensors")
+    save_file({**state, name: state[name][:128].clone()}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+
+
 def with_vocabulary_file_only(folder: Path) -> None:
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in [*SPECIAL, *WORDS]))
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -60,7 +71,9 @@ FORMS: dict[str, Callable[[Path], None]] = {
     "`pytorch_model.bin`": as_pickle,
     "shards with `pytorch_model.bin.index.json`": lambda folder: as_shards(folder, "bin"),
     "`vocab.txt` without `tokenizer.json`": with_vocabulary_file_only,
+    "128 positions (`max_position_embeddings`)": with_few_positions,
 }
+ONE_TYPE = "one token type (`type_vocab_size: 1`)"
 COMMANDS = ("finetune", "evaluate", "predict", "ask")
 
 
@@ -68,8 +81,9 @@ def test_the_document_lists_these_forms_and_commands() -> None:
     lines = (ROOT / "docs/checkpoints.md").read_text().splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("| form |"))
     assert [cell.strip(" `") for cell in lines[head].split("|")[2:-1]] == [f"podium {name}" for name in COMMANDS]
-    rows = [line.split("|")[1:-1] for line in lines[head + 2 : head + 2 + len(FORMS)]]
-    assert {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows} == dict.fromkeys(FORMS, ["yes"] * 4)
+    rows = [line.split("|")[1:-1] for line in lines[head + 2 : lines.index("", head)]]
+    expected = {**dict.fromkeys(FORMS, ["yes"] * 4), ONE_TYPE: [*["single texts"] * 3, "refused"]}
+    assert {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows} == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -78,13 +92,34 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     plain, other = (write_tiny_model(tmp_path / name, WORDS) for name in ("plain", "other"))
     FORMS[form](other)
     overrides = model_settings("other", tmp_path, tmp_path)
+    entry = "downstream.own={kind: squad, data: {source: files}}"
+    overrides += [entry, *row_settings("squad", entry, overrides)]
     params = check(resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"']))
     make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
     record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
     assert record["left_out"] == []
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "plain"))
-    assert all(torch.equal(theirs[name], weight) for name, weight in ours.items())
+    assert all(torch.equal(theirs[name][: len(weight)], weight) for name, weight in ours.items())
     assert answers(other, tmp_path) == answers(plain, tmp_path)
+
+
+def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path: Path) -> None:
+    """podium finetune: tests/tasks/preflight/test_given_models.py."""
+    how = How(Place("cpu", "fp32"), 8, lambda text: None)
+    texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), WORDS, 512, 1)))
+    (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
+    entry = entry_of(texts, "classification")
+    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how).metrics
+    predict(entry, texts, tmp_path / "dev.csv", Output(tmp_path / "answers.csv", "csv"), how)
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
+
+    asked = find_model(str(write_head_model(tmp_path / "qa", "question_answering", (), WORDS, 512, 1)))
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"id": "1", "context": CONTEXT, "question": QUESTION}) + "\n")
+    said = "pairs of texts need a model with two token types, and type_vocab_size of its config.json is 1"
+    with pytest.raises(PodiumError, match=said):
+        ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked))
+    with pytest.raises(PodiumError, match=said):
+        predict(entry_of(asked), asked, tmp_path / "dev.jsonl", Output(tmp_path / "spans.jsonl", "jsonl"), how)
 
 
 def answers(folder: Path, place: Path) -> list[object]:
