@@ -51,7 +51,9 @@ OPTIONS = (
         help="the device; auto: IPUs, else a GPU, else the CPU",
     ),
     click.option(
-        "--precision", type=click.Choice(("auto", "fp32", "bf16", "fp16")), help="(fp32; with --runtime ipu auto)"
+        "--precision",
+        type=click.Choice(("auto", "fp32", "bf16", "fp16")),
+        help="(that of the scores which the release or run states, else fp32; with --runtime ipu auto)",
     ),
 )
 
@@ -98,14 +100,13 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
     return model, entry_of(model, stated["task"], own, named.entry)
 
 
-def how(stated: Mapping[str, Any]) -> How:
+def how(model: FoundModel, stated: Mapping[str, Any]) -> How:
     """Where and how the model is computed; progress is said on standard error."""
     from tasks.downstream.applying.job import How
-    from tasks.project.param_sections import Place
+    from tasks.downstream.applying.precision import choose_place
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)
-    on_ipu = stated["runtime"] == "ipu"
-    place = Place(stated["runtime"], stated["precision"] or ("auto" if on_ipu else "fp32"))
-    rows = stated["batch_size"] or (ROWS_ON_IPU if on_ipu else ROWS_AT_ONCE)
+    place = choose_place(model.folder, stated["runtime"], stated["precision"])
+    rows = stated["batch_size"] or (ROWS_ON_IPU if place.runtime == "ipu" else ROWS_AT_ONCE)
     return How(place, rows, lambda text: streams.note(text, ""))

@@ -51,22 +51,20 @@ class _Place(click.ParamType):
 @click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows share (128)")
 @click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (as the release, else 30)")
 @click.option("--null-threshold", type=float, metavar="ODDS", help="above it no answer is given (the model's own)")
-@click.option(
-    "--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="in fp32 but on the IPU (cpu)"
-)
+@click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="(cpu)")
 @click.option("--compare", type=_Place(), metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
+    from tasks.downstream.applying.precision import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
-    from tasks.project.param_sections import Place
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
     named = applying.named_model(ctx, model, stated["tokenizer"])
     found = find_model(named.name, named.tokenizer)
     odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
-    place = Place(stated["runtime"], "auto" if stated["runtime"] == "ipu" else "fp32")
+    place = choose_place(found.folder, stated["runtime"], None)
     shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])
     longest = stated["max_answer_length"] or _longest_answer(found, named.entry)
     if stated["compare"] is not None:

@@ -30,9 +30,9 @@ def command(ctx: click.Context, model: str, file: Path, output: Path | None, jso
     named = given(ctx, Path(model))
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
-    done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(stated))
-    if noted := done.reading.summary():
-        streams.note("; ".join(noted), "")
+    done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(found, stated))
+    computed = "computed on {runtime} in {precision}".format_map(done.metrics["predict"])
+    streams.note("; ".join([*done.reading.summary(), computed]), "")
     if json_wanted:
         options.print_json(done.metrics)
         return

@@ -34,7 +34,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
 
     found, entry = applying.found_model(ctx, model, stated)
     read = [given(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
-    target, how = _target(ctx, output, stated["force"], read), applying.how(stated)
+    target, how = _target(ctx, output, stated["force"], read), applying.how(found, stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT must end in one of .{', .'.join(FORMATS)}: found {output}", ctx)

@@ -43,6 +43,8 @@ ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
 TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision", "precision_reason")
 """What a training did; how fast, and in how much memory, belongs to the host.
 The figures that chose a precision decided the weights."""
+PREDICTION_FIGURES = ("runtime", "precision")
+"""What decided the scores besides the weights."""
 
 
 def provenance(
@@ -78,6 +80,7 @@ def provenance(
         if subject.base_model
         else None,
         "training": training_figures(root, subject),
+        "prediction": prediction_figures(checkout or root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
 
@@ -202,6 +205,16 @@ def training_figures(root: Path, subject: Subject) -> dict[str, Any]:
         for name, values in found.items()
         if values is not None
     }
+
+
+def prediction_figures(root: Path, subject: Subject) -> dict[str, Any] | None:
+    """Return PREDICTION_FIGURES of the stage predict, by split where there are several; None: it wrote none."""
+    figures = _small_json(root / subject.prediction)
+    if figures is None:
+        return None
+    splits = {name: one for name, one in figures.items() if isinstance(one, dict)} or {"": figures}
+    stated = {name: {key: one[key] for key in PREDICTION_FIGURES if key in one} for name, one in splits.items()}
+    return stated.get("", stated)
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:

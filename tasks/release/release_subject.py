@@ -30,6 +30,8 @@ class Subject:
     model: Path
     predictions: Path
     metrics: Path
+    prediction: Path
+    """Figures of the stage predict, of which no check of the gate speaks."""
     gate: Path
     receipt: Path
     references: tuple[Path, ...]
@@ -104,6 +106,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
         metrics=artifacts.metrics_file(name),
+        prediction=artifacts.metrics_file(name, "predict"),
         gate=artifacts.metrics_file(name, "gate"),
         receipt=artifacts.receipt_file(name),
         references=tuple(task.examples_file(split) for split in task.development),

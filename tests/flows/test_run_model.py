@@ -66,6 +66,26 @@ def test_a_run_is_judged_by_its_name_or_its_folder(
     assert (project / "evaluation-mine-dev/report.html").is_file()
 
 
+@pytest.mark.parametrize("said", ["mine", "runs/checkouts/mine/models/moods"])
+def test_a_model_is_evaluated_in_the_precision_of_its_run(
+    project: Path, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(project, "moods")
+    run = own_folder(project, "mine")
+    metrics = run / artifacts.metrics_file("moods", "predict")
+    metrics.parent.mkdir()
+    metrics.write_text(json.dumps({"runtime": "cpu", "precision": "bf16"}))
+    words = [said, "dev.csv", "--json", "--runtime", "cpu"]
+    if said != "mine":
+        words += ["--tokenizer", str(run / artifacts.TOKENIZER), "--column", "text=review", "--column", "label=mood"]
+    judge(project, *words)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["predict"]["precision"] == "bf16"
+    assert "computed on cpu in bf16" in err
+    judge(project, *words, "--precision", "fp32", "--output", "other")
+    assert json.loads(capsys.readouterr().out)["predict"]["precision"] == "fp32", "what the user says wins"
+
+
 def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
     train(project, "moods")
     (project / "mine").mkdir()

@@ -255,6 +255,13 @@ def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tm
         "runtime": "cpu",
         "precision": "fp32",
     }
+    assert here["prediction"] is None, "nothing states it"
+    figures = {"features": 3, "predict_seconds": 0.5, "runtime": "cpu", "precision": "bf16"}
+    for stated in (figures, {"dev": figures, "held-out": figures}):
+        (root / subject.prediction).write_text(json.dumps(stated))
+        prediction = provenance(parameter_values(params_with()), root, subject)["prediction"]
+        place = {"runtime": "cpu", "precision": "bf16"}
+        assert prediction == (place if stated is figures else {"dev": place, "held-out": place})
     assert {"torch", "transformers", "huggingface_hub"} <= set(here["packages"])
 
 
