@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tasks.inputs.tables import Column, Line, text_of_id
 from tasks.project.errors import InputError
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import ZERO_WIDTH, Reading
 
 ID_COLUMN, TITLE_COLUMN = "document_id", "title"
 """Read where they are there and params.yaml names no others."""
@@ -61,9 +61,9 @@ def as_documents(
 
 
 def paragraphs(text: str) -> str:
-    """`text` without empty lines and white space around the others."""
+    """`text` without lines of white space or ZERO_WIDTH characters, and without white space around the others."""
     parts = (part.strip() for part in text.splitlines())
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in parts if part.strip(ZERO_WIDTH + " "))
 
 
 def _text(value: Any, source: str, where: str, column: str) -> str:

@@ -19,9 +19,9 @@ from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading, refuse_empty, text_lines
 
 KEY = "corpus.path"
-LAYOUT_SAMPLE_LINES = 2000
-"""Lines looked at by `layout: auto`."""
-KNOWN = (".txt", *tables.ENDINGS)
+KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
+"""Endings of files that are read in a folder, and of those that are read only by their own name: a folder may have
+settings and records in .json files."""
 _NEEDED = f"{', '.join(KNOWN)}, or without an ending as WikiExtractor writes them (wiki_00)"
 _TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
 _HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
@@ -48,7 +48,7 @@ def read_files(
         refuse_empty(file, f"{KEY}={path}")
         reading.files += 1
         ending = ending_of(file)
-        if ending in tables.ENDINGS:
+        if ending in (*tables.ENDINGS, JSON):
             lines = tables.read_table(file, columns.wanted(), KEY, reading, separator)
             yield from as_documents(lines, columns, name, str(file), reading)
         else:
@@ -71,7 +71,7 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
     """
     found = files_in(path, KEY)
     if path.is_file():
-        if not _is_usable(path):
+        if ending_of(path) != JSON and not _is_usable(path):
             raise InputError(
                 f"{path} ends in {path.suffix or 'nothing'!r}: {KEY} needs {_NEEDED}{_packed([path.name])}"
             )
@@ -108,19 +108,17 @@ def _packed(names: list[str]) -> str:
 
 
 def detect_layout(path: Path) -> str:
-    """What a .txt file looks like in its first lines.
+    """Find the layout of a .txt file.
 
-    `wikiextractor` when it begins with a block of it, `wikitext` when a level-1 heading (= Title =) stands there, else
-    `paragraphs`.
+    `wikiextractor` when it begins with a block of it, `wikitext` when it begins with a level-1 heading (= Title =) and
+    has another heading, else `paragraphs`: a single line between signs of equality may stand in any text.
     """
     if is_wikiextractor(path):
         return "wikiextractor"
-    for number, line in enumerate(text_lines(path, KEY)):
-        if _TITLE.match(line):
-            return "wikitext"
-        if number >= LAYOUT_SAMPLE_LINES:
-            break
-    return "paragraphs"
+    lines = (line for line in text_lines(path, KEY) if line.strip())
+    if not _TITLE.match(next(lines, "")):
+        return "paragraphs"
+    return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
 
 
 def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document]:

@@ -20,6 +20,8 @@ MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF
 """How files of other encodings begin, on any machine; the longer marks first, as one begins like a shorter one."""
 BLOCK_BYTES = 1 << 20
 """Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""
+ZERO_WIDTH = "\u200b\ufeff"
+"""Zero-width space and byte order mark: a line of them alone looks blank."""
 NUMBERS = "ids that were numbers, taken as text"
 SHOWN_NAMES = 20
 """Names of files and columns kept in reading.json; the others are counted."""
@@ -144,7 +146,17 @@ def other_encoding(start: bytes) -> str | None:
 
 
 def text_lines(path: Path, key: str) -> Iterator[str]:
-    """Lines of a UTF-8 file, packed or not, with their line ends, a byte order mark taken off.
+    """Yield the lines of `exact_lines`; one of ZERO_WIDTH characters and blanks alone is an empty line."""
+    for line in exact_lines(path, key):
+        yield "\n" if _is_zero_width(line) else line
+
+
+def _is_zero_width(line: str) -> bool:
+    return bool(line) and not line.strip(ZERO_WIDTH + " \t\r\n") and not line.isspace()
+
+
+def exact_lines(path: Path, key: str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, packed or not, with their line ends, a byte order mark taken off.
 
     Of a file without any "\\n", "\\r" is a line end.
 

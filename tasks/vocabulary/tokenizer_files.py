@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.text_files import text_lines
+from tasks.reading.text_files import exact_lines
 from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
 
 MAX_CHARACTERS_PER_WORD = 100
@@ -80,7 +80,7 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
         path = inside[0]
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path} has {path.stat().st_size:,} bytes; vocabularies up to {MAX_BYTES:,} are read ({key})")
-    entries = [line.rstrip("\r\n") for line in itertools.islice(text_lines(path, key), MAX_ENTRIES + 1)]
+    entries = [line.rstrip("\r\n") for line in itertools.islice(exact_lines(path, key), MAX_ENTRIES + 1)]
     if len(entries) > MAX_ENTRIES:
         raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines; vocabularies up to that are read ({key})")
     while entries and not entries[-1]:

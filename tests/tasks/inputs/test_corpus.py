@@ -91,14 +91,16 @@ def test_headings_written_without_spaces_are_dropped_too(tmp_path: Path) -> None
 
 def test_text_before_the_first_heading_is_kept_and_an_empty_article_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n")
-    summary = make_corpus(params(path=str(path)), tmp_path / "out")
+    summary = make_corpus(params(path=str(path), layout="wikitext"), tmp_path / "out")
     assert documents(tmp_path / "out") == [("a.txt:0", "", "Preface."), ("a.txt:2", "Bee", "It hums.")]
     assert (summary.documents, summary.reading.counts[corpus.EMPTY]) == (2, 1)
 
 
 def test_an_equation_is_no_heading(tmp_path: Path) -> None:
     text = "= Sum =\n\nx = y = z\n\na == b\n"
-    assert read(tmp_path, write(tmp_path / "a.txt", text)) == [("a.txt:0", "Sum", "x = y = z\na == b")]
+    assert read(tmp_path, write(tmp_path / "a.txt", text), layout="wikitext") == [
+        ("a.txt:0", "Sum", "x = y = z\na == b")
+    ]
 
 
 def test_paragraphs_are_documents_and_wrapped_lines_are_joined(tmp_path: Path) -> None:
@@ -111,10 +113,33 @@ def test_paragraphs_are_documents_and_wrapped_lines_are_joined(tmp_path: Path) -
 
 
 def test_auto_says_which_layout_it_found_for_each_file(tmp_path: Path) -> None:
-    write(tmp_path / "in/a.txt", " = Ant = \n\nIt digs.\n")
+    write(tmp_path / "in/a.txt", "\n = Ant = \n\nIt digs.\n = Bee = \nIt flies.\n")
     write(tmp_path / "in/b.txt", "One.\n\nTwo.\n")
+    write(tmp_path / "in/c.txt", " = Ant = \n\nIt digs.\n = = Nest = = \nIt is deep.\n")
+    write(tmp_path / "in/only-one.txt", " = Ant = \n\nIt digs.\n")
+    write(tmp_path / "in/text-first.txt", "One.\n\n= Ant =\n\n= Bee =\n\nTwo.\n")
     summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
-    assert summary.reading.layouts == {"a.txt": "wikitext", "b.txt": "paragraphs"}
+    assert summary.reading.layouts == {
+        "a.txt": "wikitext",
+        "b.txt": "paragraphs",
+        "c.txt": "wikitext",
+        "only-one.txt": "paragraphs",
+        "text-first.txt": "paragraphs",
+    }
+
+
+def test_lines_of_zero_width_characters_are_blank(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "\ufeffOne\u200b\nline.\n\u200b\nTwo.\n \ufeff\u200b \r\nThree.\n\ufeff")
+    assert [text for _, _, text in read(tmp_path, path)] == ["One\u200b line.", "Two.", "Three."]
+    table = write(tmp_path / "a.jsonl", '{"text": "One.\\n\u200b\\nTwo."}\n\u200b\n{"text": "\u200b"}\n')
+    assert [text for _, _, text in read(tmp_path, table)] == ["One.\nTwo."]
+
+
+def test_a_single_json_file_is_a_corpus(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '[{"text": "One."},\n{"text": "Two."}]')
+    assert [text for _, _, text in read(tmp_path, path)] == ["One.", "Two."]
+    path = write(tmp_path / "b.json", '{"text": "One."}\n{"text": "Two."}\n')
+    assert [text for _, _, text in read(tmp_path, path)] == ["One.", "Two."]
 
 
 def test_a_stated_layout_is_obeyed(tmp_path: Path) -> None:
@@ -148,7 +173,7 @@ def test_a_folder_is_read_in_order_of_names_and_other_files_are_ignored_and_coun
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"\xef\xbb\xbf = Ant = \n\nIt digs.\n")
+    path = write(tmp_path / "a.txt", b"\xef\xbb\xbf = Ant = \n\nIt digs.\n = Bee = \n")
     assert read(tmp_path, path) == [("a.txt:0", "Ant", "It digs.")]
 
 

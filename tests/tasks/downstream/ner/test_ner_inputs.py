@@ -155,6 +155,12 @@ def test_the_scheme_is_found_and_iob1_becomes_iob2(
         )
 
 
+def test_a_line_of_zero_width_characters_ends_a_sentence(tmp_path: Path) -> None:
+    """WNUT-17 and files that were joined have some."""
+    sentences = read(put(tmp_path, "a B-x\n\u200b\nb O\n \ufeff\u200b\nc O\n"))
+    assert [words for _, words, _ in sentences] == [["a"], ["b"], ["c"]]
+
+
 BAD = {
     "a tag without a type": (
         "a B-\nb B\nc O\n",
