@@ -87,7 +87,7 @@ def test_a_name_that_no_entry_has_is_answered_with_the_nearest(checkout: Path) -
         ({"validate": {"min_documents": 1}}, "validate.min_documents is 1, stage validate@corpus ran with 10"),
         ({"packing": False}, "packing is False, stage pretrain_rows@phase1 ran with True"),
         ({"pretrain": {"phase1": {"steps": 7}}}, "pretrain.phase1.steps is 7, stage pretrain@phase1 ran with 600"),
-        ({"model": {"layer_norm_eps": 1e-6}}, "model.layer_norm_eps is 1e-06, stage pretrain@phase1 ran with '1e-12'"),
+        ({"model": {"layer_norm_eps": 1e-6}}, "model.layer_norm_eps is 1e-06, stage pretrain@phase1 ran with 1e-12"),
         (
             {"downstream": {"squad": {"data": {"demo_dev": 3}}}},
             "downstream.squad.data.demo_dev is 3, stage examples@squad ran with 1000",
