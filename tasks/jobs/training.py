@@ -24,6 +24,7 @@ from tasks.jobs.device_job import (
     run_device_job,
 )
 from tasks.project import artifacts
+from tasks.project.code_state import git_state
 from tasks.project.errors import InputError
 from tasks.project.files import read_json, sha256_of, write_json, write_text
 from tasks.project.given import require_readable
@@ -160,14 +161,14 @@ def train(
         DeviceJobFailed, StagePaused: see `run_device_job`; checkpoints stay for the next run.
     """
     runs = root / artifacts.RUNS / name
-    folder = runs / fingerprint(job)
+    folder, code = runs / fingerprint(job), git_state(root)
     with watching(tracking, job, name, folder.name, root) as trackers:
         with travelling(folder, remote, f"{name}/{folder.name}", root) as carry:
             job = dataclasses.replace(job, run_folder=str(folder))
             result = run_device_job(job, launcher=launcher, on_event=in_turn(trackers.on_event, carry))
         found = {**figures(result), "fingerprint": folder.name}
         file_curves(folder, name, root)
-        write_json(root / artifacts.METRICS / f"{name}.json", found)
+        write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code})
         trackers.close("finished", {name: found}, result.steps)
     for other in runs.iterdir():
         if other != folder:

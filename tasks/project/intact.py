@@ -180,11 +180,16 @@ def _object(md5: str, root: Path) -> Path:
     return cache_of(root) / "files" / "md5" / md5[:2] / md5[2:]
 
 
-def md5_of(path: Path) -> str:
-    """The MD5 that DVC gives a file, or a folder: that of the JSON list of its files, sorted by name."""
+def md5_of(path: Path, *, compiled: bool = True) -> str:
+    """The MD5 that DVC gives a file, or a folder: that of the JSON list of its files, sorted by name.
+
+    Args:
+        path: of the file or the folder.
+        compiled: count what Python compiled, which .dvcignore hides from DVC in folders of code.
+    """
     if path.is_file():
         return _md5_of_file(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+    files = sorted(file for file in path.rglob("*") if file.is_file() and (compiled or not _is_compiled(file)))
     with ThreadPoolExecutor(THREADS) as pool:
         hashes = list(pool.map(_md5_of_file, files))
     listed = [
@@ -192,6 +197,10 @@ def md5_of(path: Path) -> str:
     ]
     text = json.dumps(sorted(listed, key=itemgetter("relpath")), sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + FOLDER
+
+
+def _is_compiled(file: Path) -> bool:
+    return file.suffix == ".pyc" or file.parent.name == "__pycache__"
 
 
 def _md5_of_file(path: Path) -> str:

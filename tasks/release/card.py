@@ -138,10 +138,17 @@ def write_card(
         withheld=WITHHELD,
         examples=facts.examples,
         git=provenance["git"],
+        others=_other_revisions(provenance),
         provenance=provenance,
         verdicts=_verdicts(provenance["data"]["verdicts"]),
         **values,
     )
+
+
+def _other_revisions(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the code of the stages that ran with another revision than the fine-tuning."""
+    found = provenance.get("stages_git") or {}
+    return {name: one for name, one in found.items() if one and one["revision"] != provenance["git"]["revision"]}
 
 
 def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:

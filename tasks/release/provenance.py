@@ -10,12 +10,12 @@ import importlib.metadata
 import json
 import math
 import platform
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.project import artifacts, files
+from tasks.project.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.project.errors import PublishError
 from tasks.project.params import check
 from tasks.project.plan_file import stages_of
@@ -60,16 +60,18 @@ def provenance(
             says nothing of the user; other entries of downstream have no part in this release.
         root: the checkout.
         subject: what is released.
-        checkout: where the code lies, and what relative names count from, if `root` holds copies of it; None: `root`.
+        checkout: what relative names count from, if `root` holds copies of it; None: `root`.
 
     Raises:
         PublishError: a report that should be read is not JSON, or holds a NaN.
     """
     own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
     published = released_parameters(own, root, checkout or root)
+    stages = stages_behind(parameters, subject, root / "dvc.lock")
     return {
         "podium": FORMAT_VERSION,
-        "git": git_state(checkout or root),
+        **code_of(root, subject),
+        "code_md5": code_hashes(stages),
         "stages_sha256": stages_sha256(parameters, subject, root / "dvc.lock"),
         "parameters": published,
         "parameters_sha256": hashlib.sha256(canonical(published).encode()).hexdigest(),
@@ -85,17 +87,47 @@ def provenance(
     }
 
 
-def stages_sha256(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> str | None:
-    """One hash of what dvc.lock says of all stages behind a release: what they read, ran and wrote. Of others it says
-    nothing: they may run again, and the release stays the same. None: there is no dvc.lock.
-
-    Nor of the stage that scores the released model: what it found is stated by the gate, and it reads which releases
-    there are, this one among them once it is published."""
+def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> dict[str, Any]:
+    """Return what dvc.lock says of all stages behind a release but of the one that scores the released model: what it
+    found is stated by the gate, and it reads which releases there are, this one among them once it is published."""
     if not lock.is_file():
-        return None
+        return {}
     stated, left_out = stages_of(lock), subject.stages["predict_released"]
     behind = [name for name in plan_of(check(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
-    return hashlib.sha256(canonical({name: stated.get(name) for name in behind}).encode()).hexdigest()
+    return {name: stated.get(name) for name in behind}
+
+
+def stages_sha256(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> str | None:
+    """One hash of what dvc.lock says of all stages behind a release: what they read, ran and wrote. Of others it says
+    nothing: they may run again, and the release stays the same. None: there is no dvc.lock."""
+    if not lock.is_file():
+        return None
+    return hashlib.sha256(canonical(stages_behind(parameters, subject, lock)).encode()).hexdigest()
+
+
+def code_of(root: Path, subject: Subject) -> dict[str, Any]:
+    """Return the revisions that the stages recorded as they ran: `git`, of the fine-tuning, or of the gate where the
+    fine-tuning has no record, and `stages_git`, of every training and of the gate."""
+    files = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings} | {"gate": subject.gate}
+    found = {name: (_small_json(root / path) or {}).get("code") for name, path in files.items()}
+    return {"git": found[subject.trainings[-1]] or found["gate"] or dict(NOT_RECORDED), "stages_git": found}
+
+
+def changes_since(origin: Mapping[str, Any], root: Path) -> str | None:
+    """Return how the code of a checkout differs from what a release was made with, in words; None: it does not.
+
+    Args:
+        origin: the provenance.
+        root: the checkout.
+    """
+    revisions = {None: "a revision that was not recorded"}
+    ran, now = origin["git"], git_state(root)
+    changed = changed_code(origin["code_md5"], root)
+    if not changed and ran["revision"] in (None, now["revision"]):
+        return None
+    here, there = (revisions.get(one["revision"], f"revision {one['revision']}") for one in (now, ran))
+    what = f"what its stages read of it changed: {', '.join(changed)}" if changed else "its stages read the same of it"
+    return f"the code here is {here} now, the model was made with {there}, which the release names; {what}"
 
 
 def canonical(values: Any) -> str:
@@ -119,45 +151,6 @@ def base_model(file: Path, given: str) -> dict[str, Any] | None:
     if "left_out" in record:  # names that somebody gave to weights
         kept["left_out"] = len(record["left_out"])
     return kept
-
-
-def git_state(root: Path) -> dict[str, Any]:
-    """Revision of the code, and whether the sources differ from it.
-
-    Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
-    writes. Outside a git checkout the revision is null and `dirty` is null too (not known).
-    """
-    revision = _git(root, "rev-parse", "--verify", "HEAD")
-    if revision is None:
-        return {"revision": None, "dirty": None, "changed": []}
-    present = [name for name in artifacts.SOURCES if (root / name).exists()]
-    status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
-    listing = _git(root, *_compared_with(root), *status) if present else ""
-    changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
-    return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
-
-
-def _compared_with(root: Path) -> list[str]:
-    """Git options that compare the files of `root` with the revision.
-
-    The checkout of a run with overrides lies in a folder that git ignores; without them its files would never
-    count as changed.
-    """
-    top = (_git(root, "rev-parse", "--show-toplevel") or "").strip()
-    folder = (_git(root, "rev-parse", "--absolute-git-dir") or "").strip()
-    if Path(top, artifacts.RUNS) not in root.resolve().parents:
-        return []
-    return ["--no-optional-locks", f"--git-dir={folder}", f"--work-tree={root.resolve()}"]
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        finished = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False, timeout=60
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):  # a host without git
-        return None
-    return finished.stdout if finished.returncode == 0 else None
 
 
 def package_versions() -> dict[str, str]:

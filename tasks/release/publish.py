@@ -34,7 +34,7 @@ from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.compared import ComparedRelease, read_compared
 from tasks.release.origin import require_origin, resolve_origin
-from tasks.release.provenance import provenance, read_json
+from tasks.release.provenance import changes_since, provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
 from tasks.release.release_subject import RELEASED, Subject, subject_of
 from tasks.release.seal import Hashes, held
@@ -154,6 +154,8 @@ def build_release(
     metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
     origin = provenance(parameters, copies, subject, root)
+    if changes := changes_since(origin, root):
+        print(f"publish: {changes}", flush=True)
     _check_tokenizer(origin["model"] or {}, copies)
     stated = resolve_origin(told.params, (origin["base_model"] or {}).get("origin"))
     require_origin(told.params, stated)

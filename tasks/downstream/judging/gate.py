@@ -20,6 +20,7 @@ from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
+from tasks.project.code_state import git_state
 from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.param_downstream import PUBLISHED
@@ -218,7 +219,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
     hashes = hashes_of(subject.judged(released, root, seeds))
     evidence = gather(task, subject, released, hashes, root, seeds)
     decision = decide(task, evidence)
-    write_json(root / subject.gate, {**record(decision, evidence), "judged": dict(hashes)})
+    write_json(root / subject.gate, {**record(decision, evidence), "judged": dict(hashes), "code": git_state(root)})
     return decision
 
 

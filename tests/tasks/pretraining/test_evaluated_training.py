@@ -97,11 +97,17 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_processes")
-def test_pretraining_files_its_held_out_figures(checkout: Path) -> None:
+def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = params_with(*SMALL)
+    states = iter([{"revision": "f" * 40, "dirty": False, "changed": []}])
+    monkeypatch.setattr(training, "git_state", lambda root: next(states))
     job = pretrain_job("phase1", params.pretrain, params.model, params.device, params.ipu, checkout)
     result = train(job, "pretrain-phase1", checkout)
-    held_out = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())["held_out"]
+    figures = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())
+    assert figures["code"] == {"revision": "f" * 40, "dirty": False, "changed": []}
+    held_out = figures["held_out"]
     with (checkout / artifacts.held_out_plot("pretrain-phase1")).open() as stream:
         lines = list(csv.DictReader(stream))
     assert [line["step"] for line in lines] == ["10", "20", "25"]

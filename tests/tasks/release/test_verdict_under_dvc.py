@@ -209,6 +209,22 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
     assert REJECTED in bad.read_text()
 
 
+def test_publish_says_where_code_differs_from_what_dvc_recorded(project: Path) -> None:
+    answer(project / "made", "northern hills")
+    dvc(project, "repro", "gate@squad")
+    done = run(project, "tasks.release.publish")
+    assert done.returncode == 0, done.stdout
+    assert "the code here" not in done.stdout, "compiled files count for neither"
+    code = json.loads((project / "published/podium-demo/provenance.json").read_text())["code_md5"]["gate@squad"]
+    assert {"tasks/release", "tasks/statistics", "ipu_model/rows"} <= set(code)
+    with (project / "tasks/statistics/__init__.py").open("a") as stream:
+        stream.write("# after the verdict\n")
+    done = run(project, "tasks.release.publish")
+    assert done.returncode == 0, done.stdout
+    assert "what its stages read of it changed: tasks/statistics\n" in done.stdout
+    assert "unchanged" in done.stdout
+
+
 @pytest.mark.parametrize(
     "name",
     in_part(
