@@ -168,7 +168,7 @@ def train(
             result = run_device_job(job, launcher=launcher, on_event=in_turn(trackers.on_event, carry))
         found = {**figures(result), "fingerprint": folder.name}
         file_curves(folder, name, root)
-        write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code})
+        write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code, "versions": result.versions})
         trackers.close("finished", {name: found}, result.steps)
     for other in runs.iterdir():
         if other != folder:

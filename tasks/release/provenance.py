@@ -40,8 +40,17 @@ PACKAGES = (
     "transformers",
 )
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
-TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision", "precision_reason")
-"""What a training did; how fast, and in how much memory, belongs to the host.
+TRAINING_FIGURES = (
+    "steps",
+    "sequences",
+    "real_tokens",
+    "final_loss",
+    "runtime",
+    "precision",
+    "precision_reason",
+    "versions",
+)
+"""What a training did, and the versions of Python and packages that it ran with; how fast, and in how much memory, belongs to the host.
 The figures that chose a precision decided the weights."""
 PREDICTION_FIGURES = ("runtime", "precision")
 """What decided the scores besides the weights."""

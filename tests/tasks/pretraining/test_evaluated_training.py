@@ -107,6 +107,7 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     result = train(job, "pretrain-phase1", checkout)
     figures = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())
     assert figures["code"] == {"revision": "f" * 40, "dirty": False, "changed": []}
+    assert figures["versions"]["torch"] == torch.__version__
     held_out = figures["held_out"]
     with (checkout / artifacts.held_out_plot("pretrain-phase1")).open() as stream:
         lines = list(csv.DictReader(stream))

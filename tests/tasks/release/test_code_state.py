@@ -38,6 +38,7 @@ def record(root: Path, revision: str | None) -> None:
     """What the stage finetune writes of its code: in its figures, and by DVC in dvc.lock."""
     figures = json.loads((root / FIGURES).read_text())
     if revision is not None:
+        figures["versions"] = {"torch": "2.0.1"}
         figures["code"] = {"revision": revision, "dirty": False, "changed": []}
     (root / FIGURES).write_text(json.dumps(figures))
     write_gate(root)
@@ -75,6 +76,7 @@ def test_code_that_was_committed_after_the_run_is_not_named_as_that_of_the_relea
         "squad-finetune": ran,
         "gate": ran,
     }
+    assert found["training"]["squad-finetune"]["versions"] == {"torch": "2.0.1"}, "of then"
     listed = json.dumps([{"md5": hashlib.md5(b"first").hexdigest(), "relpath": "training.py"}])
     assert found["code_md5"] == {"finetune@squad": {"tasks/jobs": f"{hashlib.md5(listed.encode()).hexdigest()}.dir"}}
     assert found["unchanged"] is True, "the same model, and so the same release"
