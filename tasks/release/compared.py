@@ -42,8 +42,8 @@ def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
     """
     return PublishError(
         f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'none, as none was out'}. "
-        "Run again (`podium run` with the same words): the gate then compares with what is out now. Nothing was "
-        "published"
+        "Run it again (`podium run` or `podium finetune` with the same words): the gate then compares with what is out "
+        "now. Nothing was published"
     )
 
 
@@ -57,5 +57,5 @@ def not_tagged(found: str, commit: str) -> PublishError:
     return PublishError(
         f"main holds {found} (commit {commit}), which has no tag yet: another publish is in progress, was ended before "
         "its end, or its pull request was merged. Publish that run again, which tags it, then run this one again "
-        "(`podium run` with the same words). Nothing was published"
+        "with the same words. Nothing was published"
     )

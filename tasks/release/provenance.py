@@ -50,7 +50,7 @@ TRAINING_FIGURES = (
     "precision_reason",
     "versions",
 )
-"""What a training did, and the versions of Python and packages that it ran with; how fast, and in how much memory, belongs to the host.
+"""What a training did, and with which versions of Python and packages; how fast, and in how much memory, is the host's.
 The figures that chose a precision decided the weights."""
 PREDICTION_FIGURES = ("runtime", "precision")
 """What decided the scores besides the weights."""
