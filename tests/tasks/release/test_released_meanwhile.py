@@ -78,8 +78,8 @@ def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list
         publish_here(first)
     assert str(refused.value) == (
         f"{tag} in {first}/../out/{FOLDER} was released meanwhile; the gate compared this model with none, as none was "
-        "out. Run it again (`podium run` or `podium finetune` with the same words): the gate then compares with what is "
-        "out now. Nothing was published"
+        "out. Run it again (`podium run` or `podium finetune` with the same words): the gate then compares with what "
+        "is out now. Nothing was published"
     )
     weights = tmp_path / "out" / FOLDER / "model.safetensors"
     assert sha256_of(weights) == sha256_of(second / "models/squad/model.safetensors")
