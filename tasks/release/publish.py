@@ -154,8 +154,7 @@ def build_release(
     metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
     origin = provenance(parameters, copies, subject, root)
-    if changes := changes_since(origin, root):
-        print(f"publish: {changes}", flush=True)
+    _tell_changes(origin, root)
     _check_tokenizer(origin["model"] or {}, copies)
     stated = resolve_origin(told.params, (origin["base_model"] or {}).get("origin"))
     require_origin(told.params, stated)
@@ -183,6 +182,11 @@ def build_release(
     if settings := cards.settings(metrics):
         texts[SETTINGS] = _json(settings)
     return gather(copies, texts, subject, examples=params.examples)
+
+
+def _tell_changes(origin: Mapping[str, Any], root: Path) -> None:
+    if changes := changes_since(origin, root):
+        print(f"publish: {changes}", flush=True)
 
 
 def _scores(entry: Entry, subject: Subject, copies: Path) -> str:
