@@ -89,7 +89,7 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
         ids = wanted[ID]._replace(required=self._data.columns.id is not None)
         columns = [ids, *parts.values()]
         if ending_of(path) != ".json":
-            lines = read_table(path, columns, INPUT, reading)
+            lines = read_table(path, columns, INPUT, reading, self._data.separator)
         else:
             values = parse_file(path, INPUT)
             records = flat_records(values, own_names(self._data.columns))
@@ -101,8 +101,9 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
             yield Line(where, {ID: row.get(ids.name), **{part: row[column.name] for part, column in parts.items()}})
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+        data = self._data
         found = read_question_file(
-            path, INPUT, self._data.columns, reading, COLUMN, self._data.unanswerable, WITHOUT_ANSWER
+            path, INPUT, data.columns, reading, COLUMN, data.unanswerable, WITHOUT_ANSWER, data.separator
         )
         write_questions(found, target)
 

@@ -154,7 +154,9 @@ def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) 
     """The questions of a file that the parameter `key` names, with what was counted on the way."""
     _known_ending(path, key)
     reading.files += 1
-    return read_question_file(path, key, params.columns, reading, unanswerable=params.unanswerable)
+    return read_question_file(
+        path, key, params.columns, reading, unanswerable=params.unanswerable, separator=params.separator
+    )
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
@@ -169,7 +171,7 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
     elif ending == ".json":
         _check_start(path, key)
     else:
-        lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading())
+        lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading(), params.separator)
         first = itertools.islice(lines, FIRST_RECORDS)
         source, is_csv = f"{path} ({key})", ending == ".csv"
         questions_of(

@@ -67,6 +67,7 @@ def read_question_file(
     named_by: str = NAMED_BY,
     unanswerable: str = "refuse",
     choices: str = CHOICES,
+    separator: str | None = None,
 ) -> list[Question]:
     """The questions of a .json, .csv, .jsonl or .parquet file.
 
@@ -77,12 +78,13 @@ def read_question_file(
         reading: gets the columns not used and what was changed.
         named_by: for messages, see NAMED_BY.
         unanswerable, choices: see `Problems`; who calls drops.
+        separator: of the fields of .csv; None: it is found.
 
     Raises:
         InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
     """
     if ending_of(path) != ".json":
-        return read_question_table(path, key, names, reading, named_by, unanswerable, choices)
+        return read_question_table(path, key, names, reading, named_by, unanswerable, choices, separator)
     values, source = parse_file(path, key), f"{path} ({key})"
     records = flat_records(values, own_names(names))
     if records is None:
@@ -99,9 +101,10 @@ def read_question_table(
     named_by: str = NAMED_BY,
     unanswerable: str = "refuse",
     choices: str = CHOICES,
+    separator: str | None = None,
 ) -> list[Question]:
     """The questions of a .csv, .jsonl or .parquet file; arguments and errors are those of `read_question_file`."""
-    lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading)
+    lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading, separator)
     is_csv = ending_of(path) == ".csv"
     said = {"named_by": named_by, "unanswerable": unanswerable, "choices": choices}
     return questions_of(lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv, **said)

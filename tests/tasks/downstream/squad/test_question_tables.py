@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.applying.task import ApplyTask
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_references
@@ -22,6 +23,7 @@ from tasks.project.artifacts import READING
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import build
 from tasks.reading.text_files import NUMBERS, Reading, read_reading
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
 from tests.tasks.pretraining.row_inputs import squad_questions
 
@@ -101,6 +103,23 @@ FORMS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
 def test_every_form_of_answers_gives_the_rows_of_the_json_file(tmp_path: Path, ending: str, form: Any) -> None:
     found = make(tmp_path, write_table(tmp_path / f"train{ending}", [form(MANY), form({**ONE, "id": "q2"})]))
     assert found["train"] == [MANY, {**ONE, "id": "q2"}]
+
+
+def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "train.csv"
+    table.write_text(f"id|context|question|answer_text|answer_start\nq1|{CONTEXT}|{ONE['question']}|hum|20\n")
+    with pytest.raises(InputError, match="no column"):
+        make(tmp_path, table)
+    assert make(tmp_path, table, separator="pipe")["train"] == [{**ONE, "title": ""}]
+    monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
+    questions.check_question_file(table, "FILE", params(separator="pipe"))
+    with pytest.raises(InputError, match="no column"):
+        questions.check_question_file(table, "FILE", params())
+    task: ApplyTask[Any, Any, Any] = task_with("squad", "apply", data=params(separator="pipe"))
+    [found] = task.unlabelled(table, Reading())
+    assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
+    task.write_labelled(table, tmp_path / "dev.parquet", Reading())
+    assert pq.read_table(tmp_path / "dev.parquet").num_rows == 1
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".csv"])
