@@ -93,6 +93,8 @@ def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
+    from tasks.downstream.squad.format import require_room_for_text
+
     if (text is None) == (file is None):
         raise click.UsageError("state the text once: --context TEXT, or --context-file FILE", ctx)
     if text is not None:
@@ -106,11 +108,13 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
                 raw = stream.read(MAX_CONTEXT_BYTES + 1)
         if len(raw) > MAX_CONTEXT_BYTES:
             raise InputError(f"{file} holds more than {MAX_CONTEXT_BYTES >> 20} MB of text: ask about a part of it")
-        return raw.decode("utf-8-sig")
+        found = raw.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}): --context-file names a text file, or -") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text ({error}); convert it first") from None
+    require_room_for_text(file, found)
+    return found
 
 
 def _line(answer: Answer) -> str:

@@ -19,9 +19,9 @@ from ipu_model.estimates.host_shapes import Shapes, assumed_shapes
 from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig
 from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, Division, count_updates, divide, spread
 from ipu_model.jobs.probed import Probed
+from ipu_model.memory import memory_limit
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import TOKENS, Manifest, columns_of
-from ipu_model.runtimes.memory import memory_limit
 
 ERROR = constants.PROBE_ERROR
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import read_json, sha256_of
+from ipu_model.memory import free_memory
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.tensors import load_tensors
 from ipu_model.models.weight_shapes import read_shapes, require_sizes
@@ -57,6 +58,12 @@ def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tu
     size = sum(path.stat().st_size for path in paths)
     if size > MAX_BYTES:
         raise CheckpointError(f"{folder} holds {size} bytes of weights, up to {MAX_BYTES} are read: it is no BERT")
+    left = free_memory()
+    if left is not None and size > left:
+        raise CheckpointError(
+            f"{folder} has {size:,} bytes of weights, and {left:,} bytes of memory are left by this host and its "
+            "cgroup: run it where there is more memory"
+        )
     if paths[0].suffix == ".bin":
         state = _joined({path: _load_pickled(path) for path in paths}, folder)
         require_sizes(config, {name: tuple(x.shape) for name, x in state.items()}, folder)

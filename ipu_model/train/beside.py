@@ -13,8 +13,8 @@ from typing import Any, Dict, Mapping, Optional
 from torch import Tensor
 
 from ipu_model.distributed.companion import end_in_words, reserve, shared_memory, start_companion
+from ipu_model.memory import free_memory
 from ipu_model.models.tensors import lay_out
-from ipu_model.runtimes.memory import free_memory
 from ipu_model.train.checkpoint_process import Places, write_checkpoint
 
 ROOM = 2

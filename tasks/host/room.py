@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ipu_model.runtimes.memory import free_memory
+from ipu_model.memory import free_memory
 from tasks.project.errors import ParamsError
 
 STAGES_AT_ONCE = "PODIUM_STAGES_AT_ONCE"

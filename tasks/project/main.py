@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -19,8 +20,9 @@ from tasks.project.process import die_with_parent
 def run_main(main: Callable[[], None]) -> None:
     """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
 
-    A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
-    is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as SIGPIPE would.
+    A full disk, a folder that cannot be written and the like (OSError) and memory that is used up count as such;
+    anything else is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as
+    SIGPIPE would.
     Under DVC the process ends with the `dvc` that started it, and first looks for plans among the project's inputs
     (tasks/project/plans.py) and at the bytes of its own (tasks/project/intact.py).
     """
@@ -39,21 +41,33 @@ def run_main(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         streams.note("nothing half-written was kept; run it again to continue", "interrupted: ")
         raise SystemExit(128 + signal.SIGINT) from None
-    except OSError as error:
+    except (MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError) and streams.nobody_reads():
             raise SystemExit(128 + signal.SIGPIPE) from None
-        # pyarrow names no file: then at least whose outputs were being written.
-        place = f" ({error.filename})" if error.filename else f" (stage {stage})" if stage is not None else ""
-        streams.note(
-            f"{error.strerror or error}{place}: check that the path is there, writable, "
-            "and that the disk has room; nothing half-written was kept",
-            "error: ",
-        )
+        streams.note(_failure_of_host(error, stage), "error: ")
         raise SystemExit(FAILED) from None
     finally:
         if stage is not None:
             _tell_usage(stage, began)
         streams.finish()
+
+
+def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
+    """Return one line on what the host does not give: memory, a path or room on a disk."""
+    place = "" if stage is None else f" (stage {stage})"
+    if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+        from tasks.project.memory import describe_shortage
+
+        return (
+            f"{describe_shortage(error)}{place}: split what is read, let fewer processes share the memory "
+            "(PODIUM_WORKERS, PODIUM_STAGES_AT_ONCE), or run it where there is more; nothing half-written was kept"
+        )
+    # pyarrow names no file: then at least whose outputs were being written.
+    place = f" ({error.filename})" if error.filename else place
+    return (
+        f"{error.strerror or error}{place}: check that the path is there, writable, and that the disk has room; "
+        "nothing half-written was kept"
+    )
 
 
 def _enter(stage: str) -> None:

@@ -1,8 +1,12 @@
-"""A bound on the memory that reading somebody else's file may take, whatever the file says of its own sizes.
+"""The memory that this process may still take, which sizes are tested against before any is taken.
 
-A page of Parquet or a buffer of Arrow can unfold to any size, and its declared size may lie. So the kernel counts: past
-the bound an allocation fails, and that becomes one sentence. It holds on Linux; elsewhere the declared sizes are all
-there is. What the process had before, and what it takes outside of reading, is not counted.
+It is what the host, its cgroups and RLIMIT_DATA leave. A size that is known beforehand, of a file or of the longest
+text in it, is tested by `require_memory`.
+
+A page of Parquet or a buffer of Arrow can unfold to any size, and the size that it declares may lie. So the kernel
+counts while a part of someone else's file is read (`limited`): past a gigabyte, or less where less is left, an
+allocation fails, and that becomes one sentence. It holds on Linux; elsewhere the declared sizes are all there is. A
+whole stage has no such limit, as the kernel's counts address space: an evaluation of 0.5 GB had 4.5 GB of that.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from ipu_model.memory import free_memory
 from tasks.project.errors import InputError
 
 ALLOWANCE = 1 << 30
-"""Bytes above what the process has already; honest files are read in some hundred MB."""
+"""Bytes above what the process has already, while a part of a file is read; honest files take some hundred MB."""
 _STATUS = Path("/proc/self/status")
 
 T = TypeVar("T")
@@ -50,6 +55,42 @@ class _Bound:
 _BOUND = _Bound()
 
 
+def memory_left() -> int | None:
+    """Return the bytes that this process may still take; None where nothing tells."""
+    left = [] if (free := free_memory()) is None else [free]
+    soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if soft != resource.RLIM_INFINITY and _STATUS.exists():
+        left.append(max(0, soft - _present()))
+    return min(left, default=None)
+
+
+def require_memory(what: str, size: int, times: int, advice: str) -> None:
+    """Refuse what would take more memory than there is.
+
+    Args:
+        what: has this size, with the parameter that named it.
+        size: bytes.
+        times: bytes of memory that each byte takes.
+        advice: what to do.
+
+    Raises:
+        InputError: it would.
+    """
+    left = memory_left()
+    if left is not None and size * times > left:
+        raise InputError(
+            f"{what} has {size:,} bytes, which take some {size * times >> 20:,} MB of memory. "
+            f"{left >> 20:,} MB are left to this process by the host, its cgroup and RLIMIT_DATA: {advice}"
+        )
+
+
+def describe_shortage(error: BaseException) -> str:
+    """Return one line on memory that this process was refused."""
+    left = memory_left()
+    rest = "" if left is None else f", {left >> 20:,} MB are left by the host, its cgroup and RLIMIT_DATA"
+    return f"memory is used up ({str(error) or 'an allocation failed'}{rest})"
+
+
 def _present() -> int:
     """What counts against the limit already: private memory that can be written."""
     return next(int(line.split()[1]) << 10 for line in _STATUS.read_text().splitlines() if line.startswith("VmData"))
@@ -57,7 +98,7 @@ def _present() -> int:
 
 @contextlib.contextmanager
 def limited(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
-    """Inside, this process gets at most `allowance` bytes more than it has.
+    """Inside, this process gets at most `allowance` bytes more than it has, and no more than is left.
 
     Args:
         what: is read, with the parameter that named it, for the message.
@@ -66,6 +107,17 @@ def limited(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
     Raises:
         InputError: it took more.
     """
+    with _limited(what, _bounded(allowance)):
+        yield
+
+
+def _bounded(allowance: int) -> int:
+    left = memory_left()
+    return allowance if left is None else min(allowance, left)
+
+
+@contextlib.contextmanager
+def _limited(what: str, allowance: int) -> Iterator[None]:
     if not _STATUS.exists():
         yield
         return
@@ -93,9 +145,9 @@ def limited_steps(items: Iterable[T], what: str, at_once: int = 1, allowance: in
     Raises:
         InputError: as `limited`.
     """
-    source = iter(items)
+    source, bound = iter(items), _bounded(allowance)
     while True:
-        with limited(what, allowance):
+        with _limited(what, bound):
             some = list(itertools.islice(source, at_once))
         if not some:
             return

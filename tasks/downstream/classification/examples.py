@@ -23,6 +23,7 @@ from tasks.downstream.examples import ExamplesTask
 from tasks.inputs.dev_labels import require_known, require_several
 from tasks.project.errors import InputError
 from tasks.reading.labels import with_labels
+from tasks.reading.parquet import group_batches
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
@@ -129,12 +130,19 @@ def different_labels(path: Path) -> list[Any]:
 
 def number(path: Path, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
     """Write numbers in place of names; how many are of other classes than `labels`."""
-    table, schema, names = pq.read_table(path), schema_of(pa.int32()), [*labels, *others]
+    schema, names = with_labels(schema_of(pa.int32()), labels, others), [*labels, *others]
     known = as_known(different_labels(path), labels)
-    places = pc.index_in(table.column("label"), value_set=pa.array(list(known), pa.string()))
-    numbers = pa.array([names.index(name) for name in known.values()], pa.int32()).take(places)
-    numbered = table.set_column(table.schema.get_field_index("label"), schema.field("label"), numbers)
-    pq.write_table(
-        numbered.cast(with_labels(schema, labels, others)), path, compression="zstd", row_group_size=ROW_GROUP
-    )
-    return int(pc.sum(pc.greater_equal(numbers, len(labels))).as_py() or 0)
+    texts = pa.array(list(known), pa.string())
+    numbers = pa.array([names.index(name) for name in known.values()], pa.int32())
+    partial, count = path.with_suffix(".part"), 0
+    with (
+        pq.ParquetFile(path, pre_buffer=False) as file,
+        pq.ParquetWriter(partial, schema, compression="zstd") as writer,
+    ):
+        for batch in group_batches(file, file.schema_arrow.names, ROW_GROUP):
+            found = numbers.take(pc.index_in(batch.column("label"), value_set=texts))
+            count += pc.sum(pc.greater_equal(found, len(labels))).as_py() or 0
+            columns = [found if name == "label" else batch.column(name) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    partial.rename(path)
+    return count

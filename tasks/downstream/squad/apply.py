@@ -15,7 +15,7 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.document import flat_records
 from tasks.downstream.squad.examples import SCHEMA, write_questions
 from tasks.downstream.squad.files import Question, read_questions
-from tasks.downstream.squad.format import Problems, objects, parse_file, text_of
+from tasks.downstream.squad.format import Problems, objects, parse_file, require_room_for_text, text_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
@@ -79,6 +79,7 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
                 if text is not None and not text.strip():
                     problems.add(f"{where}.{key} is empty")
             if context is not None and question is not None:
+                require_room_for_text(f"{path}: {where}.context", context)
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
         problems.refuse()
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
-from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, refuse_common_ids
+from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, refuse_common_ids, require_room_for_file
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import questions_of, read_question_file, wanted_columns
 from tasks.inputs import world
@@ -180,6 +180,7 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
 
 
 def _check_start(path: Path, key: str) -> None:
+    require_room_for_file(path, key, path.stat().st_size)
     with opened(path) as stream:
         start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
     if not start.removeprefix(b"[").lstrip().startswith(b"{"):

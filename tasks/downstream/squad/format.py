@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tasks.downstream.squad.document import articles_of, parse_document
 from tasks.project.errors import InputError
 from tasks.project.files import each_key_once, read_at_most
-from tasks.project.memory import ALLOWANCE, limited
+from tasks.project.memory import ALLOWANCE, limited, require_memory
 from tasks.reading.packed import opened
 from tasks.reading.text_files import NUMBERS, Reading, other_encoding
 
@@ -23,6 +23,9 @@ MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
 UNFOLDED = 6
 """A large file of questions takes some four times its bytes when it is parsed; what takes far more is no such file."""
+OF_A_CHARACTER, FREE_CHARACTERS = 32, 1 << 20
+"""Bytes of memory that a character of a text takes while its windows are made and answered, and the characters from
+which on that is looked at: 21 MB took 27 bytes each."""
 SHOWN = 10
 """Problems shown of a file; the others are counted."""
 UNANSWERABLE = "downstream.*.data.unanswerable"
@@ -134,6 +137,8 @@ def checked_questions(questions: list[Question], problems: Problems) -> list[Que
     """
     check_questions(questions, problems)
     problems.refuse()
+    if longest := max(questions, key=lambda one: len(one.context), default=None):
+        require_room_for_text(f"{problems.source}: the context of question {longest.id!r}", longest.context)
     if not questions:
         raise InputError(f"{problems.source} holds no questions: name SQuAD questions")
     return [_without_blanks(question, problems.reading) for question in questions]
@@ -151,16 +156,29 @@ def _without_blanks(question: Question, reading: Reading) -> Question:
 def parse_file(path: Path, key: str) -> Any:
     """What a JSON file of questions holds, of JSON lines a list; its arguments and errors are those of `read_squad`."""
     try:
+        require_room_for_file(path, key, path.stat().st_size)
         with opened(path) as stream:
             content = read_at_most(stream, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
     if (size := len(content)) > MAX_FILE_BYTES:
         raise InputError(f"{path} is too large: SQuAD JSON up to {MAX_FILE_BYTES:,} bytes is read; split it ({key})")
+    require_room_for_file(path, key, size)
     if not content.strip():
         raise InputError(f"{path} is empty; set {key} to a SQuAD JSON file")
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
         return _parsed(content, path, key)
+
+
+def require_room_for_file(path: Path, key: str, size: int) -> None:
+    """Refuse a JSON file of questions of `size` bytes, unpacked, that takes more memory than there is."""
+    require_memory(f"{path} ({key})", size, UNFOLDED, "split it, or save it as .jsonl or .parquet")
+
+
+def require_room_for_text(what: str, text: str) -> None:
+    """Refuse a text to answer questions on whose windows take more memory than there is."""
+    if len(text) > FREE_CHARACTERS:
+        require_memory(what, len(text), OF_A_CHARACTER, "break it into parts")
 
 
 def _parsed(content: bytes, path: Path, key: str) -> Any:

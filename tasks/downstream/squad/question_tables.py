@@ -146,6 +146,8 @@ class _Rows:
         self.columns = wanted_columns(names, named_by)
         self.problems, self.reading, self.numbers_are_text = problems, problems.reading, numbers_are_text
         self.asks_flat = names.answer_text is not None or names.answer_start is not None
+        self.contexts: dict[str, str] = {}
+        """Each once: every row has its own copy."""
         self.forms: dict[str, str] = {}
         """Form of answers -> where it was first met."""
 
@@ -196,7 +198,7 @@ class _Rows:
         answers = answers_of({"id": name, ANSWERS: given}, impossible, at, self.problems)
         if name is None or context is None or wording is None or title is None or answers is None:
             return None
-        return Question(name, title, context, wording, answers)
+        return Question(name, title, self.contexts.setdefault(context, context), wording, answers)
 
     def _made_id(self, row: Mapping[str, Any]) -> str:
         """The same for the same question at the same place of the table."""

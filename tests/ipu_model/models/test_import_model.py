@@ -273,6 +273,16 @@ def test_a_folder_too_large_for_a_bert_is_refused(tmp_path: Path, monkeypatch: p
         taken_in(folder, tmp_path / "ours")
 
 
+def test_weights_larger_than_the_memory_that_is_left_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(their_model("BertModel"), tmp_path / "theirs")
+    size = (folder / "model.safetensors").stat().st_size
+    monkeypatch.setattr(weight_files, "free_memory", lambda: 1000)
+    with pytest.raises(CheckpointError, match=f"has {size:,} bytes of weights, and 1,000 bytes of memory are left"):
+        taken_in(folder, tmp_path / "ours")
+
+
 def test_an_architecture_that_was_stated_otherwise_is_told_apart() -> None:
     import dataclasses
 

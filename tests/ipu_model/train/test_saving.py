@@ -22,8 +22,8 @@ from torch import Tensor
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import ConfigError, NonFiniteWeights
 from ipu_model.jobs.job import ScheduleConfig
+from ipu_model.memory import free_memory
 from ipu_model.models.tensors import DTYPES
-from ipu_model.runtimes.memory import free_memory
 from ipu_model.train.beside import Beside
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.early_stopping import NoEvaluations

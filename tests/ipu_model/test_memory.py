@@ -8,7 +8,7 @@ from typing import Dict, Optional
 
 import pytest
 
-from ipu_model.runtimes.memory import memory_limit
+from ipu_model.memory import memory_limit
 
 MEMINFO = {"proc/meminfo": "MemTotal:  8000 kB\nMemAvailable:  4000 kB\n"}
 CGROUP = {
