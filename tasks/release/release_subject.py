@@ -72,7 +72,8 @@ class Subject:
         names += [artifacts.validation_report(name) for name in self.verdicts]
         found = {name.as_posix(): root / name for name in names}
         of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
-        of_released.append(Path(artifacts.RELEASED_RECORD))
+        if released == artifacts.released_scores(self.name):
+            of_released.append(Path(artifacts.RELEASED_RECORD))
         found |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
         of_seeds = [] if seeds is None else sorted((root / seeds).glob("*.json"))
         return {**found, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
