@@ -44,7 +44,8 @@ def read_precision(model: Path) -> str | None:
     """
     released = _read(model / PROVENANCE)
     if released is None:
-        return _precision_in(_read(model.resolve().parent.parent / artifacts.metrics_file(model.name, PREDICT)))
+        folder = model.resolve()
+        return _precision_in(_read(folder.parent.parent / artifacts.metrics_file(folder.name, PREDICT)))
     trainings = released.get("training")
     last = [one for name, one in trainings.items() if name.endswith(FINETUNE)] if isinstance(trainings, dict) else []
     return _precision_in(released.get("prediction")) or _precision_in(last[0] if last else None)
