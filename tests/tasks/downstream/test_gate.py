@@ -77,6 +77,30 @@ def test_a_model_without_objection_is_accepted_without_reasons() -> None:
     assert len(names) == len(set(names)) == 1 + len(VERDICTS) + len(TRAININGS) + 2
 
 
+def test_what_is_accepted_without_a_floor_says_so() -> None:
+    keys = "set downstream.squad.gate.min_f1 or downstream.squad.gate.min_exact_match to require a score"
+    none = limits(min_f1=None, above_baseline=True)
+    assert decide(GOOD, none).without_floor == f"published without a floor: {keys}"
+    alone = decide(GOOD, limits(min_f1=None, above_baseline=False))
+    assert alone.without_floor == f"published without a floor or a baseline: {keys}"
+    assert record(alone, GOOD)["without_floor"] == alone.without_floor
+    assert alone.accepted, "it is said, and decides nothing"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"min_f1": 0.0}, {"min_f1": None, "min_exact_match": 50.0}, {"min_f1": 85.0, "above_baseline": False}]
+)
+def test_with_any_floor_nothing_is_said(changes: dict[str, Any]) -> None:
+    decision = decide(GOOD, limits(**changes))
+    assert decision.without_floor is None
+    assert "without_floor" not in record(decision, GOOD)
+
+
+def test_a_rejected_model_is_not_said_to_be_published_without_a_floor() -> None:
+    decision = decide(evidence(answered=2), limits(min_f1=None))
+    assert (decision.accepted, decision.without_floor) == (False, None)
+
+
 @pytest.mark.parametrize(("f1", "accepted"), [(85.0, True), (84.9999, False), (0.0, False), (100.0, True)])
 def test_a_score_exactly_at_the_floor_passes(f1: float, accepted: bool) -> None:
     assert decide(evidence(f1=f1), LIMITS).accepted is accepted

@@ -1,0 +1,122 @@
+"""The best answer that needs no model: which rule is chosen, on which questions, and what it asks of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.judging.gate import gate
+from tasks.downstream.squad import scores
+from tasks.downstream.squad.baseline import RULES, choose_rule
+from tasks.downstream.squad.files import Question
+from tasks.downstream.task import part_of
+from tasks.project.files import read_json, write_json
+from tasks.project.params import check, load_params, parameter_values
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.trained_checkout import make_checkout, write_gate
+
+CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that nobody had built yet, to them."
+
+
+def ask(*answers: str, context: str = CONTEXT) -> list[Question]:
+    return [Question(f"q{i}", "What?", context, (answer,)) for i, answer in enumerate(answers)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "rule"),
+    [
+        (["Ada", "Ada", CONTEXT], "the first word of the context"),
+        (["Ada Lovelace", "Ada Lovelace", "her own"], "the first 2 words of the context"),
+        (["Ada Lovelace wrote"], "the first 3 words of the context"),
+        (["Ada Lovelace wrote notes. She"], "the first 5 words of the context"),
+        (["Ada Lovelace wrote notes."], "the first sentence of the context"),
+        ([CONTEXT, CONTEXT, "Ada"], "the whole context"),
+        (["zebra"], "the first word of the context"),
+        ([], "the first word of the context"),
+    ],
+)
+def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers: list[str], rule: str) -> None:
+    assert choose_rule(ask(*answers)) == rule
+
+
+def test_questions_without_an_answer_choose_no_rule() -> None:
+    silent = [Question(f"n{i}", "What?", CONTEXT, ()) for i in range(9)]
+    assert choose_rule([*silent, *ask(CONTEXT)]) == "the whole context"
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [
+        ("東京は首都です。人口は多い。", "東京は首都です。"),
+        ("Is it so? It is.", "Is it so?"),
+        ("Version 3.5 is out. Get it.", "Version 3.5 is out."),
+        ("no end of a sentence", "no end of a sentence"),
+        ("", ""),
+    ],
+)
+def test_rules_take_a_part_of_any_context(context: str, answer: str) -> None:
+    assert RULES["the first sentence of the context"](context) == answer
+    assert RULES["the first 20 words of the context"](context) in context
+
+
+def write_questions(path: Path, answers: list[str]) -> None:
+    rows = [
+        {
+            "id": one.id,
+            "title": "",
+            "context": one.context,
+            "question": one.question,
+            "answers": [{"text": text, "answer_start": max(0, CONTEXT.find(text))} for text in one.answers],
+        }
+        for one in ask(*answers)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Training asks for the first two words, development for the whole context; the model answers two words."""
+    root = make_checkout(tmp_path / "checkout")
+    change_parameters(root, {"downstream": {"squad": {"gate": {"min_f1": None}}}})
+    write_questions(root / "data/examples/squad/train.parquet", ["Ada Lovelace"] * 3)
+    write_questions(root / "data/examples/squad/dev.parquet", [CONTEXT] * 8)
+    write_json(root / "evaluation/squad/predictions.json", {f"q{i}": "Ada Lovelace" for i in range(8)})
+    write_gate(root)
+    return root
+
+
+def test_the_rule_is_chosen_on_training_questions_and_scored_on_those_of_the_development_set(checkout: Path) -> None:
+    params = load_params(checkout / "params.yaml")
+    task = part_of(entry_of(params, "squad"), "scores")
+    assert task.choose_baseline(checkout) == {"baseline": "the first 2 words of the context"}
+    metrics = read_json(checkout / "metrics/squad.json")
+    assert metrics["baseline"] == "the first 2 words of the context"
+    assert metrics["constant_score"] == metrics["f1"] < 50, "the whole context would score 100 there"
+
+
+def test_a_model_that_answers_as_the_rule_does_is_rejected(checkout: Path) -> None:
+    verdict = read_json(checkout / "metrics/squad-gate.json")
+    assert verdict["accepted"] is False
+    [reason] = verdict["reasons"]
+    assert reason.startswith(
+        "the f1 is not significantly above that of the first 2 words of the context as the answer: +0.00"
+    )
+
+
+def test_a_model_that_beats_the_rule_is_accepted(checkout: Path) -> None:
+    write_json(checkout / "evaluation/squad/predictions.json", {f"q{i}": CONTEXT for i in range(8)})
+    write_gate(checkout)
+    values = parameter_values(load_params(checkout / "params.yaml"))
+    assert gate(parameter_values(check(values)), "squad", checkout).accepted
+
+
+def test_a_rule_is_chosen_on_so_many_questions_at_most(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(scores, "MOST_QUESTIONS", 2)
+    monkeypatch.setattr(scores, "choose_rule", lambda questions: seen.append(len(questions)) or next(iter(RULES)))
+    part_of(entry_of(load_params(checkout / "params.yaml"), "squad"), "scores").choose_baseline(checkout)
+    assert seen == [2]
