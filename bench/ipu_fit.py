@@ -42,7 +42,7 @@ class Judged:
         return self.foretold / self.row.rate - 1
 
     def is_inside(self, interval: Interval) -> bool:
-        """Whether an interval covers what was published."""
+        """Tell whether an interval covers what was published."""
         return interval.low <= self.row.rate <= interval.high
 
 

@@ -192,7 +192,7 @@ def _as_number(text: str) -> Any:
 
 
 def _is_ipu_config(path: Sequence[str]) -> bool:
-    """Whether a section holds keys of an ipu_config.json, which stand there only where they are stated."""
+    """Tell whether a section holds keys of an ipu_config.json, which are there only where they are stated."""
     return dict[str, Any] in types_at(path)
 
 
