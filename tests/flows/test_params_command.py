@@ -98,8 +98,13 @@ def test_what_the_demo_changes_is_shown_by_sections(podium):
     assert found[0] == ["demo", "bert"]
     sections = {line[0] for line in found[1:] if len(line) == 1}
     assert sections >= {"model", "pretrain", "downstream.squad"}
-    assert {"ipu", "publish", "validate"}.isdisjoint(sections), "the demo is as the defaults there"
-    for said in (["hidden_size", "128", "768"], ["phase1.steps", "1500", "900000"], ["rows.row_length", "192", "384"]):
+    assert {"ipu", "validate"}.isdisjoint(sections), "the demo is as the defaults there"
+    for said in (
+        ["license", '"apache-2.0"', "null"],
+        ["hidden_size", "128", "768"],
+        ["phase1.steps", "1500", "900000"],
+        ["rows.row_length", "192", "384"],
+    ):
         assert said in found
 
 
