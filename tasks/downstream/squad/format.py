@@ -23,9 +23,9 @@ MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
 UNFOLDED = 6
 """A large file of questions takes some four times its bytes when it is parsed; what takes far more is no such file."""
-OF_A_CHARACTER, FREE_CHARACTERS = 32, 1 << 20
-"""Bytes of memory that a character of a text takes while its windows are made and answered, and the characters from
-which on that is looked at: 21 MB took 27 bytes each."""
+OF_A_BYTE, FREE_CHARACTERS = 32, 1 << 20
+"""Bytes of memory that a byte of a text takes while its windows are made and answered, and the characters from which on
+that is looked at: 21 MB of English took 27 bytes each."""
 SHOWN = 10
 """Problems shown of a file; the others are counted."""
 UNANSWERABLE = "downstream.*.data.unanswerable"
@@ -178,7 +178,7 @@ def require_room_for_file(path: Path, key: str, size: int) -> None:
 def require_room_for_text(what: str, text: str) -> None:
     """Refuse a text to answer questions on whose windows take more memory than there is."""
     if len(text) > FREE_CHARACTERS:
-        require_memory(what, len(text), OF_A_CHARACTER, "break it into parts")
+        require_memory(what, len(text.encode("utf-8", "replace")), OF_A_BYTE, "break it into parts")
 
 
 def _parsed(content: bytes, path: Path, key: str) -> Any:
