@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,20 @@ def _question(number: int, random: np.random.Generator, bare: bool) -> Question:
     return Question(f"q{number}-{EVIL if number == 3 else ''}", text, context, found, (start,) * len(found), f"T{EVIL}")
 
 
-def _windows(asked: list[Question], random: np.random.Generator) -> Windows:
+class KeptWindows:
+    """Windows of invented logits in the place of files of them (WindowFiles), one for each question."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+
+    def parts(self) -> Iterator[tuple[slice, Windows]]:
+        yield slice(0, len(self._windows)), self._windows
+
+    def windows_of_examples(self) -> list[int]:
+        return [1] * len(self._windows)
+
+
+def _windows(asked: list[Question], random: np.random.Generator) -> KeptWindows:
     """A window a question whose token of the answer is mostly the likeliest."""
     characters, start, end, bounds = [], [], [], [0]
     for question in asked:
@@ -69,7 +83,7 @@ def _windows(asked: list[Question], random: np.random.Generator) -> Windows:
         end += logits[1].tolist()
         bounds.append(len(characters))
     nulls = np.array([[5.0, 5.0] if not question.answers else [2.0, 2.0] for question in asked], np.float32)
-    return Windows(
+    windows = Windows(
         np.arange(len(asked)),
         np.array(bounds),
         np.array(characters),
@@ -77,6 +91,7 @@ def _windows(asked: list[Question], random: np.random.Generator) -> Windows:
         np.array(end, np.float32),
         nulls,
     )
+    return KeptWindows(windows)
 
 
 def classes() -> str:
