@@ -15,10 +15,7 @@ def free_memory(root: Path = Path("/")) -> Optional[int]:
     Args:
         root: of the file system, which has /proc and /sys.
     """
-    found: List[int] = []
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
+    found = _of_host(root, "MemAvailable:")
     for folder, limit, usage, droppable in _cgroups(root):
         most, used = _lines(folder / limit)[:1], _lines(folder / usage)[:1]
         if most and used and most[0].isdigit():  # "max" is none
@@ -36,14 +33,16 @@ def memory_limit(root: Path = Path("/")) -> Optional[int]:
     Args:
         root: of the file system, which has /proc and /sys.
     """
-    found: List[int] = []
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemTotal:"):
-            found.append(int(line.split()[1]) * 1024)
+    found = _of_host(root, "MemTotal:")
     for folder, limit, _, _ in _cgroups(root):
         found += [int(most) for most in _lines(folder / limit)[:1] if most.isdigit()]
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return min(found + ([data] if data != resource.RLIM_INFINITY else []), default=None)
+
+
+def _of_host(root: Path, name: str) -> List[int]:
+    """The bytes that the kernel states under a name; none where it does not."""
+    return [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith(name)]
 
 
 def _cgroups(root: Path) -> Iterator[Tuple[Path, str, str, str]]:

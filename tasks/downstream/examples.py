@@ -32,9 +32,9 @@ class ExamplesTask(DownstreamTask):
     first_labels: tuple[str, ...] = ()
     """Classes of the training examples that check_files looked at, in the order of their numbers."""
     has_all_labels: bool = True
-    """Whether it looked at all training examples."""
+    """Whether check_files looked at all training examples."""
     has_pairs: bool = False
-    """Whether examples are pairs of texts; of files, as check_files found."""
+    """Whether the examples are pairs of texts. For files, check_files sets it."""
 
     @property
     def apart(self) -> OwnDataParams | None:

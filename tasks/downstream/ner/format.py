@@ -63,7 +63,7 @@ def usable(opened: Opened, params: SentencesParams, found: Found, reading: Readi
 
 
 def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[Found, bool]:
-    """What can be known of a file at once: what was found in its first sentences, and whether these are all.
+    """Return what the first sentences of a file hold, and whether the file has no others.
 
     Raises:
         InputError: as `read_sentences`, of the first sentences.
