@@ -68,8 +68,8 @@ MADE_BY_RUNS = (
     "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "released",
     "reports", "runs", "site",
 )  # fmt: skip
-MAX_FILE_LINES = 500
-MAX_FUNCTION_LINES = 40
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 60
 
 
 def sources(*folders):
