@@ -75,7 +75,7 @@ def make_pools(client: SyncPrefectClient, say: Say) -> None:
 
 
 def _close(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
-    """Give a pool of an older Podium the template; deployments must lose their variables in the same breath."""
+    """Give a pool that has Prefect's own template ours; one that somebody gave another keeps it."""
     template = pool.base_job_template
     if template == TEMPLATE:
         return
@@ -143,7 +143,7 @@ def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
 
 
 def make_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
-    """The server has this automation, once; another of its name is replaced, also an older Podium's."""
+    """The server has this automation, once; another of its name is replaced."""
     found = client.read_automations_by_name(automation.name)
     for other in found[1:]:  # two hosts made it at the same moment
         client.delete_automation(other.id)
@@ -200,9 +200,3 @@ def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
         make_automation(client, lost_runs(), say)
     deploy(project)
     say("the deployments of prefect.yaml are up to date")
-
-
-if __name__ == "__main__":  # what podium deploy was called once
-    from flows.cli import main
-
-    main(["deploy", *sys.argv[1:]])

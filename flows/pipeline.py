@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,9 +224,3 @@ def _write_index(run: report.RunReport, project: Path) -> None:
         index_page.write(project, ended=run.name, anew=MOST_READ)
     except (OSError, ValueError, PodiumError) as error:
         get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
-
-
-if __name__ == "__main__":  # what podium run was called once
-    from flows.cli import main
-
-    main(["run", *sys.argv[1:]])

@@ -8,7 +8,7 @@ import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -76,7 +76,7 @@ class RunReport:
     command: str | None = None
     """The words that started it."""
     began: str | None = None
-    """Local time, ISO 8601, as is when it `ended`; None in reports of before these were kept."""
+    """Local time, ISO 8601, as is when it `ended`; None until the run has begun."""
     ended: str | None = None
     log: str | None = None
     """From the project's folder; None on a worker."""
@@ -361,8 +361,7 @@ def read(project: Path, root: Path) -> RunReport | None:
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
-    known = {one.name for one in fields(RunReport)}  # of an older one, what is still in use
-    return RunReport(**{name: value for name, value in values.items() if name in known})
+    return RunReport(**values)
 
 
 def where_published(published: dict[str, Any]) -> str:

@@ -235,8 +235,6 @@ NAME_A_KIND = {
     "flows/commands/ask.py": "a command about questions",
     "flows/commands/compare.py": "a command about questions",
     "flows/commands/score.py": "a command about questions",
-    "tasks/project/gone.py": "the folder that plans of before wrote to",
-    "tasks/project/renamed.py": "parameters of before",
 }
 
 

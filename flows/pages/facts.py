@@ -42,7 +42,7 @@ def of_run(report: RunReport, devices: dict[str, Any], now: float, killed: bool 
     """
     took = timeline.since(report, now)
     ended = f"killed, heard of last {timeline.clock(now)}" if killed else "not yet"
-    commit = "not known: git does not keep this project, or the run is older than this page"
+    commit = "not known: git does not keep this project"
     if report.commit is not None:
         commit = f"{report.commit}{', with changes of its own' if report.changed else ''}"
     hosts = sorted({stage.host for stage in report.stages if stage.host} | ({report.host} if report.host else set()))

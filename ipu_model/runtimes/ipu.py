@@ -349,8 +349,8 @@ class IpuRuntime(Immediate):
         if "ipu" not in own:
             instances = self._plan.instances
             raise CheckpointError(
-                f"the checkpoint has the random numbers of {len(state)} instances, this training {instances.count}: an "
-                "older version wrote it. Remove the run folder to start anew"
+                f"the checkpoint has the random numbers of {len(state)} instances, this training {instances.count}. "
+                "Remove the run folder to start anew"
             )
         self._rng = [int(x) for x in own["ipu"].numpy().view(np.int64)]
         if self._training is not None:

@@ -17,7 +17,7 @@ from tasks.project.intact import LOCK, md5_of
 from tasks.project.plan_file import read_dvc_file, read_plan
 from tasks.project.strict_yaml import yaml_text
 
-FOLDERS = ("data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "reports")
+FOLDERS = ("data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "reports")
 """Where stages write; nothing is removed elsewhere, whatever dvc.lock says."""
 
 

@@ -24,7 +24,6 @@ from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.param_sections import Section, Text
 from tasks.project.params import build, default_values, types_at
-from tasks.project.renamed import new_name
 from tasks.project.strict_yaml import nearest, parse_yaml, read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -154,13 +153,7 @@ def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
         raise ParamsError(f"{where}: {name}: {error}") from None
 
 
-def _unknown(name: str, value: Any, values: dict[str, Any], where: str) -> NoReturn:
-    stated = name
-    while isinstance(value, dict) and value:
-        key, value = next(iter(value.items()))
-        stated += f".{key}"
-    if now := new_name(stated):
-        raise ParamsError(f"{where}: {stated} is {now}")
+def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
     raise ParamsError(f"{where}: {name} is not known{nearest(name.rpartition('.')[2], list(values))}")
 
 
@@ -198,9 +191,9 @@ def _is_ipu_config(path: Sequence[str]) -> bool:
 
 def _require_ipu_key(key: str, value: Any, name: str, where: str) -> None:
     known = [field.name for field in fields(IpuConfig)]
-    current, _ = migrate({key: value})  # older names are good
+    current, _ = migrate({key: value})  # those of older releases of Optimum Graphcore are good
     if not set(current) <= set(known):
-        _unknown(name, value, dict.fromkeys(known), where)
+        _unknown(name, dict.fromkeys(known), where)
 
 
 def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
@@ -218,7 +211,7 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
                 _require_ipu_key(key, value, name, where)
                 values[key] = value
             else:
-                _unknown(name, value, values, where)
+                _unknown(name, values, where)
         if values[key] is None and isinstance(value, dict) and _is_ipu_config((*path, str(key))):
             values[key] = {}
         if isinstance(values[key], dict):

@@ -28,7 +28,6 @@ from tasks.project.param_sections import (
     TrackingParams,
 )
 from tasks.project.param_training import Dropout, PretrainParams
-from tasks.project.renamed import new_name
 from tasks.project.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
@@ -248,8 +247,6 @@ def _unstated(kind: type[Section], values: Any, place: tuple[str, ...]) -> Itera
 def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
-        if now := new_name(place):
-            return f"{place} is {now}"
         *section, key = problem["loc"]
         others = [name for name in _known_at(section, kind) if name != key]  # which entries of another kind may have
         return f"{place} is not known{nearest(str(key), others)}"

@@ -10,7 +10,6 @@ from typing import Any
 from tasks.project import artifacts
 from tasks.project.overlays import DEMO, layers, resolve
 from tasks.project.params import check
-from tasks.project.process import moved
 from tasks.project.strict_yaml import yaml_text
 
 INDENT, COMMENT_COLUMN = 2, 44
@@ -145,7 +144,3 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-if __name__ == "__main__":
-    moved("podium params")

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
@@ -69,12 +68,6 @@ def item(word: str) -> str:
     What params.yaml says would be a part of the shell's text in its place. By hand, the item alone will do.
     """
     return word.rpartition("@")[2]
-
-
-def moved(command: str) -> NoReturn:
-    """For a module that was a command once: say what it is called now, and do nothing."""
-    sys.stderr.write(f"this command is called `{command}` now; it has --help\n")
-    raise SystemExit(0 if {"-h", "--help"} & set(sys.argv) else 2)
 
 
 def print_line(text: str) -> None:

@@ -242,25 +242,12 @@ def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_writt
     assert ran() == []
 
 
-def test_parameters_that_are_sent_by_their_old_names_are_answered_with_the_new_ones(prefect_session, toy_project):
+def test_parameters_of_unknown_names_that_are_sent_are_refused(prefect_session, toy_project, ran):
     values = read_yaml(toy_project / "params.yaml")
-    squad = values.pop("downstream")["squad"]
-    old = {**values, "finetune": squad["finetune"], "glue": {"tasks": ["sst2"]}}
-    state = sent(toy_project, values=old, checkout_name=checkout.own_name(old, None))
+    unknown = {**values, "finetune": values["downstream"]["squad"]["finetune"]}
+    state = sent(toy_project, values=unknown, checkout_name=checkout.own_name(unknown, None))
     assert state.is_failed()
-    assert "finetune is downstream.squad.finetune now" in state.message
-    assert "downstream.<name>" in state.message
-
-
-def test_a_run_of_a_deployment_of_before_is_answered_with_the_new_names(prefect_session, toy_project, ran):
-    """Its parameters are stored on the server: overrides, and the name of a preset."""
-    state = pipeline.pipeline(None, ["finetune.epochs=1"], return_state=True)
-    assert state.is_failed()
-    assert "finetune.epochs is downstream.squad.finetune.epochs now" in state.message
-    (toy_project / "presets" / "ours.yaml").write_text("description: of before\nglue: {tasks: [sst2]}\n")
-    state = pipeline.pipeline("ours", [], return_state=True)
-    assert state.is_failed()
-    assert "downstream.<name>={kind: glue, task: sst2}" in state.message
+    assert "finetune is not known; valid: base_model, " in state.message
     assert ran() == []
 
 

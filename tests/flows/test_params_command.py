@@ -190,25 +190,17 @@ def test_a_new_entry_is_shown_with_where_each_of_its_values_is_from(podium):
 @pytest.mark.parametrize(
     ("stated", "said"),
     [
-        ("glue.tasks=[sst2]", "an entry of `downstream` for each task now: downstream.<name>={kind: glue, task: sst2}"),
-        ("glue.path=x", "glue.path is downstream.<name>.data.path of each entry of kind glue now"),
-        ("finetune.epochs=1", "finetune.epochs is downstream.squad.finetune.epochs now"),
-        ("finetune={epochs: 1, seed: 2}", "finetune.epochs is downstream.squad.finetune.epochs now"),
-        ("questions.source=files", "questions.source is downstream.squad.data.source now"),
-        ("squad_rows.row_length=384", "squad_rows.row_length is downstream.squad.rows.row_length now"),
-        ("gate.min_f1=1", "gate.min_f1 is downstream.squad.gate.min_f1 now"),
-        ("publish.repository=a/b", "publish.repository is downstream.squad.publish.repository now"),
-        ("ipu.predict={replication_factor: 2}", "is downstream.squad.ipu.predict.replication_factor now"),
-        ("validate.min_questions=3", "validate.min_questions is downstream.squad.data.min_examples now"),
+        ("finetune.epochs=1", "finetune is not known; valid: base_model, "),
+        ("validate.max_unknown=0.3", "validate.max_unknown is not known; did you mean max_unknown_share?"),
     ],
 )
-def test_an_old_name_is_answered_with_the_new_one(podium, base, tmp_path, stated, said):
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(podium, base, tmp_path, stated, said):
     for words in (["params", "show"], ["plan"]):
         with pytest.raises(ParamsError) as error:
             podium(*words, "--set", stated)
         assert said in str(error.value)
     (layer,) = layers(None, [stated])
-    (tmp_path / "ours.yaml").write_text(f"description: of before\n{yaml.safe_dump(layer.values)}")
+    (tmp_path / "ours.yaml").write_text(f"description: ours\n{yaml.safe_dump(layer.values)}")
     with pytest.raises(ParamsError, match="ours.yaml: ") as error:
         resolve(base, "ours", [], tmp_path)
     assert said in str(error.value)

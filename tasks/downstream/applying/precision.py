@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.applying.model import PROVENANCE
-from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT
+from tasks.downstream.jobs.entry_jobs import PREDICT
 from tasks.project import artifacts, streams
 from tasks.project.files import read_json
 from tasks.project.param_sections import PRECISIONS, Place
@@ -33,8 +33,7 @@ def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
 def read_precision(model: Path) -> str | None:
     """Return the precision that predicted the development sets of a model.
 
-    A release states it in provenance.json, in older ones that of the training stands for it; of models/NAME in a
-    checkout metrics/NAME-predict.json does.
+    A release states it in provenance.json; of models/NAME in a checkout metrics/NAME-predict.json does.
 
     Args:
         model: the folder.
@@ -46,9 +45,7 @@ def read_precision(model: Path) -> str | None:
     if released is None:
         folder = model.resolve()
         return _precision_in(_read(folder.parent.parent / artifacts.metrics_file(folder.name, PREDICT)))
-    trainings = released.get("training")
-    last = [one for name, one in trainings.items() if name.endswith(FINETUNE)] if isinstance(trainings, dict) else []
-    return _precision_in(released.get("prediction")) or _precision_in(last[0] if last else None)
+    return _precision_in(released.get("prediction"))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -78,7 +78,7 @@ def stated_scores(task: Task, examples: Mapping[str, Any], path: Path) -> str | 
     """scores.json of a release, where it has every one of these examples; else None."""
     try:
         scores = read_scores(task, path)
-    except (FileNotFoundError, InputError):  # of before there were such files, or of other scores: asked anew
+    except (FileNotFoundError, InputError):  # a release without them, or with other scores
         return None
     whole = all(set(task.keys(one)) <= set(scores[split]) for split, one in examples.items())
     return path.read_text(encoding="utf-8") if whole else None

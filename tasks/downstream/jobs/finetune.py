@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
@@ -20,27 +19,12 @@ from tasks.project.main import run_main
 from tasks.project.params import load_params
 
 
-def require_no_run_of_before(root: Path = Path()) -> None:
-    """Checkpoints of the one fine-tuning that there was before entries had names are not passed over in silence.
-
-    Raises:
-        InputError: there are some; says where they belong.
-    """
-    old = root / artifacts.RUNS / FINETUNE
-    if any(old.glob("*/step-*")):
-        raise InputError(
-            f"{old} holds checkpoints of the stage finetune, which is finetune@<entry> now: move the folder to "
-            f"{artifacts.RUNS}/<entry>-finetune to go on with them, or remove it"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fine-tune the model of a downstream task.")
     parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
     task = about(entry_of(params, parser.parse_args().name))
     entry = task.entry
-    require_no_run_of_before()
     require_valid_rows(task)
     job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)
     if job.evaluation is None and entry.params.finetune.evaluate_every_updates is not None:

@@ -22,7 +22,6 @@ from tasks.project import artifacts, streams
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of
 from tasks.project.param_sections import Place
-from tasks.project.process import moved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -210,7 +209,3 @@ def as_values(answers: list[Answer]) -> dict[str, Any]:
     """The best answer under the pipeline's keys (answer, score, start, end), and all of them in `answers`."""
     records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
     return {**records[0], "answers": records}
-
-
-if __name__ == "__main__":
-    moved("podium ask MODEL QUESTION --context ...")

@@ -14,7 +14,6 @@ from tasks.downstream.squad.comparison import Changed, Comparison, compare
 from tasks.downstream.squad.files import read_predictions, read_questions, read_references
 from tasks.pages.markup import csv_text
 from tasks.project.errors import InputError
-from tasks.project.process import moved
 
 SHOWN = 20
 """Changed answers on the screen; --changed lists all."""
@@ -64,7 +63,3 @@ def in_words(found: Comparison, confidence: float) -> str:
     if len(ranked) > SHOWN:
         lines.append(f"  ... and {len(ranked) - SHOWN} more (--changed FILE lists all)")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    moved("podium compare FIRST.json SECOND.json --questions FILE")
