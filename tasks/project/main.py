@@ -73,10 +73,12 @@ def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
 def _enter(stage: str) -> None:
     """What every stage does before its own work; imported here, as `podium --help` needs none of it."""
     from tasks.project.intact import require_inputs
+    from tasks.project.memory import watch_memory
     from tasks.project.plans import require_one_plan
     from tasks.project.stage_kinds import enter_stage
 
     die_with_parent()
+    watch_memory(f"stage {stage}")
     enter_stage()
     require_one_plan()
     require_inputs(stage)

@@ -13,7 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import resource
+import select
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,10 +26,12 @@ from typing import TypeVar
 
 from ipu_model.memory import free_memory
 from tasks.project.errors import InputError
+from tasks.project.process import python_path
 
 ALLOWANCE = 1 << 30
 """Bytes above what the process has already, while a part of a file is read; honest files take some hundred MB."""
 _STATUS = Path("/proc/self/status")
+_LOOK_SECONDS = 0.1
 
 T = TypeVar("T")
 
@@ -53,6 +60,8 @@ class _Bound:
 
 
 _BOUND = _Bound()
+_WATCHERS: list[subprocess.Popen[bytes]] = []
+"""Kept, as a watcher ends when the pipe to it is closed."""
 
 
 def memory_left() -> int | None:
@@ -93,7 +102,50 @@ def describe_shortage(error: BaseException) -> str:
 
 def _present() -> int:
     """What counts against the limit already: private memory that can be written."""
-    return next(int(line.split()[1]) << 10 for line in _STATUS.read_text().splitlines() if line.startswith("VmData"))
+    return _read_status(_STATUS, "VmData")
+
+
+def _read_status(status: Path, name: str) -> int:
+    """Return the bytes that the kernel states of a process."""
+    lines = status.read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), 0)  # 0 of a dead process
+
+
+def watch_memory(what: str) -> None:
+    """End this process once its resident memory exceeds what it has and what is left now (Linux).
+
+    Memory-mapped files do not count, as the kernel can drop their pages. The watcher is a process of its own, as a
+    thread cannot look while a library computes; it ends with this one.
+
+    Args:
+        what: has the limit, for the message, such as a stage's name.
+    """
+    left = memory_left()
+    if left is None or not _STATUS.exists():
+        return
+    limit = _read_status(_STATUS, "RssAnon") + left
+    watcher = subprocess.Popen(
+        [sys.executable, "-S", "-m", __name__, str(os.getpid()), str(limit), what],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": python_path(None)},
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    _WATCHERS.append(watcher)
+
+
+def _watch(pid: int, limit: int, what: str) -> None:
+    """End a process above its limit; return when nobody holds the other end of standard input any more."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while it was looked at
+        while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+            if (taken := _read_status(Path(f"/proc/{pid}/status"), "RssAnon")) > limit:
+                sys.stderr.write(
+                    f"error: {what} took {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left to it by the "
+                    "host, its cgroup and RLIMIT_DATA: split what is read, let fewer processes share the memory "
+                    "(PODIUM_WORKERS, PODIUM_STAGES_AT_ONCE), or run it where there is more\n"
+                )
+                os.kill(pid, signal.SIGKILL)
+                return
 
 
 @contextlib.contextmanager
@@ -152,3 +204,7 @@ def limited_steps(items: Iterable[T], what: str, at_once: int = 1, allowance: in
         if not some:
             return
         yield from some
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

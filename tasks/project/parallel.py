@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.memory import watch_memory
 
 WORKERS = "PODIUM_WORKERS"
 WAITING_PER_WORKER = 2
@@ -106,8 +107,9 @@ def _map_in_processes(function: Callable[[Item], Result], items: Iterator[Item],
 
 
 def _prepare_worker() -> None:
-    """One thread of tokenization per process, and no life without the parent."""
+    """One thread of tokenization per process, a limit on its memory, and no life without the parent."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    watch_memory("a data preparation process")
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from tasks.project import memory
 from tasks.project.errors import InputError
 from tasks.project.memory import describe_shortage, limited, memory_left, require_memory
 from tasks.reading.text_files import Reading
+from tests.places import ROOT
 from tests.tasks.project.test_bounds import run
 
 KEY = "downstream.squad.data.train_path"
@@ -109,6 +114,27 @@ def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert process.stderr.startswith(f"error: {tmp_path / 'train.json'} ({KEY}) has 62,914,572 bytes"), process.stderr
     assert peak_mb < 150
+
+
+@pytest.mark.parametrize(("mb", "code"), [(50, 0), (400, -signal.SIGKILL)])
+def test_a_stage_ends_at_its_limit_of_resident_memory(mb: int, code: int) -> None:
+    script = (
+        "import numpy, signal; from tasks.project import memory; memory.free_memory = lambda: 200 << 20\n"
+        "memory.watch_memory('stage rows@squad')\n"
+        f"address_space, resident = numpy.empty(1 << 27), b'x' * ({mb} << 20)\n"
+        f"if {code}: signal.pause()"
+    )
+    process = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == code
+    if code:
+        assert re.match(
+            r"error: stage rows@squad took \d+ MB of memory, and 2\d\d MB were left to it by the host, its cgroup and "
+            r"RLIMIT_DATA: split what is read, ",
+            process.stderr,
+        )
+        assert process.stderr.count("\n") == 1
+    else:
+        assert not process.stderr  # the watcher has closed it, so it has ended
 
 
 def test_a_shortage_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
