@@ -58,6 +58,11 @@ class Entry:
         """The folder in which the gate looks for scores of the released model."""
         return artifacts.released_scores(self.name) if self.fetches_released else Path(self.params.gate.released)
 
+    @property
+    def seeds(self) -> Path | None:
+        """The folder with the scores of other seeds, where the gate is told of one."""
+        return None if self.params.gate.seeds is None else Path(self.params.gate.seeds)
+
     def verdict(self, what: str = "") -> str:
         """The name of the data verdict on its examples, or on its `rows`."""
         return f"{self.name}-{what}" if what else self.name

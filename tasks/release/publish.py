@@ -2,9 +2,9 @@
 
     python -m tasks.release.publish [NAME] [--dry-run]
 
-Nothing is published that did not pass. All that the gate judged is read once, into copies of our own; they must be what
-the stages wrote and what the verdict is about, the decision is made again from them, and they are what is sent. The Hub
-token comes from the environment variable HF_TOKEN only.
+Nothing is published that did not pass. All that the gate judged is read once, into copies of our own: the gate decides
+again on them, the recorded verdict must say the same, and they are what is sent. The Hub token comes from the
+environment variable HF_TOKEN only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tasks.downstream.entries import Entry, entry_of, only_entry
-from tasks.downstream.judging.gate import decide_again
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import about, part_of
@@ -33,18 +32,12 @@ from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.compared import ComparedRelease, read_compared
+from tasks.release.copies import copy_privately
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import changes_since, provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
 from tasks.release.release_subject import RELEASED, Subject, subject_of
-from tasks.release.seal import Hashes, held
-from tasks.release.verdict import (
-    require_accepted,
-    require_consistent,
-    require_same_bytes,
-    require_same_decision,
-    require_same_parameters,
-)
+from tasks.release.verdict import decide_again, require_accepted, require_same_parameters
 
 if TYPE_CHECKING:
     from tasks.release.hub.commit import HubRelease
@@ -98,32 +91,22 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         raise PublishError("; ".join(problems))
     told = wanted(params, entry_of(params, name))
     subject = told.subject
-    require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"))
-    seeds = None if told.entry.params.gate.seeds is None else Path(told.entry.params.gate.seeds)
-    files = subject.judged(told.entry.released, root, seeds) | {str(path): root / path for path in (subject.gate, LOCK)}
-    with held(files, root / artifacts.RUNS) as (copies, hashes):
-        release = _judged_release(told, parameters, (root, copies), hashes)
+    gate_stage = subject.stages["gate"]
+    require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
+    judged = subject.judged(told.entry.released, root, told.entry.seeds)
+    records = {str(path): root / path for path in (subject.gate, LOCK)}
+    with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
+        require_judged(gate_stage, root, copies)
+        require_same_parameters(params, subject, copies / LOCK)
+        recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
+        gate = decide_again(recorded, told.entry, subject, {name: hashes[name] for name in judged}, copies)
+        release = build_release(told, parameters, gate, (root, copies))
         if dry_run:
             return _receipt(told, release, unchanged=None)
         compared = read_compared(copies / RELEASED) if told.entry.fetches_released else None
         receipt = _send(told, release, root, compared)
     write_json(root / subject.receipt, receipt)
     return receipt
-
-
-def _judged_release(told: Wanted, parameters: Mapping[str, Any], places: tuple[Path, Path], hashes: Hashes) -> Release:
-    """The release made of the copies, if they are what was judged, and would be accepted again."""
-    (root, copies), subject = places, told.subject
-    task = part_of(told.entry, "scores")
-    require_judged(subject.stages["gate"], root, copies)
-    gate = read_json(copies / subject.gate, f"dvc repro {subject.stages['gate']}")
-    require_accepted(gate)
-    require_consistent(gate, subject)
-    judged = {name: sha256 for name, sha256 in hashes.items() if name not in (str(subject.gate), str(LOCK))}
-    require_same_bytes(gate, judged, subject)
-    require_same_parameters(told.params, subject, copies / LOCK)
-    require_same_decision(gate, decide_again(task, subject, judged, copies), subject)
-    return build_release(told, parameters, gate, places)
 
 
 def _send(told: Wanted, release: Release, root: Path, compared: ComparedRelease | None) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Whether a gate's verdict may be published: it agrees with itself, with the files, and with a decision made again."""
+"""Whether a recorded verdict may be published: it is compared with the parameters, the files and the gate of now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.judging.gate import GateDecision, decision_values
-from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR
+from tasks.downstream.entries import Entry
+from tasks.downstream.judging.gate import CODE, JUDGED, judge
+from tasks.downstream.task import part_of
 from tasks.project.composing import compose
 from tasks.project.errors import GateRejected, PublishError
 from tasks.project.params import Params, parameter_values
@@ -18,8 +19,8 @@ from tasks.project.plan_file import (
     stages_of,
     value_at,
 )
-from tasks.release.release_subject import Subject, plan_of
-from tasks.release.seal import Hashes, difference
+from tasks.release.copies import Hashes
+from tasks.release.release_subject import RELEASED, SEEDS, Subject, plan_of
 
 SHOWN = 5
 """Differences that an error names."""
@@ -38,23 +39,6 @@ def require_accepted(gate: Mapping[str, Any]) -> None:
         raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
 
 
-def require_consistent(gate: Mapping[str, Any], subject: Subject) -> None:
-    """All that a positive verdict states must say so.
-
-    Raises:
-        PublishError: it contradicts itself.
-    """
-    reasons, checks = gate.get("reasons"), gate.get("checks")
-    if not (isinstance(checks, list) and checks and all(isinstance(check, dict) for check in checks)):
-        checks = [{"name": "there is none"}]
-    failed = [str(check.get("name")) for check in checks if check.get("ok") is not True]
-    if reasons != [] or failed:
-        raise PublishError(
-            f"{subject.gate} contradicts itself: it says accepted, with the reasons {reasons} against it and "
-            f"checks that failed ({', '.join(failed) or 'none'}). Somebody changed it: {_anew(subject)}"
-        )
-
-
 def require_same_parameters(params: Params, subject: Subject, lock: Path) -> None:
     """All stages behind the gate must have run with the parameters of now, as dvc.lock has them.
 
@@ -68,11 +52,9 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
     """
     differing = changed_parameters(params, subject.stages["gate"], stages_of(lock))
     if differing:
-        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise PublishError(
             f"{subject.model} was made with other parameters than params.yaml states now: "
-            f"{'; '.join(differing[:SHOWN])}{more}. Run `dvc repro {subject.stages['gate']}`, then publish again; "
-            "nothing was published"
+            f"{_some(differing)}. Run `dvc repro {subject.stages['gate']}`, then publish again; nothing was published"
         )
 
 
@@ -101,42 +83,61 @@ def changed_parameters(params: Params, gate: str, lock: Mapping[str, Any]) -> li
     return found
 
 
-def require_same_bytes(gate: Mapping[str, Any], hashes: Hashes, subject: Subject) -> None:
-    """What is to be published must be what was judged, byte for byte.
+def decide_again(
+    recorded: Mapping[str, Any], entry: Entry, subject: Subject, hashes: Hashes, copies: Path
+) -> dict[str, Any]:
+    """Return the gate's verdict on copies of the evidence; the recorded one is compared with it, and never trusted.
+
+    Args:
+        recorded: the verdict that the gate's stage wrote.
+        entry: whose model it is.
+        subject: what is to be published.
+        hashes: of the copies, without the verdict itself.
+        copies: of all that is judged.
 
     Raises:
-        PublishError: it is not.
+        GateRejected: the evidence speaks against this model.
+        PublishError: the recorded verdict is about other files, or says something else.
+        InputError: the evidence is damaged.
     """
-    differing = difference(gate.get("judged"), hashes)
-    if differing:
-        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    stage = subject.stages["gate"]
+    if differing := _other_files(recorded.get(JUDGED), hashes):
         raise PublishError(
-            f"{subject.gate} is about other files: {'; '.join(differing[:SHOWN])}{more}. Run "
-            f"`dvc repro {subject.stages['gate']}`, then publish again; nothing was published"
+            f"{subject.gate} is about other files: {_some(differing)}. Run `dvc repro {stage}`, then publish again; "
+            "nothing was published"
         )
-
-
-def require_same_decision(gate: Mapping[str, Any], decision: GateDecision, subject: Subject) -> None:
-    """The verdict must be what the gate decides now, from the evidence.
-
-    Raises:
-        GateRejected: it decides against this model now.
-        PublishError: it accepts for other reasons than the verdict states, or with other scores of the recipe.
-    """
-    now = decision_values(decision)
+    decision, verdict = judge(part_of(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
+    anew = f"make the verdict anew with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
     if not decision.accepted:
         said = "".join(f"\n  {reason}" for reason in decision.reasons)
-        raise GateRejected(f"{subject.gate} says accepted, the evidence does not. {_anew(subject)}:{said}")
-    other = [check["name"] for check in now["checks"] if check not in gate["checks"]]
-    other += [str(check.get("name")) for check in gate["checks"] if check not in now["checks"]]
-    other += [what for what in (*RECIPE, WITHOUT_FLOOR) if gate.get(what) != now.get(what)]
-    if other:
+        raise GateRejected(f"{subject.gate} says accepted, the evidence does not. {anew}published:{said}")
+    if other := _other_statements(recorded, verdict):
         raise PublishError(
-            f"{subject.gate} states other checks than the evidence gives: {', '.join(dict.fromkeys(other))}. "
-            f"Somebody changed one of them: {_anew(subject)}"
+            f"{subject.gate} states other checks than the evidence gives: {', '.join(other)}. Somebody changed one of "
+            f"them: {anew}published"
         )
+    return verdict
 
 
-def _anew(subject: Subject) -> str:
-    command = f"dvc repro --force --single-item {subject.stages['gate']}"
-    return f"make the verdict anew with `{command}`, then publish again; nothing was published"
+def _other_files(judged: Any, hashes: Hashes) -> list[str]:
+    """How the files differ from those that a verdict was about, in words."""
+    if not isinstance(judged, Mapping):
+        return ["it does not say what it judged"]
+    return [
+        f"{name} has SHA-256 {hashes.get(name) or 'none, it is not there'}, judged was {judged.get(name) or 'none'}"
+        for name in sorted({*judged, *hashes})
+        if judged.get(name) != hashes.get(name)
+    ]
+
+
+def _other_statements(recorded: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[str]:
+    """Names of the checks, and of all else, of which a recorded verdict does not say what the gate says now."""
+    names = [name for name in {**verdict, **recorded} if name != CODE and recorded.get(name) != verdict.get(name)]
+    checks = recorded.get("checks")
+    known = checks if isinstance(checks, list) else []
+    return [*(check["name"] for check in verdict["checks"] if check not in known), *names]
+
+
+def _some(differing: Sequence[str]) -> str:
+    more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    return "; ".join(differing[:SHOWN]) + more

@@ -25,12 +25,14 @@ from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.param_downstream import PUBLISHED
 from tasks.project.params import check, load_params, parameter_values
-from tasks.release.release_subject import RELEASED, SEEDS, Subject, subject_of
-from tasks.release.seal import Hashes, hashes_of
+from tasks.release.copies import Hashes, hashes_of
+from tasks.release.release_subject import Subject, subject_of
 from tasks.statistics.significance import Interval
 from tasks.tracking.trackers import record_verdict
 
 Task = ScoresTask[Any, Any, Any]
+JUDGED, CODE = "judged", "code"
+"""What a verdict is about, by SHA-256, and the code that decided."""
 
 
 @dataclass(frozen=True)
@@ -214,42 +216,43 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
     """
     params = check(dict(parameters))
     task: Task = part_of(entry_of(params, name), "scores")
-    subject, released = subject_of(task, params), task.entry.released
-    seeds = None if task.entry.params.gate.seeds is None else Path(task.entry.params.gate.seeds)
+    subject, released, seeds = subject_of(task, params), task.entry.released, task.entry.seeds
     hashes = hashes_of(subject.judged(released, root, seeds))
-    evidence = gather(task, subject, released, hashes, root, seeds)
-    decision = decide(task, evidence)
-    write_json(root / subject.gate, {**record(decision, evidence), "judged": dict(hashes), "code": git_state(root)})
+    decision, verdict = judge(task, subject, hashes, root, released, seeds)
+    write_json(root / subject.gate, {**verdict, CODE: git_state(root)})
     return decision
 
 
-def decide_again(task: Task, subject: Subject, hashes: Hashes, held: Path) -> GateDecision:
-    """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them, those of
-    other seeds in SEEDS.
+def judge(
+    task: Task, subject: Subject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
+) -> tuple[GateDecision, dict[str, Any]]:
+    """Decide on the evidence in `root`, a checkout or copies of its files; returns the verdict as plain values, too.
+
+    Args:
+        task: scores the entry.
+        subject: what the release is about.
+        hashes: SHA-256 of all that is judged, by the names of `Subject.judged`.
+        root: holds the evidence.
+        released: folder of the released model's scores, from `root`.
+        seeds: folder of the scores of other seeds, from `root`, where there is one.
 
     Raises:
         InputError: see `tasks.downstream.judging.evidence.gather`.
     """
-    seeds = None if task.entry.params.gate.seeds is None else SEEDS
-    return decide(task, gather(task, subject, RELEASED, hashes, held, seeds))
+    evidence = gather(task, subject, released, hashes, root, seeds)
+    decision = decide(task, evidence)
+    return decision, {**record(decision, evidence), JUDGED: dict(hashes)}
 
 
 def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
     """The decision and its scores, for the verdict; a score that is not finite becomes null."""
-    return {
-        **decision_values(decision),
-        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
-    }
-
-
-def decision_values(decision: GateDecision) -> dict[str, Any]:
-    """The decision as plain values: accepted, reasons, checks, and what it says of a recipe."""
     return {
         "accepted": decision.accepted,
         "reasons": list(decision.reasons),
         "checks": [asdict(check) for check in decision.checks],
         **decision.recipe,
         **({WITHOUT_FLOOR: decision.without_floor} if decision.without_floor else {}),
+        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
     }
 
 
