@@ -70,7 +70,8 @@ def _look(wanted: Wanted) -> list[Finding]:
     questions = [question for ask in TO_ASK for question in ask(wanted)]
     with asked(questions, wanted.project) as under_way:
         found = [finding for check in AT_ONCE for finding in check(wanted)]
-        return [*found, *(finding for one in under_way for finding in one.findings())]
+        # once: of a base model's head, both the check of files and that of the Hub may know
+        return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.findings())]))
 
 
 def _those_that_run(wanted: Wanted) -> tuple[str, ...]:

@@ -53,11 +53,12 @@ def asked(wanted: Wanted) -> Iterator[Question]:
         except PublishError:
             pass  # said by `token`
     sources = [] if wanted.on_workers else list(_sources(wanted))
-    stated = wanted.params.publish.license and wanted.params.publish.language
-    origin = wanted.values if _goes_to_hub(wanted) and wanted.params.base_model.source == "hub" and not stated else None
+    publishing = wanted.params.publish
+    stated = publishing.license and publishing.language
+    origin = _goes_to_hub(wanted) and wanted.params.base_model.source == "hub" and not stated
     if (publish or sources or origin) and is_usable():
-        told = {"publish": publish, "review": wanted.params.publish.review, "sources": sources, "origin": origin}
-        yield Question("hub", "tasks.preflight.hub_check", told, FAR_S)
+        told = {"values": wanted.values, "publish": publish, "review": publishing.review}
+        yield Question("hub", "tasks.preflight.hub_check", told | {"sources": sources, "origin": origin}, FAR_S)
 
 
 def _publishes(wanted: Wanted) -> bool:

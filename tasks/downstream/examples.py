@@ -34,7 +34,7 @@ class ExamplesTask(DownstreamTask):
     has_all_labels: bool = True
     """Whether check_files looked at all training examples."""
     has_pairs: bool = False
-    """Whether the examples are pairs of texts. For files, check_files sets it."""
+    """Whether the examples are pairs of texts, as far as is known. For files, check_files sets it."""
 
     @property
     def apart(self) -> OwnDataParams | None:

@@ -9,6 +9,7 @@ that messages are theirs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -103,16 +104,43 @@ def examples(entry: Entry) -> Given:
         return said
 
     def note(params: Params) -> str:
-        from tasks.reading.model_folders import describe_head
-
-        folder, labels = _started_from(entry, params), task().first_labels
-        if folder is None or not labels:
-            return ""
-        return describe_head(folder, part_of(entry, "apply").architecture, labels, task().has_all_labels)
+        folder = _started_from(entry, params)
+        return "" if folder is None else _describe_head(entry, task(), folder)
 
     data = [".".join(place) for place in given_places({"downstream": {entry.name: entry.params.model_dump()}})]
     keys = tuple(key for key in data if key.startswith(f"{entry.key('data')}."))
     return Given(entry.name, keys, lambda params: _is_of_files(entry), look, note)
+
+
+def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
+    """What becomes of a model's head for the classes that check_files found; empty where nothing does."""
+    from tasks.reading.model_folders import describe_head
+
+    if not task.first_labels:
+        return ""
+    return describe_head(folder, part_of(entry, "apply").architecture, task.first_labels, task.has_all_labels)
+
+
+def of_downloaded(params: Params, folder: Path) -> Iterator[dict[str, object]]:
+    """Findings of the entries that start from a base model on the Hub, once its config.json is here.
+
+    Args:
+        folder: holds it.
+    """
+    for entry in entries(params):
+        if entry.start != BASE:
+            continue
+        task: ExamplesTask = part_of(entry, "examples")
+        with contextlib.suppress(PodiumError, OSError):  # said by the check of its files
+            if _is_of_files(entry):
+                task.check_files()
+                if note := _describe_head(entry, task, folder):
+                    yield {"name": entry.name, "level": "warning", "text": note}
+        try:
+            if task.has_pairs:
+                _require_token_types(entry.name, folder)
+        except InputError as error:
+            yield {"name": entry.name, "level": "problem", "text": str(error)}
 
 
 def _is_of_files(entry: Entry) -> bool:

@@ -2,10 +2,10 @@
 
     python -m tasks.preflight.hub_check < REQUEST
 
-REQUEST is JSON: `publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind`
-(dataset or model), `section`, `name` and `revision`; and `origin`, the resolved parameters, where README.md of a base
-model on the Hub decides whether a release may go there, else null. Of each a line of JSON is printed (flows/preflight
-reads it). Nothing is downloaded but README.md and config.json of that model, and nothing is made or changed.
+REQUEST is JSON: `values`, the resolved parameters; `publish`, the repositories to publish to; `review`; `sources`, a
+list of objects with `kind` (dataset or model), `section`, `name` and `revision`; and `origin`, whether README.md of a
+base model on the Hub decides if a release may go there. Of each a line of JSON is printed (flows/preflight reads it).
+Nothing is downloaded but README.md and config.json of that model, and nothing is made or changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ def findings(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         found = _found("hub", lambda: _rights(told["publish"], told["review"]))
         yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
     if told["origin"]:
-        found = _found("hub", lambda: _origin(check(told["origin"])))
+        found = _found("hub", lambda: _origin(check(told["values"])))
         yield found if found["level"] == "ok" else {**found, "of_parameters": True}
     for source in told["sources"]:
-        yield _found("hub input", lambda source=source: _source(**source))
+        found = _found("hub input", lambda source=source: _source(**source))
+        yield found
+        if source["section"] == "base_model" and found["level"] == "ok":
+            yield from _head(check(told["values"]))
 
 
 def _found(name: str, look: Any) -> dict[str, Any]:
@@ -59,6 +62,20 @@ def _source(kind: str, section: str, name: str | None, revision: str | None) -> 
     elif name:
         download_files(name, revision, lambda present: [], section)
     return f"{kind} {name} ({section})"
+
+
+def _head(params: Params) -> Iterator[dict[str, Any]]:
+    """Findings of the entries that start from the base model."""
+    from tasks.preflight.given_inputs import of_downloaded
+    from tasks.reading.hub_inputs import download_files
+    from tasks.reading.model_folders import CONFIG
+
+    base = params.base_model
+    _, _, files = download_files(
+        str(base.repository), base.revision, lambda names: [name for name in names if name == CONFIG], "base_model"
+    )
+    for config in files.values():
+        yield from of_downloaded(params, config.parent)
 
 
 def _origin(params: Params) -> str:

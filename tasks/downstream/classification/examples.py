@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from tasks.downstream.classification import about
 from tasks.downstream.classification.format import Example, as_known, in_order, read_examples, schema_of
 from tasks.downstream.classification.params import TextsParams
+from tasks.downstream.entries import Entry
 from tasks.downstream.examples import ExamplesTask
 from tasks.inputs.dev_labels import require_known, require_several
 from tasks.project.errors import InputError
@@ -37,6 +38,10 @@ class Task(about.Task, ExamplesTask):
     """Texts of files or of the Hub."""
 
     groups: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (("text", ("first", "second")),)
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self.has_pairs = self._params().columns.text_pair is not None
 
     def write_examples(self, folder: Path) -> str:
         params, reading = self._params(), Reading()

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from flows.given_model import model_settings
+from flows.preflight import checks
+from flows.preflight.hub import asked
 from tasks.preflight.given_inputs import look, wanted
+from tasks.preflight.hub_check import findings as findings_of_hub
 from tasks.project.overlays import resolve
 from tasks.project.params import check
+from tests.hub_server import HubServer
 from tests.places import ROOT
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 from tests.tasks.downstream.applying.head_models import write_head_model
 
 WORDS = ["word1", "word2", "word3"]
@@ -107,3 +112,27 @@ def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(
     assert ("has one token type (type_vocab_size of its config.json), and own reads pairs of texts" in said) == refused
     again = ("pretrain.enabled=true", "corpus.source=files", f"corpus.path={place}")
     assert "pre-training reads pairs" in findings(place, model, kind, file, *again)["base model", "problem"]
+
+
+def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: Path, hub: HubServer) -> None:
+    folder = write_head_model(place / "model", CLASSES, ("red", "blue"), WORDS, 512, types=1)
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    hub.store.add_files(hub.store.create("model", "user/model"), files)
+    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
+    entries = {
+        "classes": {"kind": "classification", "data": data},
+        "pairs": {"kind": "classification", "data": data | {"train_path": str(place / "pairs.csv")}},
+        "pairs_of_hub": {
+            "kind": "classification",
+            "data": {"source": "hub", "dataset": "user/pairs", "columns": {"text_pair": "text_pair"}},
+        },
+    }
+    overrides = [
+        f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
+    ]
+    wanted = checks.of_run(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
+    [question] = asked(wanted)
+    found = [one for one in findings_of_hub(question.told) if one["name"] in entries]
+    assert [(one["name"], one["level"]) for one in found] == [
+        ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
+    ]  # fmt: skip
