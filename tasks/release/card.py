@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.downstream.entries import Entry
@@ -40,6 +39,8 @@ class CardFacts:
     entry: Entry
     name: str
     """Where the model is loaded from: a Hub repository, or "." for the folder that holds the card."""
+    title: str
+    """What people call the release."""
     license: str | None
     language: str | list[str] | None
     parameters: Mapping[str, Any]
@@ -55,8 +56,6 @@ class CardFacts:
     """How the user calls the examples."""
     examples: bool = False
     """Whether predictions and the evaluation's page are published, too."""
-    title: str | None = None
-    """What people call the release; None: the last part of `name`."""
     base_model: str | None = None
     """Name of the base model; None: that of the repository it was taken from, or unknown."""
 
@@ -121,7 +120,7 @@ def write_card(
         module,
         template,
         front_matter=front_matter,
-        title=title_of(facts),
+        title=facts.title,
         name=facts.name,
         config=facts.config,
         base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts)},
@@ -197,15 +196,10 @@ def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequ
         library_name="transformers",
         pipeline_tag=task,
         tags=["bert", "podium", *tags],
-        model_name=title_of(facts),
+        model_name=facts.title,
         eval_results=[EvalResult(task_type=task, **result) for result in results],
     )
     return data.to_dict()
-
-
-def title_of(facts: CardFacts) -> str:
-    """Return what people call the release; a path gives its last part alone."""
-    return facts.title or PurePosixPath(facts.name).name or facts.entry.name
 
 
 def _base_name(facts: CardFacts) -> str | None:

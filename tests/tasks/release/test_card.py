@@ -44,6 +44,7 @@ def facts(**changed: Any) -> CardFacts:
     known = CardFacts(
         entry=entry_of(params_with(), "squad"),
         name="user/demo",
+        title="demo",
         license="apache-2.0",
         language="en",
         parameters=parameter_values(params_with()),
@@ -214,7 +215,6 @@ def test_a_release_in_a_folder_is_called_like_the_run_and_not_by_a_path() -> Non
     card = model_card(facts(name=".", title="reviews"))
     assert "# reviews\n" in card
     assert front_matter(card)["model-index"][0]["name"] == "reviews"
-    assert "# squad\n" in model_card(facts(name="."))
     assert "In the folder of this file, with transformers" in card
     assert 'name = "."' in card
     assert '`podium ask FOLDER "question"' in card

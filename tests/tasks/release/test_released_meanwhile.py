@@ -56,6 +56,15 @@ def on_hub(runs: list[Path], hub: HubServer, tmp_path: Path, monkeypatch: pytest
     return runs
 
 
+@pytest.fixture
+def in_review(on_hub: list[Path]) -> list[Path]:
+    """The same, both judged; the first waits for review."""
+    state(on_hub[0], target="hub", review=True)
+    for root in on_hub:
+        judge(root)
+    return on_hub
+
+
 def judge(root: Path) -> None:
     """Fetch what is out, score it, and let the gate compare with it."""
     params = load_params(root / artifacts.PARAMS)
@@ -178,12 +187,9 @@ def test_a_release_that_lands_between_the_look_and_the_commit_is_not_replaced(
 
 
 def test_review_proposes_and_tags_in_the_place_of_what_was_compared_with_alone(
-    on_hub: list[Path], hub: HubServer
+    in_review: list[Path], hub: HubServer
 ) -> None:
-    first, second = on_hub
-    state(first, target="hub", review=True)
-    judge(first)
-    judge(second)
+    first, second = in_review
     assert publish_here(first)["pull_request"] == 1
     tag = publish_here(second)["tag"]
     with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile"):
@@ -192,12 +198,9 @@ def test_review_proposes_and_tags_in_the_place_of_what_was_compared_with_alone(
 
 
 def test_a_pull_request_that_was_merged_over_a_release_is_not_tagged_before_it_was_compared_with_it(
-    on_hub: list[Path], hub: HubServer
+    in_review: list[Path], hub: HubServer
 ) -> None:
-    first, second = on_hub
-    state(first, target="hub", review=True)
-    judge(first)
-    judge(second)
+    first, second = in_review
     tag = publish_here(second)["tag"]
     target = repository(hub)
     main = target.branches["main"]
