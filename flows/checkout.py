@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts, plans
+from tasks.project import artifacts
 from tasks.project.composing import write_plan
-from tasks.project.errors import InputError, ParamsError
+from tasks.project.errors import ParamsError
 from tasks.project.files import sha256_of, write_text
-from tasks.project.given import check_given, given_paths, given_places, named_places, shown, value_at
+from tasks.project.given import check_given, given_places, named_places, value_at
 from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import check
@@ -65,16 +65,6 @@ def check_inputs(root: Path, values: dict[str, Any]) -> None:
     """
     if problems := [*check_given(values, root), *check_written(values, root)]:
         raise ParamsError("\n".join(problems))
-
-
-def require_one_plan(root: Path, values: dict[str, Any]) -> None:
-    """No file that is given may look to DVC like one of its own.
-
-    Raises:
-        InputError: one does.
-    """
-    if found := plans.foreign_plans(root, given_paths(values)):
-        raise InputError(plans.refusal(found, shown))
 
 
 def prepare(root: Path, values: dict[str, Any], folder: Path, say: Callable[[str], None] = print) -> None:

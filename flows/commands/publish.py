@@ -14,6 +14,7 @@ from flows.commands import options
 from flows.commands.project import entered
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError, ParamsError
+from tasks.project.given import given_paths, require_one_plan
 from tasks.project.plan_file import Stage, read_plan
 from tasks.project.strict_yaml import nearest
 
@@ -62,7 +63,7 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
         values = checkout.resolved_params(project, preset, list(overrides))
         root = checkout.folder_of(project, values, preset, overrides, name)
         run_params.require_same(project, values, name)
-    checkout.require_one_plan(project, values)
+    require_one_plan(project, given_paths(values))
     if not root.is_dir():
         raise InputError("no run had these parameters here: podium run with the same words makes the model first")
     return root

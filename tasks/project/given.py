@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.project import plans
 from tasks.project.errors import InputError
 from tasks.project.param_downstream import PUBLISHED, entry_places
+from tasks.project.plans import IGNORING, foreign_plans
 
 Links = Literal["none", "files", "any"]
 """Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
@@ -28,8 +28,7 @@ HOLDING = {
     ", or set {key} to what they lead to",
     "special": "pipe(s), socket(s) or device(s), {}: take them out",
     "unnamed": "name(s) that are not UTF-8, {}: rename them",
-    "plan": f"file(s) or folder(s) that DVC would take for its own, {{}}, and {plans.REMEDY} and set {{key}} to that",
-    "ignoring": f"{plans.IGNORING} file(s), {{}}, and DVC hashes no folder with one in it: take them out",
+    "ignoring": f"{IGNORING} file(s), {{}}, and DVC hashes no folder with one in it: take them out",
 }
 """Kind of entry that is refused -> what is said of a folder that holds some."""
 
@@ -89,10 +88,26 @@ def check_given(values: dict[str, Any], root: Path) -> list[str]:
     """
     places = [place for place in given_places(values) if value_at(values, place) is not None]
     problems = [problem for place in places for problem in _check_place(values, place, root)]
-    known = {os.path.normpath(root / value_at(values, place)) for place in places}
-    if found := plans.foreign_plans(root, given_paths(values), known):
-        problems.append(plans.refusal(found, shown))
-    return problems
+    return [*problems, *_check_plans(root, given_paths(values))]
+
+
+def require_one_plan(root: Path, given: Iterable[str]) -> None:
+    """Refuse what DVC would take for its own below the project's inputs and given paths.
+
+    Raises:
+        InputError: something was found.
+    """
+    if problems := _check_plans(root, given):
+        raise InputError(problems[0])
+
+
+def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
+    if not (found := foreign_plans(root, given)):
+        return []
+    return [
+        f"DVC would take {_some(found)} for its own, and the only plan is the project's own dvc.yaml: take them out, "
+        "or keep what holds them outside of the project"
+    ]
 
 
 def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> list[str]:
@@ -102,13 +117,11 @@ def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> 
     source = value_at(values, place[:3] if place[0] == "downstream" else place[:1]).get("source")
     whole = place[0] in LISTED or place[2:] == ("data", "path")
     if source is not None and source not in ("files", "file", "folder"):
-        return check_readable(root / path, key, "any", path, root)
-    return check_readable(root / path, key, "none" if whole else "files", path, root)
+        return check_readable(root / path, key, "any", path)
+    return check_readable(root / path, key, "none" if whole else "files", path)
 
 
-def check_readable(
-    path: Path, key: str, links: Links = "files", name: Path | str | None = None, root: Path = Path()
-) -> list[str]:
+def check_readable(path: Path, key: str, links: Links = "files", name: Path | str | None = None) -> list[str]:
     """Whether this user can read a file, or everything in a folder.
 
     Args:
@@ -116,12 +129,11 @@ def check_readable(
         key: the params key that named it.
         links: which are good inside of it.
         name: how messages call it; None: `path`.
-        root: the project: below it, nothing may look to DVC as if it were its own.
 
     Returns:
         What is wrong, a sentence for each kind of trouble.
     """
-    return _look(path, key, links, name, root)[1]
+    return _look(path, key, links, name)[1]
 
 
 def files_in(path: Path, key: str) -> list[Path]:
@@ -146,9 +158,7 @@ def require_readable(path: Path, key: str, links: Links = "files") -> None:
         raise InputError("\n".join(problems))
 
 
-def _look(
-    path: Path, key: str, links: Links, name: Path | str | None = None, root: Path = Path()
-) -> tuple[list[str], list[str]]:
+def _look(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[str], list[str]]:
     """The files there, and what is wrong."""
     name = path if name is None else name
     where = f"{key}='{shown(name)}'"
@@ -156,8 +166,13 @@ def _look(
         return [], [f"{where} {problem}"]
     if not path.is_dir():
         return [str(path)], []
-    folder = _Folder(path, links, plans.inside(path, root) is not None)
+    folder = _Folder(path, links)
     return folder.files, folder.problems(where, key)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_NAMES:,} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(map(shown, names[:SHOWN_NAMES])) + more
 
 
 def shown(name: Path | str) -> str:
@@ -211,8 +226,8 @@ def leaves(path: Path | str, folder: Path) -> bool:
 class _Folder:
     """What is in a folder: files to read, and what is wrong, by kind."""
 
-    def __init__(self, root: Path, links: Links, in_project: bool) -> None:
-        self._root, self._links, self._in_project = root, links, in_project
+    def __init__(self, root: Path, links: Links) -> None:
+        self._root, self._links = root, links
         self.files: list[str] = []
         """Paths as text: of many files, Path takes half of the time, and who checks needs none."""
         self._refused: dict[str, list[str]] = {}
@@ -245,9 +260,7 @@ class _Folder:
         """`file`, `folder`, "" for a link that is passed by, or why it is refused."""
         if not is_utf8(entry.name):
             return "unnamed"
-        if self._in_project and plans.is_plan(entry.name):
-            return "plan"
-        if entry.name == plans.IGNORING:
+        if entry.name == IGNORING:
             return "ignoring"
         if entry.is_symlink():
             if not os.path.exists(entry.path):
@@ -270,9 +283,6 @@ class _Folder:
         return [self._sentence(kind, sorted(names), where, key) for kind, names in sorted(self._refused.items())]
 
     def _sentence(self, kind: str, names: list[str], where: str, key: str) -> str:
-        said = ", ".join(map(shown, names[:SHOWN_NAMES]))
-        if len(names) > SHOWN_NAMES:
-            said += f" and {len(names) - SHOWN_NAMES:,} more"
         if kind in HOLDING:
-            return f"{where} holds {len(names):,} {HOLDING[kind].format(said, key=key)} ({key})"
-        return f"{where} holds what this user cannot read, {said} ({kind}): allow it, or take it out ({key})"
+            return f"{where} holds {len(names):,} {HOLDING[kind].format(_some(names), key=key)} ({key})"
+        return f"{where} holds what this user cannot read, {_some(names)} ({kind}): allow it, or take it out ({key})"

@@ -21,7 +21,7 @@ from tasks.project import artifacts
 from tasks.project.dvc_at_work import at_work
 from tasks.project.errors import InputError
 from tasks.project.files import parse_json
-from tasks.project.plan_file import read_dvc_file, read_plan
+from tasks.project.plan_file import read_dvc_file
 from tasks.project.stage_kinds import cache_of, default_remote
 
 LOCK = Path("dvc.lock")
@@ -39,16 +39,6 @@ class _Stated(NamedTuple):
 
     path: str
     md5: str
-
-
-def require_inputs(stage: str, root: Path = Path()) -> None:
-    """Look at everything that `stage` of dvc.yaml reads and a stage before it wrote.
-
-    Raises:
-        InputError: see `require`.
-    """
-    plan = read_plan(root)
-    require(plan[stage].deps if stage in plan else (), root)
 
 
 def require(paths: Iterable[str], root: Path = Path()) -> None:

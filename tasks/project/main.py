@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tasks.project import streams
 from tasks.project.errors import FAILED, PodiumError, StagePaused
@@ -23,8 +24,8 @@ def run_main(main: Callable[[], None]) -> None:
     A full disk, a folder that cannot be written and the like (OSError) and memory that is used up count as such;
     anything else is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as
     SIGPIPE would.
-    Under DVC the process ends with the `dvc` that started it, and first looks for plans among the project's inputs
-    (tasks/project/plans.py) and at the bytes of its own (tasks/project/intact.py).
+    Under DVC the process ends with the `dvc` that started it, and first looks for plans among its inputs
+    (tasks/project/plans.py) and at their bytes (tasks/project/intact.py).
     """
     stage, began = os.environ.get("DVC_STAGE"), time.time()
     atexit.register(gc.freeze)  # Python would look for garbage among all that was loaded, for up to half a second
@@ -72,16 +73,19 @@ def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
 
 def _enter(stage: str) -> None:
     """What every stage does before its own work; imported here, as `podium --help` needs none of it."""
-    from tasks.project.intact import require_inputs
+    from tasks.project.given import require_one_plan
+    from tasks.project.intact import require
     from tasks.project.memory import watch_memory
-    from tasks.project.plans import require_one_plan
+    from tasks.project.plan_file import read_plan
     from tasks.project.stage_kinds import enter_stage
 
     die_with_parent()
     watch_memory(f"stage {stage}")
     enter_stage()
-    require_one_plan()
-    require_inputs(stage)
+    plan = read_plan(Path())
+    inputs = plan[stage].deps if stage in plan else ()
+    require_one_plan(Path(), inputs)
+    require(inputs)
 
 
 def _tell_usage(stage: str, began: float) -> None:

@@ -2,26 +2,23 @@
 
 DVC runs the commands of every dvc.yaml below the project, restores and deletes what .dvc files name, and does not see
 the files that a .dvcignore states or that lie beside a `.dvc`: changes there go unnoticed. The project's .dvcignore
-keeps DVC from reading all of these but the last. Here they are found and named before DVC starts, and once more when a
-stage does.
+keeps DVC from reading all of these but the last. Here they are found before Podium starts DVC; plain DVC asks nobody
+before it starts, so a stage looks in Podium's place.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tasks.project import artifacts
-from tasks.project.errors import InputError
 
 INPUTS = Path("inputs")
 IGNORING = ".dvcignore"
 NAMES = ("dvc.yaml", "dvc.lock", IGNORING)
 SUFFIX = ".dvc"
 """The suffix of files that name outs, and the whole name of a folder that makes another project of the one it is in."""
-REMEDY = "the only plan is the project's own dvc.yaml: take them out, or keep what holds them outside of the project"
-SHOWN_NAMES = 5
 
 
 def is_plan(name: str) -> bool:
@@ -42,13 +39,12 @@ def inside(path: Path, root: Path) -> Path | None:
     return None
 
 
-def foreign_plans(root: Path, given: Iterable[str] = (), known: Collection[str] = ()) -> list[str]:
+def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
     """What DVC would take for its own below the project's inputs and below given paths that are in the project.
 
     Args:
         root: the project.
         given: paths that the parameters name, from `root`; the folders that they lie in are looked at, too.
-        known: folders that were looked through already, `root` before them.
 
     Returns:
         Names from `root`.
@@ -57,7 +53,7 @@ def foreign_plans(root: Path, given: Iterable[str] = (), known: Collection[str] 
     inner = {place for path in there if (place := inside(path, root)) is not None and place.parts}
     # What another run made is outside of the checkout that takes it up.
     places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
-    seen = set(known)
+    seen: set[str] = set()
     found = {name for place in (INPUTS, *places) for name in _below(root, place, seen)}
     above = {folder for place in places for folder in place.parents[:-1]}
     found |= {str(folder) for folder in (*places, *above) if is_plan(folder.name)}
@@ -65,22 +61,6 @@ def foreign_plans(root: Path, given: Iterable[str] = (), known: Collection[str] 
         if (path := os.path.join(root, folder)) not in seen:
             found |= {str(folder / entry.name) for entry in _entries(path) if is_plan(entry.name)}
     return sorted(found)
-
-
-def refusal(found: list[str], shown: Callable[[str], str] = str) -> str:
-    """Names what `foreign_plans` found, and says what to do."""
-    more = f" and {len(found) - SHOWN_NAMES:,} more" if len(found) > SHOWN_NAMES else ""
-    return f"DVC would take {', '.join(map(shown, found[:SHOWN_NAMES]))}{more} for its own, and {REMEDY}"
-
-
-def require_one_plan(root: Path = Path()) -> None:
-    """Refuse what DVC would take for its own below the project's inputs: plain `dvc repro` comes by here, too.
-
-    Raises:
-        InputError: something was found.
-    """
-    if found := foreign_plans(root):
-        raise InputError(refusal(found))
 
 
 def _below(root: Path, place: Path, seen: set[str]) -> Iterator[str]:

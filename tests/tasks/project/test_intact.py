@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from tasks.project.errors import InputError
-from tasks.project.intact import require, require_inputs
+from tasks.project.intact import require
+from tasks.project.plan_file import read_plan
 
 PLAN = """
 stages:
@@ -55,7 +56,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_inputs_as_they_were_written_pass_and_those_that_are_absent_or_nobodys_are_left_alone(
     checkout: Path, stage: str
 ) -> None:
-    require_inputs(stage, checkout)
+    require(read_plan(checkout)[stage].deps, checkout)
 
 
 @pytest.mark.parametrize("stage", ["tokenizer", "validate@corpus", "validate@phase1", "rows@phase2"])
@@ -65,7 +66,7 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
     path.write_bytes(b"bet4")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(InputError, match="data/corpus does not hold what its stage wrote"):
-        require_inputs(stage, checkout)
+        require(read_plan(checkout)[stage].deps, checkout)
     assert not path.exists(), "DVC would not look at it again"
     assert (checkout / "runs/damaged/data/corpus/sub/b.txt").read_bytes() == b"bet4"
 
