@@ -17,8 +17,8 @@ from bench.host import host_facts, load_average
 from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows, text_table
 from bench.results import Results
 from bench.runner import run_case
+from ipu_model.files import write_json, write_text
 from tasks.project.errors import ParamsError
-from tasks.project.files import write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.strict_yaml import nearest
 

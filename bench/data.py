@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from bench.generated import write_generated
 from bench.setup import VOCABULARY
+from ipu_model.files import new_folder
 from tasks.downstream.entries import entry_of
 from tasks.downstream.rows import write_rows
 from tasks.downstream.squad.examples import make_questions
@@ -22,7 +23,6 @@ from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml

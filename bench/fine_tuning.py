@@ -23,6 +23,7 @@ from typing import Any
 
 from bench.children import OF_PEERS, THREAD_VARIABLES, TUNED_MALLOC
 from bench.host import host_facts, load_average
+from ipu_model.files import write_json
 from tasks.downstream.applying.entry import entry_of as applied_entry
 from tasks.downstream.applying.evaluate import evaluate
 from tasks.downstream.applying.job import How
@@ -33,7 +34,6 @@ from tasks.downstream.squad.compare import compare_files
 from tasks.downstream.task import TRAIN, part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, PodiumError
-from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.overlays import resolve
 from tasks.project.param_sections import Place

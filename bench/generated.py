@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import new_folder, write_text
 from tasks.inputs import world
-from tasks.project.files import new_folder, write_text
 
 SEED = 1
 ARTICLES, DOCUMENTS_PER_ARTICLE = 1000, 8

@@ -25,11 +25,11 @@ from bench.host_cases import CONFIGURATIONS, Configuration, generated, rows_of
 from bench.host_fit import fit
 from ipu_model.estimates.host import HostJob, estimate_host, update_seconds
 from ipu_model.estimates.host_shapes import Shapes, read_shapes
+from ipu_model.files import read_json, write_json, write_text
 from ipu_model.jobs.probed import Probed
 from ipu_model.rows.format import Manifest
 from ipu_model.rows.reading import RowFolder, UpdateRows
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.files import read_json, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.process import describe_exit
 

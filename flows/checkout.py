@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import sha256_of, write_text
 from tasks.project import artifacts
 from tasks.project.composing import write_plan
 from tasks.project.errors import ParamsError
-from tasks.project.files import sha256_of, write_text
 from tasks.project.given import check_given, given_places, named_places, value_at
 from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of, resolve

@@ -16,9 +16,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
-from tasks.project.files import read_json
 from tasks.project.intact import LOCK
 from tasks.project.params import check
 from tasks.project.plan_file import (

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ipu_model.files import read_json
 from tasks.project.dvc_at_work import dvc_processes
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.project.stage_kinds import cache_of
 
 OBJECTS = Path("files/md5")

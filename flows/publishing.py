@@ -9,9 +9,9 @@ from typing import Any
 
 from flows import dvc
 from flows.stopping import stop
+from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import REJECTED
-from tasks.project.files import read_json
 from tasks.project.plan_file import Stage
 from tasks.project.process import describe_exit
 

@@ -16,9 +16,9 @@ from typing import Any
 from flows.plan import PUBLISH, publish_after
 from flows.report import StageRecord
 from flows.stages import RunFailed
+from ipu_model.files import parse_json, write_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.files import parse_json, write_text
 from tasks.project.intact import LOCK
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.strict_yaml import parse_yaml, yaml_text

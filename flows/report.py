@@ -15,9 +15,9 @@ from typing import Any
 from flows.environment import name_of
 from flows.makers import Made, digests, made_by
 from flows.revision import revision_of
+from ipu_model.files import read_json, write_json
 from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.project import artifacts
-from tasks.project.files import read_json, write_json
 from tasks.project.plan_file import Plan, Stage, read_plan
 
 OWN_RECORD = artifacts.RUNS / "run.json"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import write_text
 from tasks.project.errors import InputError
-from tasks.project.files import write_text
 from tasks.project.overlays import ENTRIES, resolve
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import check, default_values

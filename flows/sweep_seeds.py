@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
+from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.judging.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, file_name, recipe_of
@@ -15,7 +16,6 @@ from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
-from tasks.project.files import new_folder, read_json, write_json
 from tasks.project.params import load_params
 
 Say = Callable[[str], None]

@@ -17,10 +17,10 @@ from typing import Any
 
 from flows import checkout, dvc, report
 from flows.stopping import stop
+from ipu_model.files import read_json, write_json
 from tasks.downstream.judging.held_out import held_out_score
 from tasks.project import artifacts, streams
 from tasks.project.errors import DONE, FAILED, ParamsError, PodiumError
-from tasks.project.files import read_json, write_json
 
 SEED = "seed"
 SWEEPS = artifacts.RUNS / "sweeps"

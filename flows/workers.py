@@ -16,9 +16,9 @@ from flows import dvc, releases
 from flows.plan import publish_after
 from flows.sent_runs import Dispatch, Queue, SentRun, deployment_of
 from flows.stages import RunFailed
+from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.files import read_json
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.stage_kinds import AUTO
 

@@ -1,64 +1,106 @@
-"""Writing to disk so that a reader sees the whole of something or nothing. Standard library only."""
+"""Files and folders that are there whole or not at all, and strict reading of what they hold. Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
+from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
 
 PARTIAL = ".partial"
-"""Ending of what is being written; never read, removed by the next run."""
-
+"""Ending of what is being written; never read, removed by the next writer."""
 BLOCK = 1 << 20
 """Bytes that are read at once."""
-MAX_JSON_BYTES = 64 << 20
-"""Manifests, configurations and states of checkpoints are far smaller; parsed JSON takes many times its size."""
-
-MAX_JSON_VALUES = 2000000
+MAX_JSON_BYTES = 128 << 20
+"""Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
+MAX_JSON_VALUES = 4_000_000
 """In one document: an empty list of two bytes takes 64 in memory."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+class NotAFile(OSError):
+    """What was named is a pipe, socket or device."""
+
+
+def open_regular(path: Path | str) -> BinaryIO:
     """Open a file to read its bytes; the very file that was opened is looked at, so that none can take its place.
 
     Raises:
-        OSError: it cannot be opened, or is a pipe, which would wait for its writer, a device, which never ends, or a
-            socket or folder.
+        OSError: it cannot be opened.
+        IsADirectoryError: it is a folder.
+        NotAFile: it is a pipe, socket or device.
     """
-    descriptor = -1
+    require_regular(os.stat(path).st_mode, path)  # opening alone does something to some devices
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _require_regular(os.stat(str(path)).st_mode, path)  # opening alone does something to some devices
-        descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        _require_regular(os.fstat(descriptor).st_mode, path)
+        require_regular(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
-        if descriptor >= 0:
-            os.close(descriptor)
+        os.close(descriptor)
         raise
 
 
-def _require_regular(mode: int, path: Path) -> None:
+def require_regular(mode: int, path: Path | str) -> None:
+    """As `open_regular`, of the mode that stat gave.
+
+    Raises:
+        IsADirectoryError, NotAFile: it is no file.
+    """
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "is a pipe, socket or device, and a file is required", str(path))
+        raise NotAFile(errno.EINVAL, "is a pipe, socket or device, and a file is required", str(path))
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal; memory flat in its size."""
-    digest = hashlib.sha256()
-    with open_regular(path) as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Fill the folder `path` as a whole or not at all: yields a temporary one next to it, which is synced and renamed.
+
+    What was there stays until the new folder is complete.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_partial(path)
+    fresh, old = (path.with_name(f"{path.name}.{os.getpid()}{kind}{PARTIAL}") for kind in ("", ".old"))
+    fresh.mkdir()
+    try:
+        yield fresh
+        for written in (*fresh.rglob("*"), fresh):
+            fsync(written)
+        if path.exists():
+            os.replace(str(path), str(old))
+        os.replace(str(fresh), str(path))
+        fsync(path.parent)
+    finally:
+        if old.exists() and not path.exists():
+            os.replace(str(old), str(path))
+        shutil.rmtree(str(fresh), ignore_errors=True)
+        shutil.rmtree(str(old), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Fill the file `path` as a whole or not at all: yields a temporary name next to it, synced and renamed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_partial(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        yield partial
+        fsync(partial)
+        os.replace(str(partial), str(path))
+        fsync(path.parent)
+    finally:
+        if partial.exists():
+            partial.unlink()
 
 
 def fsync(path: Path) -> None:
@@ -70,66 +112,75 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _partial(path: Path) -> Path:
-    """The temporary name of a target; what killed writers of the same target left is removed."""
-    for stale in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):
-        if _is_alive(stale.name.split(".")[-2]):
+def clear_partial(path: Path) -> bool:
+    """Clear away what killed writers of `path` left next to it; returns whether there was anything.
+
+    Where the writer of a folder died between its two renames, the first is undone.
+    """
+    cleared = False
+    for left in sorted(path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}")):
+        name = re.fullmatch(r"(\d+)(\.old)?\.partial", left.name[len(path.name) + 1 :])
+        if name is None or is_alive(name[1]):
             continue
-        if stale.is_dir():
-            shutil.rmtree(str(stale))
+        cleared = True
+        if not left.is_dir():
+            left.unlink()
+        elif name[2] and not path.exists():
+            os.replace(str(left), str(path))
         else:
-            stale.unlink()
-    return path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+            shutil.rmtree(str(left))
+    return cleared
 
 
-def _is_alive(pid: str) -> bool:
-    """Whether another process of this host with that number runs."""
+def is_alive(pid: str) -> bool:
+    """Tell whether another process of this host with that number runs; one that only waits for its parent does not."""
     try:
         os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
+        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
     except PermissionError:
         return True
-    return int(pid) != os.getpid()
+    except (ValueError, OverflowError, ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z" and int(pid) != os.getpid()
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name in the same folder; on success it is fsynced and renamed to `path`."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial(path)
-    try:
-        yield partial
-        fsync(partial)
-        os.replace(str(partial), str(path))
-        fsync(path.parent)
-    finally:
-        if partial.exists():
-            partial.unlink()
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time in, on this host and on others that share the disk; the file `path` is there meanwhile.
 
-
-@contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success its files are fsynced and it becomes `path`.
-
-    An existing `path` is removed only after the new folder is complete.
+    The system takes the lock back however its holder ends.
     """
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial(path)
-    partial.mkdir()
+    while True:
+        with path.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_at(lock, path):
+                continue  # the holder before removed it while this process waited
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
+
+
+def _is_at(stream: IO[bytes], path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    return False
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Give a file a second name, or where the file system has no hard links, a copy."""
     try:
-        yield partial
-        for file in sorted(partial.iterdir()):
-            fsync(file)
-        fsync(partial)
-        if path.exists():
-            shutil.rmtree(str(path))
-        os.replace(str(partial), str(path))
-        fsync(path.parent)
-    finally:
-        shutil.rmtree(str(partial), ignore_errors=True)
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with new_file(path) as partial:
+        partial.write_bytes(text.encode())
 
 
 def read_at_most(stream: BinaryIO, limit: int) -> bytes:
@@ -140,12 +191,8 @@ def read_at_most(stream: BinaryIO, limit: int) -> bytes:
     return bytes(content)
 
 
-def read_json(path: Path, **options: Any) -> Any:
-    """What a JSON file holds.
-
-    Args:
-        path: the file.
-        options: of `json.loads`.
+def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """What a JSON file holds; `options` are those of `json.loads`, `parse` is `parse_json` or takes its place.
 
     Raises:
         FileNotFoundError: it is not there.
@@ -154,22 +201,24 @@ def read_json(path: Path, **options: Any) -> Any:
     try:
         with open_regular(path) as stream:
             content = read_at_most(stream, MAX_JSON_BYTES + 1)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
+    except NotAFile as error:
         raise ValueError(f"it {error.strerror}") from None
     if not content:
         raise ValueError("the file is empty")
     if len(content) > MAX_JSON_BYTES:
-        raise ValueError(f"it has {Path(path).stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
-    return parse_json(content.decode("utf-8"), **options)
+        raise ValueError(f"it has {path.stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
+    return (parse or parse_json)(content.decode(encoding), **options)
 
 
-def parse_json(text: str, **options: Any) -> Any:
-    """`json.loads`, where nesting too deep for the interpreter, and too many values, are a ValueError, too."""
-    found = sum(text.count(mark) for mark in ",[{") if len(text) > MAX_JSON_VALUES else 0
-    if found > MAX_JSON_VALUES:
-        raise ValueError(f"it holds some {found} values; up to {MAX_JSON_VALUES} are read")
+def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
+    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong.
+
+    Args:
+        values: at most so many of them, about; commas and brackets inside of texts count, too.
+        options: of `json.loads`.
+    """
+    if len(text) > values and (found := sum(text.count(mark) for mark in ",[{")) > values:
+        raise ValueError(f"it holds some {found:,} values; up to {values:,} are read")
     try:
         return json.loads(text, **options)
     except RecursionError:
@@ -189,17 +238,20 @@ def each_key_once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return values
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    with new_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")
-
-
 def json_text(values: Any) -> str:
-    """JSON, keys sorted, NaN refused."""
-    return json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    """Return JSON, keys sorted, NaN refused."""
+    return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write json_text, whole or not at all."""
     write_text(path, json_text(values))
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal; memory flat in its size."""
+    digest = hashlib.sha256()
+    with open_regular(path) as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -11,10 +11,10 @@ import click
 
 from flows.commands import applying, options
 from flows.commands.project import given
+from ipu_model.files import open_regular
 from tasks.pages.markup import readable
 from tasks.project import streams
 from tasks.project.errors import InputError
-from tasks.project.files import open_regular
 
 if TYPE_CHECKING:
     from tasks.downstream.applying.model import FoundModel

@@ -10,9 +10,9 @@ import click
 
 from flows.commands import options
 from flows.commands.project import Place, entered, given, output_file
+from ipu_model.files import write_json, write_text
 from tasks.project import artifacts, streams
 from tasks.project.errors import ParamsError
-from tasks.project.files import write_json, write_text
 
 FILE = click.Path(path_type=Path)
 OF_FILES = ("questions", "confidence", "changed")

@@ -12,11 +12,11 @@ from flows.commands.project import entered, output_file
 from flows.foretold import Foresight, foresee
 from flows.plan import ALL
 from flows.preflight import checks
+from ipu_model.files import write_text
 from tasks.preflight.foretelling import MK2, Asked
 from tasks.project import artifacts, streams
 from tasks.project.composing import write_plan
 from tasks.project.errors import WRONG_USAGE, ParamsError
-from tasks.project.files import write_text
 from tasks.project.given import given_paths
 from tasks.project.gone import remove_gone
 from tasks.project.params import load_params

@@ -11,8 +11,8 @@ import click
 
 from flows.commands import options
 from flows.commands.project import given, output_file
+from ipu_model.files import write_json
 from tasks.project import streams
-from tasks.project.files import write_json
 
 FILE = click.Path(path_type=Path)
 

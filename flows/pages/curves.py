@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.jobs.device_job import figures_in_words
 from tasks.pages.plots import Line, line_plot, short
 from tasks.project import artifacts
-from tasks.project.files import read_json
 from tasks.project.plan_file import Stage
 
 UPDATE, SCORES = "update", "Scores on held-out rows"

@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from flows.pages import timeline
 from flows.report import RunReport, how_published, interval, read_json_object, where_published
+from ipu_model.files import read_json, sha256_of
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.project import artifacts
-from tasks.project.files import read_json, sha256_of
 from tasks.project.plan_file import Plan, Stage
 
 AGAIN = "Run the same command again: what was done is not done again, and a training goes on from its last checkpoint."

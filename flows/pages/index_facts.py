@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flows import report, run_params, runs
+from ipu_model.files import read_json, write_text
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
-from tasks.project.files import read_json, write_text
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT, differing

@@ -13,10 +13,10 @@ from urllib.parse import quote
 from flows import report, runs
 from flows.pages import index_facts, timeline
 from flows.pages.index_facts import Shown
+from ipu_model.files import write_text
 from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
 from tasks.pages.render import html_page
 from tasks.project import artifacts
-from tasks.project.files import write_text
 
 MOST_RUNS = 500
 """On the page: the newest; `podium runs` lists all."""

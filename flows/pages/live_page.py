@@ -12,9 +12,9 @@ from pathlib import Path
 from flows import runs
 from flows.pages import copies, run_page
 from flows.report import RunReport
+from ipu_model.files import write_text
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
-from tasks.project.files import write_text
 
 FIRST_S = 2.0
 """Seconds until it is written first."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ipu_model.files import read_json
 from tasks.downstream.entries import Entry
 from tasks.downstream.judging.evidence import compare
 from tasks.downstream.judging.released import read_released, released_file
@@ -20,7 +21,6 @@ from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 
 Task = ScoresTask[Any, Any, Any]
 

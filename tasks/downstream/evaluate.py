@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
+from ipu_model.files import new_folder, sha256_of, write_json, write_text
 from tasks.downstream.entries import entry_of
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
@@ -21,7 +22,6 @@ from tasks.downstream.task import part_of
 from tasks.pages.markup import csv_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import load_params
 from tasks.reading.near_duplicates import read_report

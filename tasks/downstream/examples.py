@@ -13,11 +13,11 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
+from ipu_model.files import new_folder
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.inputs.splits import Groups, sample, set_apart
 from tasks.project import artifacts, streams
-from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.param_downstream import OwnDataParams
 from tasks.project.params import load_params

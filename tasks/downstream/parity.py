@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ipu_model.files import read_json, write_json
 from tasks.downstream.entries import Entry, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, Outcomes
@@ -26,7 +27,6 @@ from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, ParityLost
-from tasks.project.files import read_json, write_json
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
 from tasks.project.params import Params, load_params

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_folder, sha256_of
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, sha256_of
 from tasks.project.main import run_main
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import load_params

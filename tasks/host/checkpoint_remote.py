@@ -21,8 +21,8 @@ from typing import Any
 
 import fsspec
 
+from ipu_model.files import new_folder, parse_json, sha256_of, write_json
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, parse_json, sha256_of, write_json
 from tasks.project.main import run_main
 
 HASHES = "sha256.json"

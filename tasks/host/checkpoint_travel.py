@@ -18,10 +18,10 @@ from pathlib import Path
 
 from fsspec import get_filesystem_class
 
+from ipu_model.files import link_or_copy
 from tasks.host.checkpoint_remote import HASHES, NAME, step_of
 from tasks.jobs.device_job import Event
 from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
-from tasks.project.files import link_or_copy
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 FETCH_SECONDS = 1800.0

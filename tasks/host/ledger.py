@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tasks.project.files import read_json, write_json
+from ipu_model.files import read_json, write_json
 
 LEDGER = "PODIUM_LEDGER"
 FIGURES = ("memory", "update_seconds", "tokens_per_second")

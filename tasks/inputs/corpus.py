@@ -22,13 +22,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_folder
 from tasks.inputs import world
 from tasks.inputs.documents import Document, TextColumns, as_documents
 from tasks.inputs.readers import read_files
 from tasks.inputs.tables import Line, checked, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import CorpusParams, load_params
 from tasks.reading.hub_inputs import open_dataset

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import each_key_once
 from tasks.project.errors import InputError
-from tasks.project.files import each_key_once
 from tasks.reading.packed import opened
 from tasks.reading.text_files import BLOCK_BYTES, MAX_LINE_BYTES
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ipu_model.files import each_key_once, parse_json
 from tasks.inputs.delimited import read_rows
 from tasks.inputs.json_arrays import begins_array, read_array
 from tasks.project.errors import InputError
-from tasks.project.files import each_key_once, parse_json
 from tasks.project.memory import limited_steps
 from tasks.reading.foreign_tables import folded, open_parquet
 from tasks.reading.packed import ending_of

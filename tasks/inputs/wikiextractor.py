@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ipu_model.files import open_regular
 from tasks.inputs.documents import Document, TextColumns, as_documents, paragraphs
 from tasks.inputs.tables import checked, json_objects
 from tasks.project.errors import InputError
-from tasks.project.files import open_regular
 from tasks.reading.text_files import Reading, text_lines
 
 FILE_NAME = re.compile(r"wiki_\d+")

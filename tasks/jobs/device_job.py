@@ -27,12 +27,12 @@ from types import FrameType
 from typing import IO, Any
 
 from ipu_model.errors import ConfigError
+from ipu_model.files import write_text
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from tasks.host import ledger
 from tasks.project.errors import DeviceJobFailed, StagePaused
-from tasks.project.files import write_text
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [

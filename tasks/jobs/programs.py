@@ -13,11 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json, write_json
 from tasks.host.launcher import launch_words
 from tasks.jobs.device_job import Job, JobResult, run_device_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed
-from tasks.project.files import read_json, write_json
 from tasks.project.params import DeviceParams
 
 OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")

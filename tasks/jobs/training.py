@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json, sha256_of, write_json, write_text
 from tasks.host.checkpoint_travel import travelling
 from tasks.jobs.device_job import (
     BatchGeometry,
@@ -26,7 +27,6 @@ from tasks.jobs.device_job import (
 from tasks.project import artifacts
 from tasks.project.code_state import git_state
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, sha256_of, write_json, write_text
 from tasks.project.given import require_readable
 from tasks.project.param_sections import TrackingParams
 from tasks.project.param_training import BatchParams, OptimizerParams

@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipu_model.files import read_json
 from tasks.downstream.entries import entries
 from tasks.downstream.task import TRAIN, DownstreamTask, about
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.project.params import PHASES, Params, packed
 from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 

@@ -9,10 +9,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from ipu_model.files import write_text
 from ipu_model.jobs.probed import Probed
 from tasks.jobs.device_job import Job, device_python
 from tasks.preflight.planned_jobs import PlannedJob
-from tasks.project.files import write_text
 from tasks.project.process import describe_exit, die_with_parent, python_path
 
 RUNTIMES = ("cpu", "cuda")

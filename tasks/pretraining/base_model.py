@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import new_folder, sha256_of, write_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, sha256_of, write_json
 from tasks.project.given import require_readable
 from tasks.project.main import run_main
 from tasks.project.param_inputs import BaseModelParams

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import write_text
 from tasks.downstream.entries import BASE, Entry, behind, entries, learns_text, needs_corpus, start_model
 from tasks.downstream.task import about
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.files import write_text
 from tasks.project.param_sections import Place
 from tasks.project.params import PHASES, Params
 from tasks.project.plan_file import read_dvc_file

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ipu_model.files import write_text
 from tasks.project.errors import ParamsError
-from tasks.project.files import write_text
 from tasks.project.intact import LOCK, md5_of
 from tasks.project.plan_file import read_dvc_file, read_plan
 from tasks.project.strict_yaml import yaml_text

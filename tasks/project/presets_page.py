@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from ipu_model.files import write_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import write_text
 from tasks.project.main import run_main
 from tasks.project.overlays import Preset, preset_names, read_preset, resolve
 from tasks.project.params import Params, check

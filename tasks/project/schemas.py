@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.project.files import write_text
+from ipu_model.files import write_text
 from tasks.project.main import run_main
 from tasks.project.param_docs import params_schema, preset_schema
 from tasks.project.process import takes_no_words

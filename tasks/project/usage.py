@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json, write_json
 from tasks.project.artifacts import RUNS
-from tasks.project.files import read_json, write_json
 
 FOLDER = RUNS / "usage"
 KIB = 1024

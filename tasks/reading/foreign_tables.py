@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from ipu_model.files import open_regular
 from tasks.project.errors import InputError
-from tasks.project.files import open_regular
 from tasks.project.memory import limited_steps
 
 if TYPE_CHECKING:

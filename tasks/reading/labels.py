@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import read_json, write_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, write_json
 from tasks.project.row_folders import read_manifest
 
 LABELS_FILE = "labels.json"

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import open_regular, parse_json
 from tasks.project.errors import ParamsError
-from tasks.project.files import open_regular, parse_json
 from tasks.project.param_sections import HUB_NAME, WORD
 from tasks.project.strict_yaml import MAX_BYTES, parse_yaml
 

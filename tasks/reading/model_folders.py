@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipu_model.files import sha256_of
 from tasks.project.errors import InputError
-from tasks.project.files import sha256_of
 from tasks.reading.hub_inputs import download_files
 from tasks.vocabulary.hub_tokenizer import FILES as TOKENIZER_FILES
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json, write_json
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, write_json
 
 
 @dataclass(frozen=True)

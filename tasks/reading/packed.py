@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ipu_model.files import open_regular
 from tasks.project.errors import InputError
-from tasks.project.files import open_regular
 
 PACKINGS = (".gz", ".zst")
 NEVER_PACKED = (".parquet", ".arrow")

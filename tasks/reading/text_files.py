@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ipu_model.files import read_json, require_regular, write_json
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, require_regular, write_json
 from tasks.reading.packed import opened
 
 MAX_LINE_BYTES = 64 << 20

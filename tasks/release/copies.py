@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ipu_model.files import NotAFile, is_alive, open_regular, sha256_of
 from tasks.project.errors import InputError
-from tasks.project.files import NotAFile, is_alive, open_regular, sha256_of
 
 Hashes = Mapping[str, str | None]
 """Name -> SHA-256; None: the file is not there."""

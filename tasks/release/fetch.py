@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipu_model.files import link_or_copy, new_folder, sha256_of
 from tasks.downstream.applying.fetched import (
     COMMIT,
     CONFIG,
@@ -28,7 +29,6 @@ from tasks.downstream.applying.fetched import (
 from tasks.downstream.entries import Entry, entry_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.files import link_or_copy, new_folder, sha256_of
 from tasks.project.main import run_main
 from tasks.project.param_downstream import PUBLISHED
 from tasks.project.params import Params, load_params

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts, files
+from ipu_model.files import read_json as read_json_file
+from tasks.project import artifacts
 from tasks.project.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.project.errors import PublishError
 from tasks.project.params import check
@@ -226,7 +227,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
         PublishError: not there, not JSON, or not an object; names `made_by`, the command that writes it.
     """
     try:
-        values = files.read_json(path, parse_constant=_refuse_constant)
+        values = read_json_file(path, parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise PublishError(f"{path} is not there: run `{made_by}` first; nothing was published") from None
     except ValueError as error:  # also not UTF-8

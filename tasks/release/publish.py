@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.files import sha256_of, write_json
 from tasks.downstream.entries import Entry, entry_of, only_entry
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
-from tasks.project.files import sha256_of, write_json
 from tasks.project.intact import LOCK, require_judged
 from tasks.project.main import run_main
 from tasks.project.param_downstream import EntryPublishParams

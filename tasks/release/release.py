@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipu_model.files import clear_partial, link_or_copy, locked, new_folder, sha256_of
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
-from tasks.project.files import link_or_copy, locked, new_folder, recover_folder, sha256_of
 from tasks.release.compared import ComparedRelease, released_meanwhile
 from tasks.release.provenance import read_json
 from tasks.release.release_subject import Subject
@@ -137,7 +137,7 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
 
 
 def _write_alone(release: Release, folder: Path, compared: ComparedRelease | None) -> bool:
-    if recover_folder(folder):
+    if clear_partial(folder):
         log.info("%s: cleared away what a killed publish left", folder)
     refuse_foreign(folder)
     there = folder_hashes(folder) if folder.is_dir() else {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.project.files import read_json, write_json
+from ipu_model.files import read_json, write_json
 from tasks.tracking.tracker import End, Point, Unavailable, in_one_line, serve
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported: its errors are told to nobody

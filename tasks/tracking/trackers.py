@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, StagePaused
-from tasks.project.files import read_json
 from tasks.project.param_sections import TrackingParams
 from tasks.project.process import Say, print_line
 from tasks.project.strict_yaml import read_yaml

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ipu_model.files import new_folder, sha256_of, write_text
 from tasks.project import artifacts
-from tasks.project.files import new_folder, sha256_of, write_text
 from tasks.validation.checks import RECORD, Check, Finding, number
 from tasks.validation.gx import great_expectations
 from tasks.validation.judge import expectation, suite_of

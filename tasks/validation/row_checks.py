@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ipu_model.files import read_json, sha256_of
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, sha256_of
 from tasks.project.row_folders import Manifest, read_manifest
 from tasks.rows.row_files import row_schema
 from tasks.rows.unknown import UnknownTokens

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import write_json, write_text
 from tasks.project import artifacts, streams
 from tasks.project.errors import DataInvalid
-from tasks.project.files import write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, load_params
 from tasks.project.process import item

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipu_model.files import sha256_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import sha256_of
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_folder
 from tasks.vocabulary.tokenizer_files import build_tokenizer
 from tasks.vocabulary.word_cache import Encoded, WordCache, works_word_by_word

@@ -18,9 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_folder
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import TokenizerParams, load_params
 from tasks.reading.parquet import group_batches

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.vocabulary.tokenizer_files import MAX_ENTRIES, ExtraToken, Vocabulary
 from tasks.vocabulary.tokenizer_kinds import extra_token
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.vocabulary.tokenizer_files import (
     MAX_CHARACTERS_PER_WORD,
     MAX_ENTRIES,

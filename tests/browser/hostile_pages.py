@@ -19,13 +19,13 @@ from flows.pages.index_facts import Details, Shown
 from flows.preflight import checks
 from flows.report import RunReport, StageRecord
 from flows.runs import Run
+from ipu_model.files import write_json, write_text
 from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad import page as questions_page
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.slices import Slice
-from tasks.project.files import write_json, write_text
 from tasks.reading.near_duplicates import Pair, Report, Source
 from tasks.reading.near_duplicates import Shown as Pairs
 from tasks.statistics.calibration import calibration

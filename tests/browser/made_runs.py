@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.report import RunReport, StageRecord
-from tasks.project.files import write_json, write_text
+from ipu_model.files import write_json, write_text
 from tests.browser.planted import EVIL, LONG
 from tests.places import ROOT
 

@@ -12,7 +12,7 @@ from flows.foretold import foresee
 from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Shown
 from flows.preflight import checks
-from tasks.project.files import write_text
+from ipu_model.files import write_text
 from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG, at, everywhere

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from flows.pages import run_page
-from tasks.project.files import write_text
+from ipu_model.files import write_text
 from tests.browser import chromium, made_runs
 
 

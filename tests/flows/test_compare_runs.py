@@ -9,11 +9,11 @@ import pytest
 
 from flows import checkout, report
 from flows.pages import compare_page
+from ipu_model.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.squad.params import AnswerParams
 from tasks.project import artifacts
-from tasks.project.files import write_json
 from tests.flows.test_runs import FASTER, podium
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with

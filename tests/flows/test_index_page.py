@@ -13,8 +13,8 @@ from flows import checkout, pipeline, report
 from flows.pages import index_facts, index_page
 from flows.pages.index_facts import Details, Shown
 from flows.report import RunReport
+from ipu_model.files import write_json
 from tasks.project import artifacts
-from tasks.project.files import write_json
 from tests.flows.shown_runs import shown
 from tests.flows.test_pipeline import ACCEPTED
 from tests.flows.test_runs import FASTER, Holding, podium

@@ -9,8 +9,8 @@ from flows.foretold import foresee
 from flows.pages import facts, placement, plan_page
 from flows.preflight import checks
 from flows.report import RunReport, StageRecord
+from ipu_model.files import write_json
 from ipu_model.ipu.placement import place
-from tasks.project.files import write_json
 from tasks.project.plan_file import read_plan
 from tests.places import ROOT, copy_project
 

@@ -12,7 +12,7 @@ import pytest
 
 from flows import pipeline, report, runs
 from flows.pages import curves, facts, graph, live_page, run_page, timeline
-from tasks.project import files
+from ipu_model import files
 from tests.browser import made_runs
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.flows.test_runs import podium

@@ -12,8 +12,8 @@ import pytest
 from flows import cli, ending, runs
 from flows.commands import options
 from flows.report import RunReport, StageRecord
+from ipu_model.files import write_json
 from tasks.project import streams
-from tasks.project.files import write_json
 from tests.places import ROOT
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b2J\x7f\b\r\u202egnp"

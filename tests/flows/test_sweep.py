@@ -18,10 +18,10 @@ from flows import checkout
 from flows.run_params import require_same
 from flows.sweep_seeds import write_others
 from flows.sweeps import SWEEPS, Sweep, _run, carry_out, require_held_out
+from ipu_model.files import write_json
 from tasks.downstream.judging.gate import gate
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
-from tasks.project.files import write_json
 from tasks.project.params import load_params, parameter_values
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters

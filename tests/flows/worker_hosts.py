@@ -75,7 +75,7 @@ stages:
 TOY = """
 import json, os, sys, time
 from pathlib import Path
-from tasks.project.files import write_json, write_text
+from ipu_model.files import write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import load_params
 

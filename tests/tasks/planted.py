@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from ipu_model.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from tasks.project.files import write_text
 from tests.tasks.downstream.entries import lay_over, values_with, write_parameters
 from tests.tasks.tiny_model import SPECIAL
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import sha256_of, write_text
 from tasks.downstream.entries import entry_of
 from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.tasks import TASKS, GlueTask
@@ -19,7 +20,6 @@ from tasks.downstream.judging.gate import gate
 from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
 from tasks.project.composing import compose, write_plan
-from tasks.project.files import sha256_of, write_text
 from tasks.project.intact import LOCK
 from tasks.project.param_downstream import EntryPublishParams, defaults_of
 from tasks.project.params import Params, check, load_params, parameter_values

@@ -7,11 +7,11 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.downstream.applying.model import CONFIG, PROVENANCE, FoundModel
 from tasks.downstream.applying.task import ApplyTask
 from tasks.downstream.entries import Entry
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.files import read_json
 from tasks.project.param_downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.project.param_sections import SHORTEST_ROW
 from tasks.project.params import build

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import new_folder, write_json, write_text
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.applying.task import ApplyTask, require_file
@@ -16,7 +17,6 @@ from tasks.downstream.judging.released import SCORES, scores_json
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, write_json, write_text
 from tasks.project.given import shown
 from tasks.reading.text_files import Reading
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ipu_model.files import read_json, sha256_of, write_json
 from tasks.downstream.applying.model import CONFIG, IPU_CONFIG, PROVENANCE, WEIGHTS
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, sha256_of, write_json
 
 RECORD = "releases.json"
 STATED_SCORES = "evaluation/scores.json"

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.downstream.applying.model import IPU_CONFIG, FoundModel
 from tasks.downstream.rows import write_rows
 from tasks.downstream.task import DownstreamTask, part_of
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.project import artifacts, streams
 from tasks.project.errors import DeviceJobFailed, InputError, StagePaused
-from tasks.project.files import read_json
 from tasks.project.param_sections import Place
 from tasks.project.process import Say
 from tasks.reading.model_folders import as_safetensors

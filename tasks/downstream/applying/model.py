@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.project.given import leaves
 from tasks.project.param_sections import HUB_NAME
 from tasks.reading.model_folders import NO_WEIGHTS, download_model, wanted_files, weight_paths

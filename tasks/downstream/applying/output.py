@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_file
 from tasks.pages.markup import csv_text
 from tasks.project.errors import InputError
-from tasks.project.files import new_file
 
 Records = Sequence[Mapping[str, Any]]
 Write = Callable[[Records], None]
@@ -32,7 +32,7 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
         return
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not there: make that folder first, or name another file")
-    with new_file(path) as stream:
+    with new_file(path) as partial, partial.open("wb") as stream:
         yield stream
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json
 from tasks.downstream.applying.model import PROVENANCE
 from tasks.downstream.jobs.entry_jobs import PREDICT
 from tasks.project import artifacts, streams
-from tasks.project.files import read_json
 from tasks.project.param_sections import PRECISIONS, Place
 
 

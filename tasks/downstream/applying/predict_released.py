@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
 from tasks.downstream.applying.entry import entry_of as entry_of_model
 from tasks.downstream.applying.fetched import STATED_SCORES, FetchedRelease, read_fetched, require_intact
 from tasks.downstream.applying.job import How, compute, scratch_checkout
@@ -24,7 +25,6 @@ from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
 from tasks.project.params import DeviceParams, load_params

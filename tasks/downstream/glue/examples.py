@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_folder
 from tasks.downstream.entries import Entry
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.glue import about
@@ -27,7 +28,6 @@ from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.inputs.dev_labels import require_several
 from tasks.inputs.tables import without_rows
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192

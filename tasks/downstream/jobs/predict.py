@@ -9,13 +9,13 @@ import argparse
 import sys
 from typing import Any
 
+from ipu_model.files import write_json
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_figures
 from tasks.project import artifacts
-from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.params import load_params
 

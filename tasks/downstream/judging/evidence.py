@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ipu_model.files import read_json
 from tasks.downstream.judging.held_out import held_out_score
 from tasks.downstream.judging.recipe import Recipe, judge_recipe
 from tasks.downstream.judging.released import read_released
@@ -18,7 +19,6 @@ from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.project.given import require_readable
 from tasks.release.release_subject import Subject
 from tasks.statistics.significance import Interval, McNemar

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import write_json
 from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.check import Check, Judged, in_points
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
@@ -21,7 +22,6 @@ from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.code_state import git_state
-from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.param_downstream import PUBLISHED
 from tasks.project.params import check, load_params, parameter_values

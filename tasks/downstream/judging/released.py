@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ipu_model.files import read_json
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 
 SCORES, PREDICTIONS = "scores.json", "predictions.json"
 KEY = re.compile(r"[0-9a-f]{64}")

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ipu_model.files import read_json
 from tasks.downstream.judging.held_out import held_out_score
 from tasks.downstream.judging.released import outcomes_of_scores, read_scores
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.project.given import require_readable
 
 FILE = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.json")

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from ipu_model.files import read_json
 from tasks.downstream.labelled.about import LabelledTask
 from tasks.downstream.labelled.metrics import LABEL, PREDICTION
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import ScoresTask, keys_of
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.reading.parquet import read_batches
 from tasks.rows.row_files import from_arrow
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ipu_model.files import parse_json
 from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
@@ -14,7 +15,6 @@ from tasks.inputs.problems import Problems
 from tasks.inputs.tables import Column, Line, actual_name, column_names, read_table, stated_by, usual_name, without_rows
 from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
-from tasks.project.files import parse_json
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
 from tasks.reading.packed import ending_of

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ipu_model.files import read_json
 from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.params import GateParams
@@ -19,7 +20,6 @@ from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.reading.parquet import read_batches
 
 GOLD, WORDS, FOUND, CORRECT, RIGHT = range(5)

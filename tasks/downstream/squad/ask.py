@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.files import sha256_of
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.question_model import WindowShape
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError
-from tasks.project.files import sha256_of
 from tasks.project.param_sections import Place
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from ipu_model.files import MAX_JSON_VALUES, parse_json
 from tasks.project.errors import InputError
-from tasks.project.files import MAX_JSON_VALUES, parse_json
 
 OF_A_RECORD = frozenset({"id", "context", "question", "answers"})
 """Keys of an object for each question."""

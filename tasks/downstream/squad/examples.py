@@ -18,6 +18,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_folder
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
 from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, refuse_common_ids, require_room_for_file
@@ -27,7 +28,6 @@ from tasks.inputs import world
 from tasks.inputs.splits import Groups
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.packed import ending_of, opened

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import parse_json, read_json
 from tasks.downstream.squad.document import articles_of, flat_records, parse_document
 from tasks.project.errors import InputError
-from tasks.project.files import parse_json, read_json
 from tasks.project.memory import limited_steps
 from tasks.reading.foreign_tables import open_parquet
 from tasks.reading.text_files import NUMBERS, Reading

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ipu_model.files import each_key_once, read_at_most
 from tasks.downstream.squad.document import articles_of, parse_document
 from tasks.project.errors import InputError
-from tasks.project.files import each_key_once, read_at_most
 from tasks.project.memory import ALLOWANCE, limited, require_memory
 from tasks.reading.packed import opened
 from tasks.reading.text_files import NUMBERS, Reading, other_encoding

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import read_json, sha256_of
 from tasks.downstream.applying import model
 from tasks.downstream.applying.model import FoundModel
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, sha256_of
 
 ARCHITECTURE = "BertForQuestionAnswering"
 SETTINGS, NULL_THRESHOLD = "podium.json", "null_threshold"

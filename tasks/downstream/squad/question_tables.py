@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import parse_json
 from tasks.downstream.squad.document import flat_records
 from tasks.downstream.squad.format import (
     CHOICES,
@@ -30,7 +31,6 @@ from tasks.downstream.squad.format import (
 from tasks.downstream.squad.params import ColumnParams
 from tasks.inputs.tables import Column, Line, checked, read_table, stated_by
 from tasks.project.errors import InputError
-from tasks.project.files import parse_json
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ipu_model.files import new_folder
 from tasks.downstream.rows import ChunkRows, RowsTask, Sequences, SequenceWriter, Sides, packed_columns
 from tasks.downstream.squad import about
 from tasks.downstream.squad.features import Features, Spans, find_answers, make_features
 from tasks.downstream.squad.held_out import require_both, split_questions
 from tasks.downstream.squad.params import AnswerParams, WindowParams
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.rows.row_files import (
     IGNORED,
     Layout,

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ipu_model.files import new_folder, sha256_of
 from tasks.pretraining.rows.masking import MaskedTokens, default_predictions
 from tasks.pretraining.rows.pair_rows import prediction_columns
 from tasks.pretraining.rows.prepared import Flat, Limits, flatten
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, sha256_of
 from tasks.project.parallel import Progress
 from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
 from tasks.project.row_folders import HELD_OUT, Manifest

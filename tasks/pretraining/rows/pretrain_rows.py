@@ -19,12 +19,12 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipu_model.files import new_folder
 from tasks.pretraining.rows.prepared_rows import write_prepared_rows
 from tasks.pretraining.rows.row_making import Making
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.project.process import item

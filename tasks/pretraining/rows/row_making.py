@@ -14,13 +14,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ipu_model.files import sha256_of
 from tasks.pretraining.rows import row_chunks, row_shards
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
 from tasks.pretraining.rows.row_chunks import Item, read_items
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards
 from tasks.project.errors import InputError
-from tasks.project.files import sha256_of
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
 from tasks.project.row_folders import HELD_OUT

@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from tasks.project.files import link_or_copy, new_folder, read_json, sha256_of, write_json
+from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.reading.parquet import read_batches, sizes_of_groups
 from tasks.rows.row_files import row_file

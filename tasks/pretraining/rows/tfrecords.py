@@ -19,8 +19,8 @@ import google_crc32c
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
+from ipu_model.files import open_regular
 from tasks.project.errors import InputError
-from tasks.project.files import open_regular
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MAX_RECORD_BYTES = 4 << 20

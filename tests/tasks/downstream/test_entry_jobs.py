@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ipu_model.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of, only_entry
@@ -17,7 +18,6 @@ from tasks.jobs.training import fingerprint
 from tasks.project import artifacts
 from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
-from tasks.project.files import write_text
 from tasks.project.params import Params, check
 from tasks.project.plan_file import Plan, read_plan
 from tests.places import ROOT

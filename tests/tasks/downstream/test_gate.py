@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ipu_model.files import write_json
 from tasks.downstream.judging import gate
 from tasks.downstream.judging.evidence import Compared, Evidence, Loss, compare
 from tasks.downstream.judging.gate import GateDecision, record
 from tasks.downstream.judging.released import read_released
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.params import GateParams
-from tasks.project.files import write_json
 from tests.tasks.downstream.entries import task_with
 
 LIMITS = GateParams(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ipu_model.files import sha256_of, write_json
 from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.gate import GateDecision, gate
 from tasks.downstream.judging.recipe import judge_recipe, recipe_checks, recipe_record
@@ -23,7 +24,6 @@ from tasks.downstream.squad.params import GateParams
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, PublishError
-from tasks.project.files import sha256_of, write_json
 from tasks.project.params import load_params, parameter_values
 from tasks.release.publish import publish
 from tests.tasks.downstream.entries import change_parameters, task_with

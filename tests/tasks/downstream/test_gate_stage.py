@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from ipu_model.files import sha256_of, write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.judging.gate import GateDecision, gate
 from tasks.downstream.squad.params import AnswerParams
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import sha256_of, write_json
 from tasks.project.params import check
 from tasks.release.release_subject import subject_of
 from tests.places import ROOT

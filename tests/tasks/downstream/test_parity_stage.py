@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.files import write_json
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.running import run_job
 from tasks.downstream import parity
@@ -24,7 +25,6 @@ from tasks.downstream.squad.scores import margin
 from tasks.jobs import device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
-from tasks.project.files import write_json
 from tasks.project.overlays import resolve
 from tasks.project.param_downstream import ParityParams
 from tasks.project.param_sections import Place

@@ -13,6 +13,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.files import sha256_of
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job
@@ -23,7 +24,6 @@ from tasks.pretraining.pretrain import pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import sha256_of
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml

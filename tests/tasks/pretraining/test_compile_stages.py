@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ipu_model.files import sha256_of, write_json
 from tasks.project import artifacts
-from tasks.project.files import sha256_of, write_json
 from tasks.project.overlays import resolve
 from tasks.project.plan_file import read_plan
 from tasks.project.row_folders import HELD_OUT

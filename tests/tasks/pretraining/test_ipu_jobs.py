@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ipu_model.files import write_text
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
@@ -23,7 +24,6 @@ from tasks.pretraining.compile import compile_ahead, compile_job
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
-from tasks.project.files import write_text
 from tasks.project.overlays import resolve
 from tasks.project.params import PHASES, Params, check
 from tasks.project.strict_yaml import read_yaml

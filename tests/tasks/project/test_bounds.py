@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.inputs import delimited, tables
 from tasks.inputs.tables import Column, check_columns, each_key_once
 from tasks.pretraining.rows import tfrecords
 from tasks.project.errors import InputError
-from tasks.project.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.project.memory import limited, limited_steps
 from tasks.reading.text_files import Reading, text_lines
 from tests.places import ROOT as PROJECT

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ipu_model import files
 from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.format import read_squad
 from tasks.downstream.squad.params import ColumnParams
@@ -17,7 +18,6 @@ from tasks.downstream.squad.question_model import find_model
 from tasks.downstream.squad.question_tables import read_question_table
 from tasks.inputs.documents import TextColumns
 from tasks.inputs.readers import read_files
-from tasks.project import files
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.overlays import resolve
 from tasks.project.params import load_params

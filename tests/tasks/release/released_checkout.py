@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import sha256_of, write_json
 from tasks.downstream.entries import entry_of
 from tasks.project import artifacts
-from tasks.project.files import sha256_of, write_json
 from tasks.project.params import load_params, parameter_values
 from tasks.release.fetch import Fetched, fetch, newest_on_hub
 from tasks.release.publish import publish

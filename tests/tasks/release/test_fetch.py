@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ipu_model.files import sha256_of
 from tasks.downstream.applying.fetched import read_fetched, require_intact
 from tasks.downstream.entries import entry_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.files import sha256_of
 from tasks.project.params import load_params
 from tasks.project.process import STARTED_BY_A_WORKER
 from tasks.release.fetch import Fetched, newest_on_hub, tagged

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ipu_model.files import sha256_of
 from tasks.project.errors import GateRejected, PublishError
-from tasks.project.files import sha256_of
 from tasks.project.params import parameter_values
 from tasks.release.publish import publish
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from ipu_model.files import sha256_of, write_json
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError, PublishError
-from tasks.project.files import sha256_of, write_json
 from tasks.project.intact import LOCK
 from tasks.project.params import load_params, parameter_values
 from tasks.release.publish import publish

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ipu_model.files import write_json
 from tasks.downstream import evaluate, rows, validate_rows
 from tasks.downstream import examples as read_examples
 from tasks.downstream import validate as validate_entry
@@ -20,7 +21,6 @@ from tasks.inputs import corpus
 from tasks.jobs import training
 from tasks.pretraining import base_model, pretrain
 from tasks.pretraining.rows import pretrain_rows
-from tasks.project.files import write_json
 from tasks.project.params import load_params
 from tasks.release import publish
 from tasks.release.released_parameters import WITHHELD

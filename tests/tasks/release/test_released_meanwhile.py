@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from ipu_model.files import locked, read_json, sha256_of
 from tasks.downstream.applying.predict_released import predict_released
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
-from tasks.project.files import locked, read_json, sha256_of
 from tasks.project.params import load_params, parameter_values
 from tasks.release.publish import publish
 from tests.hub_server import HubServer

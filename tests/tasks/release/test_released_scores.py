@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ipu_model.files import write_json, write_text
 from tasks.downstream.judging.evidence import compare
 from tasks.downstream.judging.released import read_released, read_scores, scores_json
 from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.scores import key_of
 from tasks.project.errors import InputError
-from tasks.project.files import write_json, write_text
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 

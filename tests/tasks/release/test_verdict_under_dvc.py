@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ipu_model.files import write_json
 from tasks.project import artifacts
-from tasks.project.files import write_json
 from tests.parts import in_part
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tasks.project.files import sha256_of, write_json
+from ipu_model.files import sha256_of, write_json
 from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
 from tasks.validation.corpus_checks import CorpusData

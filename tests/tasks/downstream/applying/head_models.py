@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ipu_model.files import sha256_of
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from tasks.project.files import sha256_of
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL
 

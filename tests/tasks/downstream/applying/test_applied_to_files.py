@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from ipu_model.files import write_json
 from tasks.downstream import evaluate as evaluate_stage
 from tasks.downstream import examples, rows
 from tasks.downstream.applying import job, predict
@@ -22,7 +23,6 @@ from tasks.downstream.applying.model import FoundModel, find_model
 from tasks.downstream.applying.predict import Output
 from tasks.downstream.jobs import predict as predict_stage
 from tasks.project import artifacts
-from tasks.project.files import write_json
 from tasks.project.param_sections import Place
 from tasks.reading.near_duplicates import Report, write_report
 from tests.tasks.downstream.applying.head_models import write_head_model

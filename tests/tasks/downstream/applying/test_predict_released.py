@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ipu_model.files import read_json, sha256_of, write_json
 from tasks.downstream.applying import job
 from tasks.downstream.applying.evaluate import evaluate
 from tasks.downstream.applying.job import How
@@ -23,7 +24,6 @@ from tasks.downstream.judging.released import read_scores
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import read_json, sha256_of, write_json
 from tasks.project.param_sections import Place
 from tasks.project.params import load_params, parameter_values
 from tasks.release.fetch import fetch

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import torch
 
 from ipu_model.distributed.process import StopRequest
+from ipu_model.files import sha256_of, write_json
 from ipu_model.jobs.job import JobResult
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
@@ -20,7 +21,6 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.running import run_job
 from tasks.downstream.glue.tasks import TASKS, TRAIN
 from tasks.project import artifacts
-from tasks.project.files import sha256_of, write_json
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
 from tests.tasks.downstream.entries import (
     change_parameters,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ipu_model.files import write_json
 from tasks.downstream.applying.entry import entry_of as applied_entry
 from tasks.downstream.applying.model import find_model
 from tasks.downstream.entries import entry_of
@@ -21,7 +22,6 @@ from tasks.downstream.squad.scoring import score_files
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.files import write_json
 from tasks.project.params import check
 from tests.tasks.downstream.entries import no_near_duplicates, values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
