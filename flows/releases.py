@@ -1,15 +1,18 @@
-"""Fetching the released models that gates compare with, before the stages that depend on them; a child process each."""
+"""Released models: fetched before the stages that compare with them, and published; each by a child process."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flows import dvc
 from flows.stopping import stop
-from tasks.downstream.applying.fetched import CHOSEN
-from tasks.project.plan_file import read_plan
+from ipu_model.files import read_json
+from tasks.project import artifacts
+from tasks.project.errors import REJECTED
+from tasks.project.plan_file import Stage, read_plan
 from tasks.project.process import describe_exit
 
 READS_THEM = "predict_released"
@@ -21,8 +24,8 @@ Chosen = Mapping[str, Sequence[str]]
 """Entry -> TAG@COMMIT of the releases that are fetched for it, the newest first."""
 
 
-class FetchFailed(Exception):
-    """What was released could not be fetched, or not even asked for; the message says why."""
+class ReleaseFailed(Exception):
+    """What was released could not be fetched, or nothing, or nothing new, was published; the message says why."""
 
 
 def fetch(plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: Chosen | None = None) -> None:
@@ -35,20 +38,22 @@ def fetch(plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: C
         chosen: the releases, where another host asked which they are; None: the newest ones.
 
     Raises:
-        FetchFailed: with the last words of the child.
+        ReleaseFailed: with the last words of the child.
     """
     for name in _entries(plan, root):
         words = [] if chosen is None or name not in chosen else ["--releases", *chosen[name]]
-        _run([name, *words], root, say)
+        _fetch([name, *words], root, say)
 
 
 def choose(plan: Sequence[str], root: Path) -> Chosen:
     """The newest releases that the stages of `plan` compare with, so that all workers take the same.
 
     Raises:
-        FetchFailed: the Hub could not be asked, or releases go to a folder, of which each worker has its own.
+        ReleaseFailed: the Hub could not be asked, or releases go to a folder, of which each worker has its own.
     """
-    said = {name: _run([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
+    from tasks.downstream.applying.fetched import CHOSEN  # here, as it loads numpy
+
+    said = {name: _fetch([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
     # Warnings of the Hub's client come the same way.
     return {name: [line for line in lines if CHOSEN.fullmatch(line)] for name, lines in said.items()}
 
@@ -58,16 +63,50 @@ def _entries(plan: Sequence[str], root: Path) -> list[str]:
     return [known[stage].item for stage in known.behind(plan) if known[stage].group == READS_THEM]
 
 
-def _run(words: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:
+def module_of(gate: Stage) -> list[str]:
+    """The module that publishes what a gate accepted, and its argument."""
+    return [str(gate.meta["publish"]), gate.item]
+
+
+def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Publish what the gate accepted, once; returns the receipt.
+
+    Args:
+        gate: its `meta` names the module that publishes.
+        root: the checkout.
+        say: takes each line at once: it also says what it waits for.
+
+    Raises:
+        ReleaseFailed: with the last words of the child.
+    """
+    _run("publish failed", module_of(gate), root, say)
+    receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))
+    return receipt
+
+
+def _fetch(words: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:
+    return _run("the released model could not be fetched", [MODULE, *words], root, say)
+
+
+def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:
+    """Run a module to its end; returns what it said.
+
+    Args:
+        failed: begins the message where it fails.
+        module: its name and words.
+        root: the checkout.
+        say: takes each line.
+    """
     lines: list[str] = []
 
     def take(line: str) -> None:
         lines.append(line)
         say(line)
 
-    code = stop.follow([sys.executable, "-m", MODULE, *words], root, dvc.environment(), take)
+    code = stop.follow([sys.executable, "-m", *module], root, dvc.environment(), take)
     if code:
         stop.check()
         said = "\n".join(lines).strip().removeprefix(ERROR) or "it said nothing"
-        raise FetchFailed(f"the released model could not be fetched ({describe_exit(code)}): {said}")
+        rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
+        raise ReleaseFailed(f"{failed} ({rejected}{describe_exit(code)}): {said}")
     return lines

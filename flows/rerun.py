@@ -10,14 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import checkout, dvc, integrity, publishing, report
+from flows import checkout, dvc, integrity, releases, report
 from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.pages import live_page
 from flows.plan import PUBLISH, publish_after
 from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
-from flows.releases import READS_THEM
 from flows.screen import screen
 from tasks.project import streams
 from tasks.project.given import given_paths
@@ -35,7 +34,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     project, root, plan = wanted.project, wanted.root, list(wanted.stages)
     if wanted.on_workers or may_be_named() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
         return None
-    if any(stage.group == READS_THEM for stage in wanted.plan):
+    if any(stage.group == releases.READS_THEM for stage in wanted.plan):
         return None  # something else may have been released meanwhile
     before = report.read(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
@@ -58,7 +57,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     published = False
     try:
         published = wanted.publish and _publish(gates, root, run)
-    except publishing.PublishFailed as error:
+    except releases.ReleaseFailed as error:
         run.error = str(error)
     if run.error is None and not published:
         before.write(project)
@@ -75,7 +74,7 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
         if not run.accepts(gate.name):
             continue
         began = time.perf_counter()
-        receipt = publishing.publish(gate, root, screen().tell)
+        receipt = releases.publish(gate, root, screen().tell)
         run.enter_receipt(receipt, gate.name)
         status = "skipped" if receipt.get("unchanged") else "ran"
         run.enter(report.StageRecord(publish_after(gate), status, round(time.perf_counter() - began, 2)))

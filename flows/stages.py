@@ -19,7 +19,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc, dvc_leftovers, integrity, publishing, releases
+from flows import dvc, dvc_leftovers, integrity, releases
 from flows.api import extra
 from flows.at_once import Bring, bring_all
 from flows.changes import look
@@ -170,7 +170,7 @@ def fetch_released(plan: Sequence[str], root: Path, chosen: releases.Chosen | No
     """
     try:
         releases.fetch(plan, root, tell, chosen)
-    except releases.FetchFailed as error:
+    except releases.ReleaseFailed as error:
         raise RunFailed(str(error)) from None
 
 
@@ -288,8 +288,8 @@ def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[
 @task(name="publish", cache_policy=NO_CACHE, retries=0)
 def _publish_task(gate: Stage, root: Path) -> dict[str, Any] | State[dict[str, Any]]:
     try:
-        return publishing.publish(gate, root, tell)
-    except publishing.PublishFailed as error:
+        return releases.publish(gate, root, tell)
+    except releases.ReleaseFailed as error:
         return Failed(message=str(error))
     except Interrupted as stopped:
         return Cancelled(message=str(stopped))

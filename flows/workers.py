@@ -101,7 +101,7 @@ class Sender(Dispatch):
     def _released(self, plan: Sequence[str]) -> releases.Chosen:
         try:
             return releases.choose(plan, self.root)
-        except releases.FetchFailed as error:
+        except releases.ReleaseFailed as error:
             raise RunFailed(str(error)) from None
 
     def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flows import checkout, dvc, publishing, run_locks, run_params
+from flows import checkout, dvc, releases, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import entered
 from tasks.project import artifacts, streams
@@ -39,7 +39,7 @@ def command(
     root = _root(project, preset, overrides, name)
     with run_locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
-        code = _publish(root, publishing.module_of(gate), dry_run)
+        code = _publish(root, releases.module_of(gate), dry_run)
     if code:
         raise SystemExit(code)
     if not dry_run:

@@ -43,7 +43,7 @@ def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
 
 
 def test_of_a_folder_workers_have_their_own_which_is_refused(checkout: Path) -> None:
-    with pytest.raises(releases.FetchFailed, match="each worker has its own. Publish to a Hub"):
+    with pytest.raises(releases.ReleaseFailed, match="each worker has its own. Publish to a Hub"):
         releases.choose(GATE, checkout)
 
 
@@ -66,7 +66,7 @@ def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(
 ) -> None:
     state(checkout, target="hub")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(releases.FetchFailed, match=r"could not be fetched .*http://127\.0\.0\.1:9 does not answer"):
+    with pytest.raises(releases.ReleaseFailed, match=r"could not be fetched .*http://127\.0\.0\.1:9 does not answer"):
         releases.fetch(GATE, checkout, lambda line: None)
 
 
