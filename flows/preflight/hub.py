@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.finding import Finding, Wanted, ok, problem, warning
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
 from tasks.preflight.hub_check import LATER
@@ -36,11 +36,17 @@ def origin(wanted: Wanted) -> Iterator[Finding]:
     elsewhere = base.source == "folder" and wanted.on_workers and not folder.is_dir()
     if not _goes_to_hub(wanted) or base.source == "hub" or elsewhere:
         return  # of a base model on the Hub, `asked` reads them; of a folder on a worker's host, publishing does
-    found = read_origin(folder) if base.source == "folder" else None
+    resolved = resolve_origin(wanted.params, read_origin(folder) if base.source == "folder" else None)
     try:
-        require_origin(wanted.params, resolve_origin(wanted.params, found))
+        require_origin(wanted.params, resolved)
     except PublishError as error:
         yield problem("hub", str(error), of_parameters=True)
+    if base.source == "folder" and resolved.base_model is None:
+        yield warning(
+            "hub",
+            f"the files of {base.path} do not say what the model is called on the Hub, so the card will name no base "
+            "model: state it, such as --set publish.base_model=user/name, if it is there",
+        )
 
 
 def asked(wanted: Wanted) -> Iterator[Question]:

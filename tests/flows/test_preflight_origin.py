@@ -62,7 +62,10 @@ def test_the_card_of_a_given_folder_answers(project: Path, hub: HubServer, tmp_p
     assert "the language of the model is not set, and the base model" in refused(project, *given)
     assert ("hub", "problem") not in look(project, *given, "publish.language=am")
     (folder / "README.md").write_text(CARD)
-    assert ("hub", "problem") not in look(project, *given)
+    found = look(project, *given)
+    assert ("hub", "problem") not in found
+    assert "--set publish.base_model=user/name, if it is there" in found["hub", "warning"]
+    assert ("hub", "warning") not in look(project, *given, "publish.base_model=user/base")
 
 
 @pytest.mark.parametrize("card", [None, CARD])
