@@ -92,7 +92,7 @@ def provenance(
         if subject.base_model
         else None,
         "training": training_figures(root, subject),
-        "prediction": prediction_figures(checkout or root, subject),
+        "prediction": prediction_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
 
@@ -177,12 +177,11 @@ def package_versions() -> dict[str, str]:
 def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
     """Per validated data set: was it valid, its rows, how many checks, and the names of those that failed."""
     verdicts = {}
-    for path in sorted((root / artifacts.VALIDATION).glob("*.json")):
-        if not subject.has_verdict(path.stem):
+    for name in subject.verdicts:
+        if (report := _small_json(root / artifacts.validation_report(name))) is None:
             continue
-        report = _small_json(path) or {}
         checks = report.get("checks", [])
-        verdicts[path.stem] = {
+        verdicts[name] = {
             "valid": report.get("valid"),
             "rows": report.get("rows"),
             "checks": len(checks),

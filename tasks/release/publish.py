@@ -94,7 +94,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
     judged = subject.judged(told.entry.released, root, told.entry.seeds)
-    records = {str(path): root / path for path in (subject.gate, LOCK)}
+    records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         require_judged(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)

@@ -78,10 +78,6 @@ class Subject:
         of_seeds = [] if seeds is None else sorted((root / seeds).glob("*.json"))
         return {**found, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
 
-    def has_verdict(self, name: str) -> bool:
-        """Whether a data verdict of that name is about data of this release."""
-        return name in self.verdicts
-
     def row_folders(self, root: Path) -> dict[str, Path]:
         """Name -> folder of the packed rows behind this release, those that are there."""
         found = {folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows}

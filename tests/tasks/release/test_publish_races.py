@@ -26,6 +26,7 @@ SWAPPED = {
     "metrics/squad.json": None,
     "evaluation/squad/report.html": "evaluation/report.html",
     "metrics/squad-gate.json": None,
+    "metrics/squad-predict.json": None,
     "reports/validation/corpus.json": None,
 }
 """File of the checkout -> its name in the release."""
@@ -67,6 +68,7 @@ for number in itertools.count():
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
     change_parameters(root, {"publish": {"examples": True}})
+    (root / "metrics/squad-predict.json").write_text('{"runtime": "cpu", "precision": "fp32"}')
     return root
 
 
