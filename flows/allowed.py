@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from flows.checkout import key_of
-from flows.plan import stages_to_run
 from tasks.downstream.applying.fetched import CHOSEN
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
@@ -25,7 +24,8 @@ from tasks.project.given import given_places, named_places, shown, value_at
 from tasks.project.overlays import preset_names, read_preset
 from tasks.project.param_downstream import entry_places
 from tasks.project.param_sections import HUB_NAME
-from tasks.project.params import check
+from tasks.project.params import Params, check
+from tasks.project.plan_file import Plan
 from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, yaml_text
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
@@ -44,20 +44,26 @@ SHOWN = 80
 """Characters of a sent text that a message repeats."""
 
 
-def require_parameters(values: dict[str, Any], project: Path) -> None:
-    """Parameters that were sent must be those of a params.yaml, and name nothing that this worker does not allow.
+def require_parameters(values: dict[str, Any], project: Path, where: str = "the parameters of this run") -> Params:
+    """Check parameters that were sent, which must name nothing that this worker does not allow, and return them.
 
     Nothing they name is looked into.
+
+    Args:
+        values: as they were sent.
+        project: the checkout of this worker.
+        where: what messages call them.
 
     Raises:
         ParamsError: a sentence for each that is not so: what was found, and which setting of the worker allows it.
     """
-    check(values, "the parameters of this run")
+    params = check(values, where)
     _require_plain(values)
     allowed = _Allowed(project)
     problems = [*_inputs(values, allowed), *_outputs(values, allowed), *_releases(values, allowed)]
     if problems:
         raise ParamsError("\n".join(problems))
+    return params
 
 
 def _require_plain(values: dict[str, Any]) -> None:
@@ -85,15 +91,14 @@ def require_name(name: str, values: dict[str, Any]) -> None:
         raise ParamsError(f"checkout_name={_quoted(name)}: these parameters have a checkout PRESET-{key}, or set-{key}")
 
 
-def require_stages(names: Sequence[str], values: dict[str, Any], project: Path) -> None:
+def require_stages(names: Sequence[str], plan: Plan) -> None:
     """The stages of a sent run must be some of those that its parameters have, each once.
 
     Raises:
         ParamsError: others are among them.
     """
-    known = stages_to_run(project, values)
-    if others := [name for name in names if name not in known]:
-        raise ParamsError(f"names={_quoted(others[0])}: these parameters have the stages {', '.join(known)}")
+    if others := [name for name in names if name not in plan]:
+        raise ParamsError(f"names={_quoted(others[0])}: these parameters have the stages {', '.join(plan)}")
     if not names or len(set(names)) < len(names):
         raise ParamsError(f"names={', '.join(names) or 'nothing'}: send at least one stage, and each of them once")
 

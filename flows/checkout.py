@@ -12,18 +12,20 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ipu_model.files import sha256_of, write_text
 from tasks.project import artifacts
-from tasks.project.composing import write_plan
+from tasks.project.composing import compose, write_composed
 from tasks.project.errors import ParamsError
 from tasks.project.given import check_given, given_places, named_places, value_at
 from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of, resolve
-from tasks.project.params import check
+from tasks.project.params import Params, check, with_value
+from tasks.project.plan_file import Plan, read_plan
 from tasks.project.strict_yaml import yaml_text
 from tasks.project.written_folders import check_written, written_places
 
@@ -55,7 +57,49 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
     return values
 
 
-def check_inputs(root: Path, values: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Checkout:
+    """The folder that a run works in, as its parameters have it, whether it is there yet or not."""
+
+    project: Path
+    folder: Path
+    """The project itself, or a folder under runs/."""
+    values: dict[str, Any]
+    """What params.yaml says there: paths count from the folder."""
+    composed: dict[str, Any]
+    """What plan.yaml says there."""
+    plan: Plan
+    """Every stage of dvc.yaml with these."""
+
+    @property
+    def name(self) -> str:
+        """What its run is called; "." in the project's own folder."""
+        return "." if self.folder == self.project else self.folder.name
+
+
+def checkout_of(project: Path, values: dict[str, Any], params: Params, folder: Path) -> Checkout:
+    """Describe the checkout of these parameters; nothing is written.
+
+    Args:
+        project: paths of the parameters count from it.
+        values: the resolved parameters.
+        params: the same, checked.
+        folder: what `folder_of` says.
+
+    Raises:
+        InputError: dvc.yaml cannot be used.
+    """
+    if folder != project:
+        # `runs` may be a link: then ".." of a checkout is another folder than its name says.
+        moved = dict(_moved_paths(values, project.resolve(), folder.resolve()))
+        values = _with_paths(values, moved)
+        for place, path in moved.items():
+            params = with_value(params, place, path)
+    composed = compose(params)
+    return Checkout(project, folder, values, composed, read_plan(project, composed))
+
+
+def check_inputs(root: Path, values: dict[str, Any], plan: Plan) -> None:
     """The files and folders that the parameters name must be on this host and readable, or a place to write to.
 
     What a flow looks at wherever it runs; `podium run` looks at more before it starts one (flows/preflight).
@@ -63,24 +107,29 @@ def check_inputs(root: Path, values: dict[str, Any]) -> None:
     Raises:
         ParamsError: everything that is not so, by its parameter.
     """
-    if problems := [*check_given(values, root), *check_written(values, root)]:
+    if problems := [*check_given(values, root), *check_written(values, root, plan)]:
         raise ParamsError("\n".join(problems))
 
 
-def prepare(root: Path, values: dict[str, Any], folder: Path, say: Callable[[str], None] = print) -> None:
-    """Make the folder a run works in: `root` itself, or its own checkout under runs/.
+def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
+    """Make the folder a run works in: the project itself, or its own checkout under runs/, its code brought up to date.
 
     Args:
-        root: the project.
-        values: the parameters.
-        folder: what `folder_of` says.
+        checkout: the folder.
         say: told what went away with stages that these parameters do not have.
     """
-    if folder != root:
-        prepare_own(root, values, folder.name)
+    if checkout.folder == checkout.project:
+        write_composed(checkout.folder, checkout.composed)
+        remove_gone(checkout.folder, say)
         return
-    write_plan(root, check(values))
-    remove_gone(root, say)
+    checkout.folder.mkdir(parents=True, exist_ok=True)
+    root, folder = checkout.project.resolve(), checkout.folder.resolve()
+    for part in CODE:
+        _mirror(root / part, folder / part)
+    _link(root / "inputs", folder / "inputs")
+    _share_cache(root, folder)
+    write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
+    write_composed(folder, checkout.composed)
 
 
 def folder_of(
@@ -143,21 +192,6 @@ def own_folder(root: Path, name: str) -> Path:
     return root / artifacts.CHECKOUTS / name
 
 
-def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
-    """Make the checkout `name` of these parameters, or bring its code up to date."""
-    own_folder(root, name).mkdir(parents=True, exist_ok=True)
-    # `runs` may be a link: then ".." of a checkout is another folder than its name says.
-    root, folder = root.resolve(), own_folder(root, name).resolve()
-    for part in CODE:
-        _mirror(root / part, folder / part)
-    _link(root / "inputs", folder / "inputs")
-    _share_cache(root, folder)
-    seen = seen_from(values, root, folder)
-    write_text(folder / artifacts.PARAMS, yaml_text(seen))
-    write_plan(folder, check(seen))
-    return folder
-
-
 def code_hashes(root: Path) -> dict[str, str]:
     """Twelve digits of the SHA-256 of each part of the code that a checkout gets: what workers must agree on."""
     return {part: _hash_of(root / part) for part in CODE}
@@ -173,15 +207,25 @@ def _hash_of(path: Path) -> str:
 
 def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """The same values with relative paths rewritten to mean the same place from `folder`."""
+    return _with_paths(values, dict(_moved_paths(values, root, folder)))
+
+
+def _with_paths(values: dict[str, Any], paths: Mapping[tuple[str, ...], str]) -> dict[str, Any]:
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
+    for place, path in paths.items():
+        value_at(rewritten, place[:-1])[place[-1]] = path
+    return rewritten
+
+
+def _moved_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Parameters that name relative paths, and how each is written in `folder`."""
     paths = [*given_places(values), *written_places(values)]
     for place in (*paths, *named_places(values)):
         given = value_at(values, place)
         if given is None or "://" in given or os.path.isabs(given):
             continue
         if place in paths or (root / given).exists():
-            value_at(rewritten, place[:-1])[place[-1]] = _moved(given, root, folder)
-    return rewritten
+            yield place, _moved(given, root, folder)
 
 
 def _moved(given: str, root: Path, folder: Path) -> str:

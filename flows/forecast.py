@@ -16,17 +16,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from flows.checkout import Checkout
 from ipu_model.files import read_json
-from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
 from tasks.project.intact import LOCK
-from tasks.project.params import check
 from tasks.project.plan_file import (
     COMPOSED_FILE,
     PARAMS_FILE,
     differences,
     read_dvc_file,
-    read_plan,
     stages_of,
     value_at,
 )
@@ -88,16 +86,13 @@ class _Run:
     """What is known of a run before it begins.
 
     Args:
-        project: the folder whose code and inputs are used.
-        root: the checkout the run would work in; need not be there.
-        values: the parameters, paths stated from `root`.
+        checkout: where the run would work; need not be there.
     """
 
-    def __init__(self, project: Path, root: Path, values: dict[str, Any]) -> None:
-        self._project, self._root = project, root
-        composed = compose(check(values))
-        self._plan = read_plan(project, composed)
-        self._stated = {PARAMS_FILE: values, COMPOSED_FILE: composed}
+    def __init__(self, checkout: Checkout) -> None:
+        project, root = checkout.project.resolve(), checkout.folder.resolve()
+        self._project, self._root, self._plan = project, root, checkout.plan
+        self._stated = {PARAMS_FILE: checkout.values, COMPOSED_FILE: checkout.composed}
         self._cache = cache_of(project)
         self._ignored = _ignored(project)
         self._lock = stages_of(root / LOCK)
@@ -197,20 +192,20 @@ class _Run:
         return content
 
 
-def forecast(project: Path, root: Path, values: dict[str, Any], plan: Sequence[str]) -> list[StageForecast]:
-    """What a run of these parameters would do, stage by stage; see `_Run` for the arguments.
+def forecast(checkout: Checkout, target: Sequence[str]) -> list[StageForecast]:
+    """What a run would do with the stages of its target, one after the other.
 
     It is right where outs are as DVC last saw them; one that was changed by hand is found by DVC alone.
     """
-    return forecast_with_files(project, root, values, plan, "")[0]
+    return forecast_with_files(checkout, target, "")[0]
 
 
 def forecast_with_files(
-    project: Path, root: Path, values: dict[str, Any], plan: Sequence[str], name: str
+    checkout: Checkout, target: Sequence[str], name: str
 ) -> tuple[list[StageForecast], dict[str, Path]]:
     """As `forecast`, and files called `name` in folders that will be as a cache of this host has them, with where."""
-    run = _Run(project, root, values)
-    told = [run.tell(stage) for stage in plan]
+    run = _Run(checkout)
+    told = [run.tell(stage) for stage in target]
     return told, run.kept(name) if name else {}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.forecast import StageForecast
 from flows.preflight import disk
-from flows.preflight.finding import Wanted
+from flows.run_request import RunRequest
 from flows.stage_seconds import stage_seconds
 from tasks.host import ledger
 from tasks.preflight.foretelling import Asked, Foretold, Interval, as_values, foretell, scaled, total
@@ -82,8 +82,8 @@ def _plain(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else dataclasses.asdict(interval)
 
 
-def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = None) -> Foresight:
-    """What the run that is wanted would do and take; nothing is changed.
+def foresee(request: RunRequest, price: float | None = None, asked: Asked | None = None) -> Foresight:
+    """What the requested run would do and take; nothing is changed.
 
     Args:
         price: of an hour of all that a device job holds.
@@ -92,25 +92,25 @@ def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = No
     Raises:
         InputError: a file that it is made from cannot be used.
     """
-    stages = wanted.forecast
+    stages = request.forecast
     running = [one.stage for one in stages if one.status == RUNS]
     asked = asked or Asked()
     probed = set(asked.probed) & set(running)
-    jobs = jobs_of(wanted, stages, dataclasses.replace(asked, probed=probed, manifests=wanted.manifests))
+    jobs = jobs_of(request, stages, dataclasses.replace(asked, probed=probed, manifests=request.manifests))
     started = {job.planned.stage for job in jobs}
-    others = stage_seconds(wanted, [stage for stage in running if stage not in started])
-    rest = dataclasses.replace(wanted, stages=tuple(running))
-    written, free = disk.data_bytes(rest) + disk.model_bytes(rest), shutil.disk_usage(wanted.project).free
+    others = stage_seconds(request, [stage for stage in running if stage not in started])
+    rest = dataclasses.replace(request, target=tuple(running))
+    written, free = disk.data_bytes(rest) + disk.model_bytes(rest), shutil.disk_usage(request.project).free
     return Foresight(stages, tuple(jobs), others, written, float(free), price)
 
 
-def jobs_of(wanted: Wanted, stages: Sequence[StageForecast], asked: Asked | None = None) -> list[Foretold]:
+def jobs_of(request: RunRequest, stages: Sequence[StageForecast], asked: Asked | None = None) -> list[Foretold]:
     """The device jobs of these stages of a run; see `foresee`.
 
     Raises:
         InputError: a file that they are made from cannot be used.
     """
     anew = [one.stage for one in stages if one.status != SKIPPED]
-    records, elsewhere = ledger.read(ledger.ledger_file()), wanted.on_workers
+    records, elsewhere = ledger.read(ledger.ledger_file()), request.on_workers
     asked = dataclasses.replace(asked or Asked(), records=records, elsewhere=elsewhere)
-    return foretell(wanted.params, wanted.project, wanted.root, [one.stage for one in stages], anew, asked)
+    return foretell(request.params, request.project, request.root, [one.stage for one in stages], anew, asked)

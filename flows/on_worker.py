@@ -58,15 +58,17 @@ def run_stages(
         environment.prepare_run(project, log.info)
         checkout.require_project(project)
         _require_code(project, code)
-        allowed.require_parameters(values, project)
+        params = allowed.require_parameters(values, project)
         allowed.require_name(checkout_name, values)
-        allowed.require_stages(names, values, project)
+        place = checkout.checkout_of(project, values, params, checkout.own_folder(project, checkout_name))
+        allowed.require_stages(names, place.plan)
         allowed.require_releases(released or {}, values)
-        checkout.check_inputs(project, values)
+        checkout.check_inputs(project, values, place.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with run_locks.held(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
-        root = checkout.prepare_own(project, values, checkout_name)
+        checkout.prepare(place)
+        root = place.folder
         try:
             stages.run_plan(names, root, run, publish, True, lambda record: _send(record, root), released)
         except stages.RunFailed as error:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import (
-    allowed,
     checkout,
     environment,
     on_server,
@@ -30,10 +29,10 @@ from flows import (
     workers,
 )
 from flows.pages import live_page
-from flows.plan import ALL, stages_to_run
+from flows.plan import ALL
 from flows.preflight import device_jobs
-from flows.preflight.finding import Wanted
 from flows.run_log import checked_log
+from flows.run_request import RunRequest, resolve_request
 from flows.sent_runs import Queue
 from flows.start_form import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
 from flows.stopping import AGAIN, Interrupted, stop
@@ -43,6 +42,8 @@ from tasks.project.process import is_sent
 from tasks.project.streams import printable
 
 REJECTED_STATE = "Rejected"
+_request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
+"""Of a run that is started in this process; what a server starts is resolved by the flow, from its parameters."""
 MOST_READ = 10
 """Runs that the end of one reads for the page of all: its own, and some that others left; --page reads all."""
 
@@ -88,60 +89,54 @@ def pipeline(
         Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled where Ctrl-C or SIGTERM
         came before there was anything to keep; reports/run.json says the same.
     """
-    stages_wanted = words_of(to)
-    asked = _Asked(
-        preset_of(preset), words_of(overrides), text_of(name), part, stages_wanted, publish and not stages_wanted, force
-    )
     queues = (cpu_queue.strip(), text_of(device_queue)) if on_workers else None
+    project, called, recipe = Path.cwd(), text_of(name), preset_of(preset)
     try:
-        return _run(asked, queues, command, log)
+        environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
+        checkout.require_project(project)
+        log = checked_log(log) if is_sent() else log
+        if (request := _request.get()) is None:
+            words, ends, sent = words_of(overrides), words_of(to), queues is not None
+            request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
+            checkout.check_inputs(project, request.values, request.plan)
+        return _run(request, called, queues, command, log)
     except PodiumError as error:
-        run_labels.label(run_labels.name_of(asked.name or asked.preset, "refused"))
+        run_labels.label(run_labels.name_of(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
         get_run_logger().error(printable(str(error)))  # else it is in a line of Prefect's, which is no error
         return Failed(message=str(error))  # whoever filled in the form needs no traceback of ours
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What a run is of."""
-
-    preset: str | None
-    overrides: list[str]
-    name: str | None
-    part: str
-    to: list[str]
-    publish: bool
-    force: bool
+@contextlib.contextmanager
+def resolved(request: RunRequest) -> Iterator[None]:
+    """Pass a request on to the flow that is called inside, with the same words."""
+    token = _request.set(request)
+    try:
+        yield
+    finally:
+        _request.reset(token)
 
 
-def _run(asked: _Asked, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
+def _run(
+    request: RunRequest, name: str | None, queues: tuple[str, str | None] | None, command: str | None, log: str | None
+) -> State:
     """Run it, its stages on workers where `queues` names those for the CPU and for devices."""
-    project, preset, overrides, name = Path.cwd(), asked.preset, asked.overrides, asked.name
-    environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
-    checkout.require_project(project)
-    log = checked_log(log) if is_sent() else log
-    values = _checked_params(project, preset, overrides)
-    run_labels.label(tags=run_labels.tags_of(values, preset, project))
-    plan, sent = stages_to_run(project, values, asked.part, asked.to), queues is not None
-    root = checkout.folder_of(project, values, preset, overrides, name, sent)
-    _require_fit(Wanted(project, values, root, tuple(plan), asked.publish, sent, force=asked.force))
-    run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=command, log=log, plan=list(plan))
-    with run_locks.held(project, run.name, stages.tell, run_locks.SENT if sent else run_locks.HERE):
+    project = request.project
+    values, root, plan = request.values, request.root, list(request.target)
+    run_labels.label(tags=run_labels.tags_of(values, request.preset, project))
+    if is_sent():  # podium run has looked at more than this before it starts a flow
+        device_jobs.require_fit(request, stages.tell)
+    words, folder = list(request.overrides), os.path.relpath(root, project)
+    run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
+    with run_locks.held(project, run.name, stages.tell, run_locks.HERE if queues is None else run_locks.SENT):
         run_params.require_same(project, values, name)
         found = None if queues is None else _queues(values, *queues)
-        checkout.prepare(project, values, root, stages.tell)
+        checkout.prepare(request.checkout, stages.tell)
         if found is None:
-            return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, asked.publish))
-        sender = workers.Sender(root, _told_workers(project, values, name or preset), run, stages.tell)
-        return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, asked.publish))
-
-
-def _require_fit(wanted: Wanted) -> None:
-    """Refuse what was sent and does not fit; podium run has looked at more than this before it starts a flow."""
-    if is_sent():
-        device_jobs.require_fit(wanted, stages.tell)
+            return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
+        sender = workers.Sender(root, _told_workers(project, values, name or request.preset), run, stages.tell)
+        return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 
 def _told_workers(project: Path, values: dict[str, Any], called: str | None) -> dict[str, Any]:
@@ -156,15 +151,6 @@ def _queues(values: dict[str, Any], cpu_queue: str, device_queue: str | None) ->
     for queue in queues:
         workers.require_deployment(queue)
     return queues
-
-
-def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
-    """The parameters of the run; started by a worker, somebody may have stated them who may read nothing else here."""
-    values = checkout.resolved_params(project, preset, overrides)
-    if is_sent():
-        allowed.require_parameters(values, project)
-    checkout.check_inputs(project, values)
-    return values
 
 
 def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand
+from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of
 from tasks.project.strict_yaml import nearest
 
 PUBLISH = "publish"
@@ -21,12 +21,12 @@ def publish_after(gate: Stage) -> str:
     return f"{PUBLISH}@{gate.item}"
 
 
-def stages_to_run(project: Path, values: Mapping[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
-    """The stages that a run of these parameters brings up to date, in order; publish aside.
+def stages_to_run(project: Path, plan: Plan, part: str = ALL, to: Sequence[str] = ()) -> list[str]:
+    """The stages of a plan that a run brings up to date, in order; publish aside.
 
     Args:
         project: holds dvc.yaml.
-        values: the resolved parameters.
+        plan: every stage that the parameters have.
         part: a part of the pipeline; see `parts_of`.
         to: stages, or names that several have before their `@`: these and what they need, in place of a part.
 
@@ -34,11 +34,7 @@ def stages_to_run(project: Path, values: Mapping[str, Any], part: str = ALL, to:
         ParamsError: there is no such part or stage with these parameters, or both are named.
         InputError: dvc.yaml cannot be used.
     """
-    from tasks.project.composing import compose
-    from tasks.project.params import check
-
     definitions = definitions_of(project)
-    plan = Plan(expand(definitions, compose(check(dict(values)))))
     if not plan:
         raise InputError(f"{project / PLAN_FILE} holds no stage: put back the one of this revision")
     if to and part != ALL:

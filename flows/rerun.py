@@ -15,8 +15,8 @@ from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.pages import live_page
 from flows.plan import PUBLISH, publish_after
-from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
+from flows.run_request import RunRequest
 from flows.screen import screen
 from tasks.project import streams
 from tasks.project.given import given_paths
@@ -26,27 +26,28 @@ from tasks.project.plans import foreign_plans
 ENDED_WELL = ("finished", "published", "rejected")
 
 
-def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) -> int | None:
+def tell_if_unchanged(request: RunRequest) -> int | None:
     """Say how a run stands of which nothing changed; returns its exit code, None where there may be something to do.
 
     Publishing is looked at, too: a folder that is gone, or holds something else, is published again.
     """
-    project, root, plan = wanted.project, wanted.root, list(wanted.stages)
-    if wanted.on_workers or may_be_named() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
+    project, root, plan = request.project, request.root, list(request.target)
+    if request.on_workers or may_be_named() or (request.publish and request.values["publish"]["target"] != "local"):
         return None
-    if any(stage.group == releases.READS_THEM for stage in wanted.plan):
+    if any(stage.group == releases.READS_THEM for stage in request.stages):
         return None  # something else may have been released meanwhile
     before = report.read(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
         return None
-    if foreign_plans(project, given_paths(wanted.values)):
+    if foreign_plans(project, given_paths(request.values)):
         return None  # before DVC starts: the run is refused with all that stands in its way
-    checkout.prepare(project, wanted.values, root, screen().tell)  # its code may be older than the project's
-    gates = [stage for stage in wanted.plan if stage.is_gate]
+    checkout.prepare(request.checkout, screen().tell)  # its code may be older than the project's
+    gates = [stage for stage in request.stages if stage.is_gate]
     integrity.set_aside_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
     if look_ahead(root, plan).unchanged != plan:
         return None
-    run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=before.command)
+    words, folder = list(request.overrides), os.path.relpath(root, project)
+    run = report.RunReport(folder, request.preset, words, command=before.command)
     run.began, run.ended = before.began, before.ended
     run.plan, run.made = plan, before.made
     run.user, run.host, run.python = before.user, before.host, before.python
@@ -56,7 +57,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     streams.say(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
     published = False
     try:
-        published = wanted.publish and _publish(gates, root, run)
+        published = request.publish and _publish(gates, root, run)
     except releases.ReleaseFailed as error:
         run.error = str(error)
     if run.error is None and not published:

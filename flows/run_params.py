@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from flows import report
 from flows.checkout import own_folder, seen_from
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.params import Params, parameter_values
+from tasks.project.param_downstream import defaults_of, kind_names
+from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT, differing, table
 from tasks.project.strict_yaml import read_yaml
 
@@ -27,7 +26,7 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
     Raises:
         ParamsError: there is none, or it cannot be read.
     """
-    values = _whole(read_yaml(folder / artifacts.PARAMS))
+    values = _with_defaults(read_yaml(folder / artifacts.PARAMS))
     if folder == project:
         return values
     try:
@@ -36,12 +35,22 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
         return values
 
 
-def _whole(values: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of parameters that came since; as they are, where some went away since."""
-    try:
-        return parameter_values(Params.model_validate(values))
-    except ValidationError:
-        return values
+def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the defaults of parameters that came since; they were checked before the run, and are not again."""
+    entries = values.get("downstream")
+    kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}
+    known = {name: defaults_of(kind, name) for name, kind in kinds.items() if kind in kind_names()}
+    return _laid_over({**default_values(), "downstream": known}, values)
+
+
+def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with those of `below` that they lack."""
+    both = {
+        key: _laid_over(below[key], value)
+        for key, value in values.items()
+        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
+    }
+    return {**below, **values, **both}
 
 
 def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
@@ -62,7 +71,7 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     folder = own_folder(project, name or "")
     if name is None or not (folder / artifacts.PARAMS).is_file():
         return
-    seen = seen_from(_whole(values), project.resolve(), folder.resolve())
+    seen = seen_from(values, project.resolve(), folder.resolve())
     differ = differing([params_of(project, folder), seen_from(seen, folder.resolve(), project.resolve())])
     rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(LATER)]
     if not rows:

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ipu_model.files import write_text
 from tasks.project.errors import InputError
-from tasks.project.overlays import ENTRIES, resolve
+from tasks.project.overlays import ENTRIES
 from tasks.project.param_downstream import defaults_of
-from tasks.project.params import check, default_values
+from tasks.project.params import default_values
 from tasks.project.strict_yaml import yaml_text
 
 
-def save(path: Path, preset: str, overrides: Sequence[str], description: str) -> None:
-    """Write a preset that resolves to what `preset` and `overrides` do.
+def save(path: Path, values: Mapping[str, Any], description: str) -> None:
+    """Write a preset that resolves to these parameters.
 
     Args:
         path: a new file.
-        preset: the name of one.
-        overrides: words of `--set`, laid over it.
-        description: what the new one says of itself.
+        values: resolved and checked.
+        description: what the preset says of itself.
 
     Raises:
         InputError: there is a file of that name.
-        ParamsError: the parameters cannot be used.
     """
     if path.exists():
         raise InputError(f"{path} is there already: name a new file for --save-params")
-    values = resolve({}, preset, overrides)
-    check(values, "the parameters")
     write_text(path, yaml_text({"description": description, **unlike_defaults(values)}))
 
 

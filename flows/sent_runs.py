@@ -19,10 +19,10 @@ from prefect.states import Cancelling, Crashed
 
 from flows import on_worker, received
 from flows.api import UNREACHED, patiently
-from flows.plan import stages_to_run
 from flows.report import RunReport
 from flows.stages import PAUSED_STATE, RunFailed, RunStopped
 from tasks.project.errors import ParamsError
+from tasks.project.plan_file import read_plan
 
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""
@@ -199,7 +199,7 @@ class SentRun:
                 continue
             self._entered.add(artifact.id)
             root = self._dispatch.root
-            plan = stages_to_run(root, self._dispatch.parameters["values"])
+            plan = list(read_plan(root))
             # Prefect keeps an artifact's data as JSON text.
             sent = received.read(str(artifact.data), self._names, plan, root)
             received.write(sent, root)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows import checkout, run_params, run_story
+from flows import run_params, run_story
 from flows.report import RunReport
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.overlays import base_of, resolve
 from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT
 
@@ -43,7 +44,7 @@ def of_run(report: RunReport, root: Path, project: Path) -> Settings:
 def _read(preset: str | None, root: Path, project: Path, version: int) -> Settings:
     try:
         values = run_params.params_of(project, root)
-        base = checkout.resolved_params(project, preset, []) if root != project else values
+        base = values if root == project else resolve(base_of(preset, project), preset, [], project / artifacts.PRESETS)
         told, unusual = (_rows(run_story.against(one, values)) for one in (base, default_values()))
     except (ParamsError, KeyError):  # there are none, or those of a revision that had other sections
         return Settings()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows import report
 from flows.preflight.disk import text_bytes
-from flows.preflight.finding import Wanted
+from flows.run_request import RunRequest
 from tasks.preflight.foretelling import Interval
 from tasks.project.parallel import worker_count
 
@@ -32,15 +32,15 @@ SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
 """Stages whose work PODIUM_WORKERS processes share (tasks/preflight/estimate.py measures them, and loads libraries)."""
 
 
-def stage_seconds(wanted: Wanted, stages: Sequence[str]) -> dict[str, Interval]:
+def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:
     """Seconds of those of these stages of which something is known.
 
     Args:
-        wanted: the run.
+        request: the run.
         stages: that will run, and hold no device.
     """
-    before = _last(wanted.project, wanted.root)
-    text_mb = text_bytes(wanted) / 1e6
+    before = _last(request.project, request.root)
+    text_mb = text_bytes(request) / 1e6
     found = {}
     for stage in stages:
         if stage in before:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from flows import checkout
+from flows.plan import ALL, stages_to_run
 from tasks.downstream.glue.tasks import TASKS
 from tasks.project.composing import compose
 from tasks.project.overlays import resolve
@@ -30,6 +34,28 @@ EVERYTHING = (
 def values_with(*overrides: str) -> dict[str, Any]:
     """The values of params.yaml with these laid over them."""
     return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
+
+
+def plan_of(values: dict[str, Any]) -> Plan:
+    """All stages of these parameters."""
+    return read_plan(ROOT, compose(check(values)))
+
+
+def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
+    """The stages that a run of these parameters brings up to date."""
+    return stages_to_run(ROOT, plan_of(values), part, to)
+
+
+def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:
+    """The checkout `name` of these parameters, not made yet."""
+    return checkout.checkout_of(project, values, check(values), checkout.own_folder(project, name))
+
+
+def prepare_own(project: Path, values: dict[str, Any], name: str) -> Path:
+    """Make the checkout `name` of these parameters."""
+    found = checkout_of(project, values, name)
+    checkout.prepare(found)
+    return found.folder
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import click
 from flows.commands import options
 from flows.commands.project import entered
 from flows.preflight import checks
+from flows.run_request import resolve_request
 from tasks.project import streams
 from tasks.project.errors import FAILED, WRONG_USAGE
 
@@ -41,7 +42,8 @@ def command(
 ) -> None:
     project = entered(ctx)
     options.tell_unread(project, preset)
-    findings = checks.look(checks.of_run(project, preset, overrides, publish=not no_publish, curious=True, name=name))
+    request = resolve_request(project, preset, overrides, publish=not no_publish, curious=True, name=name)
+    findings = checks.look(request)
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:
         options.print_json([dataclasses.asdict(finding) for finding in findings])

@@ -123,13 +123,13 @@ def _own_options(kind: str) -> Iterator[Decorator]:
 def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[str], stated: Mapping[str, Any]) -> None:
     """Run what a verb made of its words, and write it as a preset where that was asked for."""
     from flows.commands import run
+    from flows.saved_params import save
 
-    if stated["save_params"] is not None:
-        from flows.saved_params import save
-
-        save(given(ctx, stated["save_params"]), preset, overrides, f"Saved by {ctx.command_path}.")
     choices = run.Choices(verbose=stated["verbose"], name=stated["name"], force=stated["force"])
-    run.carry_out(project, preset, overrides, choices, stated["json_wanted"])
+    request = run.request_of(project, preset, overrides, choices)
+    if stated["save_params"] is not None:
+        save(given(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
+    run.carry_out(request, choices, stated["json_wanted"])
 
 
 def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from flows.commands import options
 from flows.commands.project import entered, output_file
 from flows.foretold import Foresight, foresee
 from flows.plan import ALL
-from flows.preflight import checks
+from flows.run_request import resolve_request
 from ipu_model.files import write_text
 from tasks.preflight.foretelling import MK2, Asked
 from tasks.project import artifacts, streams
@@ -60,19 +60,19 @@ def command(
         _write(project, preset is not None or bool(overrides) or name is not None)
         return
     options.tell_unread(project, preset)
-    wanted = checks.of_run(project, preset, list(overrides), part, to, name=name)
-    checkout.check_inputs(project, wanted.values)
+    request = resolve_request(project, preset, overrides, part, to, name=name)
+    checkout.check_inputs(project, request.values, request.plan)
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PLAN, artifacts.PRESETS, Path("dvc.yaml"))
-        read = [*own, *map(Path, given_paths(wanted.values))]
+        read = [*own, *map(Path, given_paths(request.values))]
         page = output_file(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
-    probed = () if no_probe else wanted.stages
-    found = foresee(wanted, price, Asked((), limit, "bow" if bow else MK2, probed, _note))
+    probed = () if no_probe else request.target
+    found = foresee(request, price, Asked((), limit, "bow" if bow else MK2, probed, _note))
     if page is not None:
         from flows.pages import plan_page
 
-        write_text(page, plan_page.page(found, wanted, preset))
+        write_text(page, plan_page.page(found, request, preset))
     if json_wanted:
         options.print_json(found.as_values())
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from flows.preflight import checks
 from flows.preflight.server import load_settings
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
+from flows.run_request import RunRequest, resolve_request
 from flows.screen import of_terminal, print_last, screen, shown
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts, garbage, streams
@@ -67,20 +69,27 @@ class Choices:
 def command(
     ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, **choices: Any
 ) -> None:
-    project = entered(ctx)
+    project, chosen = entered(ctx), Choices(**choices)
     options.tell_unread(project, preset)
-    carry_out(project, preset, list(overrides), Choices(**choices), json_wanted)
+    carry_out(request_of(project, preset, overrides, chosen), chosen, json_wanted)
 
 
-def carry_out(
-    project: Path, preset: str | None, overrides: list[str], choices: Choices, json_wanted: bool = False
-) -> None:
+def request_of(project: Path, preset: str | None, overrides: Sequence[str], choices: Choices) -> RunRequest:
+    """Resolve what a verb that runs stages made of its words.
+
+    Raises:
+        ParamsError, InputError: see `resolve_request`.
+    """
+    to, publish, sent = choices.to, not choices.no_publish, choices.on_workers
+    name, force = choices.name, choices.force
+    return resolve_request(project, preset, overrides, choices.part, to, publish, sent, name=name, force=force)
+
+
+def carry_out(request: RunRequest, choices: Choices, json_wanted: bool = False) -> None:
     """Run, say how it ended and what is useful next; what any verb that runs stages ends with.
 
     Args:
-        project: the current folder.
-        preset: see `flows.checkout.resolved_params`, as are the overrides.
-        overrides: words of `--set`.
+        request: see `request_of`.
         choices: how far, and where.
         json_wanted: standard output takes the report as JSON, and nothing else.
 
@@ -92,7 +101,7 @@ def carry_out(
     run = None
     with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
-            code, run = _ended(project, preset, overrides, choices)
+            code, run = _ended(request, choices)
         except Interrupted:
             print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
@@ -132,40 +141,28 @@ def _useful_after_pretraining(run: report.RunReport) -> str:
     return f"podium finetune KIND --model {model} --train FILE"
 
 
-def _ended(
-    project: Path, preset: str | None, overrides: list[str], choices: Choices
-) -> tuple[int, report.RunReport | None]:
+def _ended(request: RunRequest, choices: Choices) -> tuple[int, report.RunReport | None]:
     """Run what is to be run; returns the exit code and the record of the run."""
-    wanted = checks.of_run(
-        project,
-        preset,
-        overrides,
-        choices.part,
-        choices.to,
-        not choices.no_publish,
-        choices.on_workers,
-        name=choices.name,
-        force=choices.force,
-    )
+    project = request.project
     kind = run_locks.SENT if choices.on_workers else run_locks.HERE
     if not run_locks.can_be_held(project):
-        checks.require(wanted, _note, streams.say_line)  # it says whose folder this is, and what else is in the way
-    with run_locks.held(project, wanted.name, _note, kind):
-        run_params.require_same(project, wanted.values, choices.name)  # who was waited for may have made it
-        code = tell_if_unchanged(wanted, preset, overrides)
+        checks.require(request, _note, streams.say_line)  # it says whose folder this is, and what else is in the way
+    with run_locks.held(project, request.name, _note, kind):
+        run_params.require_same(project, request.values, choices.name)  # who was waited for may have made it
+        code = tell_if_unchanged(request)
         if code is None:
-            checks.require(wanted, _note, streams.say_line)
+            checks.require(request, _note, streams.say_line)
             prepare_run(project, _note)
-            code = _run(wanted, preset, overrides, choices)
-        return code, report.read(project, wanted.root)
+            code = _run(request, choices)
+        return code, report.read(project, request.root)
 
 
 def _note(text: str) -> None:
     streams.note(text)
 
 
-def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choices: Choices) -> int:
-    project = wanted.project
+def _run(request: RunRequest, choices: Choices) -> int:
+    project = request.project
     log = new_log(project)
     with shown(of_terminal(choices.verbose)):
         screen().tell("starting Prefect, which takes some seconds")
@@ -178,22 +175,23 @@ def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choice
         with logged(project / log), own_server(project / log, started) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
-                asked = _asked(preset, overrides, choices)
-                state = flow(**asked, command=_words(), log=str(log), return_state=True)
+                with pipeline.resolved(request):
+                    state = flow(**_asked(request, choices), command=_words(), log=str(log), return_state=True)
             except UNREACHED as error:
-                _end_without_server(_report_of(wanted, log), log, error)
-        if (run := _report_of(wanted, log)) is None:
+                _end_without_server(_report_of(request, log), log, error)
+        if (run := _report_of(request, log)) is None:
             raise PodiumError(f"the run left no report: {state.message}\nlog of this run: {log}")
         rows = [report.HEADER, *map(report.row, run.stages)] if choices.on_workers else []
         code = tell_end(run, [*rows, report.total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
 
 
-def _asked(preset: str | None, overrides: list[str], choices: Choices) -> dict[str, Any]:
-    """The arguments of the flow."""
+def _asked(request: RunRequest, choices: Choices) -> dict[str, Any]:
+    """The arguments of the flow, which its server shows."""
     told = vars(choices).items()
     same = {name: value for name, value in told if name not in ("no_publish", "verbose", "to")}
-    return {"preset": preset, "overrides": overrides, "publish": not choices.no_publish, "to": list(choices.to), **same}
+    words = {"preset": request.preset, "overrides": list(request.overrides), "to": list(choices.to)}
+    return {**words, "publish": not choices.no_publish, **same}
 
 
 def _words() -> str | None:
@@ -202,9 +200,9 @@ def _words() -> str | None:
     return None if place is None else place.words
 
 
-def _report_of(wanted: checks.Wanted, log: Path) -> report.RunReport | None:
+def _report_of(request: RunRequest, log: Path) -> report.RunReport | None:
     """What the run that has this log says of its end; None where it could not."""
-    run = report.read(wanted.project, wanted.root)
+    run = report.read(request.project, request.root)
     return run if run is not None and run.log == str(log) and run.ended is not None else None
 
 

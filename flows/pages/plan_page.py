@@ -9,11 +9,9 @@ from flows.foretold import RUNS, Foresight
 from flows.pages import placement
 from flows.pages.graph import Box, picture
 from flows.plan_words import Unit, between, memory_range, with_likely
-from flows.preflight.finding import Wanted
+from flows.run_request import RunRequest
 from tasks.pages.render import html_page
 from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
-from tasks.project.composing import compose
-from tasks.project.plan_file import read_plan
 
 BAR = 340
 """Length of a bar that stands for the memory of a device, or for the time of an update."""
@@ -24,13 +22,12 @@ COLORS = 8
 WORDS = {RUNS: "run", "skipped": "up to date", "restored": "restored"}
 
 
-def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
+def page(found: Foresight, request: RunRequest, preset: str | None) -> str:
     """What a run would do and take, as an HTML page.
 
     Args:
         preset: the name of it; None: params.yaml.
     """
-    plan = read_plan(wanted.project, compose(wanted.params))
     estimates = [job.estimate for job in found.running if job.estimate is not None]
     colors = _colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
     cost = found.cost(found.device_seconds)
@@ -38,9 +35,9 @@ def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
         __file__,
         "plan.html.j2",
         name=preset or "params.yaml",
-        run=wanted.name,
+        run=request.name,
         totals=_totals(found, cost),
-        graph=picture([Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages], plan),
+        graph=picture([Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages], request.plan),
         stages=[(one, WORDS[one.status]) for one in found.stages],
         jobs=[_job(job, found, colors) for job in found.running],
         bar=BAR,

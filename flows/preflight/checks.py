@@ -7,88 +7,61 @@ changes. What cannot be found out in time is said and refuses nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
-from flows import checkout, run_params
-from flows.plan import ALL, stages_to_run
 from flows.preflight import device, device_jobs, disk, host, hub, inputs, network, remotes, server, surroundings
-from flows.preflight.finding import Finding, Wanted
+from flows.preflight.finding import Finding
 from flows.preflight.question import Question, asked
+from flows.run_request import RunRequest
 from tasks.project.errors import InputError, ParamsError
 
-__all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
+__all__ = ["Finding", "look", "of_parameters", "refusal", "require"]
 
 _SETTINGS = (network.settings, device.known, device_jobs.fit, inputs.there, inputs.written, disk.room)
 _PLACES = (remotes.dvc_remote, remotes.checkpoints, hub.token, hub.origin, server.known)
 _CHECKS = (*host.CHECKS, *surroundings.CHECKS, *_SETTINGS, *_PLACES)
-AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = _CHECKS
+AT_ONCE: tuple[Callable[[RunRequest], Iterator[Finding]], ...] = _CHECKS
 """Checks that wait for nothing."""
-TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
+TO_ASK: tuple[Callable[[RunRequest], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
 """Checks that may wait, as questions that are asked side by side."""
 
 
-def of_run(
-    project: Path,
-    preset: str | None,
-    overrides: Sequence[str],
-    part: str = ALL,
-    to: Sequence[str] = (),
-    publish: bool = True,
-    on_workers: bool = False,
-    curious: bool = False,
-    name: str | None = None,
-    force: bool = False,
-) -> Wanted:
-    """What to look at before the run that these words of the command line ask for.
-
-    Raises:
-        ParamsError: preset, overrides, part or the stages to run to are wrong, or the name is another run's.
-    """
-    values = checkout.resolved_params(project, preset, list(overrides))
-    stages = tuple(stages_to_run(project, values, part, to))
-    root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
-    run_params.require_same(project, values, name)
-    wanted = Wanted(project, values, root, stages, publish and not to, on_workers, curious, force)
-    return dataclasses.replace(wanted, publish=wanted.publish and any(stage.is_gate for stage in wanted.plan))
-
-
-def look(wanted: Wanted) -> list[Finding]:
+def look(request: RunRequest) -> list[Finding]:
     """Make every check, those that wait side by side.
 
     Where something stands in the way, what matters is what the stages need that would really run.
     """
-    found = _look(wanted)
-    if any(finding.level == "problem" for finding in found) and not wanted.on_workers:
-        left = _those_that_run(wanted)
-        if len(left) < len(wanted.stages):
-            found = _look(dataclasses.replace(wanted, stages=left))
+    found = _look(request)
+    if any(finding.level == "problem" for finding in found) and not request.on_workers:
+        left = _those_that_run(request)
+        if len(left) < len(request.target):
+            found = _look(dataclasses.replace(request, target=left))
     return found
 
 
-def _look(wanted: Wanted) -> list[Finding]:
-    questions = [question for ask in TO_ASK for question in ask(wanted)]
-    with asked(questions, wanted.project) as under_way:
-        found = [finding for check in AT_ONCE for finding in check(wanted)]
+def _look(request: RunRequest) -> list[Finding]:
+    questions = [question for ask in TO_ASK for question in ask(request)]
+    with asked(questions, request.project) as under_way:
+        found = [finding for check in AT_ONCE for finding in check(request)]
         # once: of a base model's head, both the check of files and that of the Hub may know
         return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.findings())]))
 
 
-def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
+def _those_that_run(request: RunRequest) -> tuple[str, ...]:
     """Stages that would be neither skipped nor restored; all, where hashing what is given would take long."""
-    if disk.hashing_takes_long(wanted):
-        return wanted.stages
+    if disk.hashing_takes_long(request):
+        return request.target
     try:
-        return tuple(one.stage for one in wanted.forecast if one.status == "runs")
+        return tuple(one.stage for one in request.forecast if one.status == "runs")
     except OSError:  # given files that cannot be read, which is a problem that was found already
-        return wanted.stages
+        return request.target
 
 
 def _unsaid(text: str) -> None:
     """For who wants to know of problems alone."""
 
 
-def require(wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None] = _unsaid) -> None:
+def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None] = _unsaid) -> None:
     """Refuse a run that cannot end well.
 
     Args:
@@ -99,7 +72,7 @@ def require(wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], No
         ParamsError: some of the reasons are in the parameters (exit code 2).
         InputError: all of them are on this host, in its environment or in given files (exit code 1).
     """
-    findings = look(wanted)
+    findings = look(request)
     for finding in findings:
         if finding.level == "warning":
             say(f"{finding.name}: {finding.text}")

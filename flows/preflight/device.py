@@ -11,8 +11,9 @@ from importlib.metadata import version
 from typing import Any
 
 from flows import dvc
-from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.finding import Finding, ok, problem
 from flows.preflight.question import FAR_S, Question
+from flows.run_request import RunRequest
 from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.preflight.foretelling import attached_ipus
@@ -22,16 +23,16 @@ from tasks.project.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
 from tasks.project.stage_kinds import STAGE_KINDS, offered_kinds
 
 
-def known(wanted: Wanted) -> Iterator[Finding]:
+def known(request: RunRequest) -> Iterator[Finding]:
     """What nobody has to be asked for: a launcher that is not there, or a CPU job in this very Python."""
-    stages = _stages(wanted)
+    stages = _stages(request)
     if not stages:
-        if wanted.curious:
+        if request.curious:
             yield ok("device", "no stage that needs one would run here: they are up to date, or only restored")
         return
-    device = wanted.params.device
+    device = request.params.device
     yield from _launcher(device.launcher)
-    if list(asked(wanted)):
+    if list(asked(request)):
         return
     if importlib.util.find_spec("torch") is None:
         yield problem("device", f"{sys.executable} lacks torch: make setup installs it, or set {DEVICE_PYTHON}")
@@ -53,19 +54,19 @@ def _launcher(named: str | None) -> Iterator[Finding]:
         yield problem("launcher", f"{words[0]} is not on PATH: enable the SDK that brings it, or change {knob}")
 
 
-def asked(wanted: Wanted) -> Iterator[Question]:
-    """The device's Python, unless that is this one and nothing but the CPU is wanted of it."""
-    stages = _stages(wanted)
-    places = _places(wanted, stages)
+def asked(request: RunRequest) -> Iterator[Question]:
+    """The device's Python, unless that is this one and nothing but the CPU is asked of it."""
+    stages = _stages(request)
+    places = _places(request, stages)
     own = os.environ.get(DEVICE_PYTHON)
-    if not stages or not (own or wanted.curious or any(place["runtime"] != "cpu" for place in places)):
+    if not stages or not (own or request.curious or any(place["runtime"] != "cpu" for place in places)):
         return
-    device = wanted.params.device
+    device = request.params.device
     told = {
         "places": places,
         "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
         "compile_only": all(stage.host == COMPILER for stage in stages),
-        "ipus": _ipus(wanted, stages) if any(place["runtime"] in ("ipu", "auto") for place in places) else 1,
+        "ipus": _ipus(request, stages) if any(place["runtime"] in ("ipu", "auto") for place in places) else 1,
     }
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
@@ -73,24 +74,24 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
 
 
-def _ipus(wanted: Wanted, stages: list[Stage]) -> int:
+def _ipus(request: RunRequest, stages: list[Stage]) -> int:
     """IPUs that a process here attaches at most."""
     try:
-        return attached_ipus(wanted.params, wanted.project, wanted.root, [stage.name for stage in stages])
+        return attached_ipus(request.params, request.project, request.root, [stage.name for stage in stages])
     except (InputError, OSError):  # the check of files says so
         return 1
 
 
-def _stages(wanted: Wanted) -> list[Stage]:
+def _stages(request: RunRequest) -> list[Stage]:
     """Those that need a device here, and not what this host may only restore."""
-    if wanted.on_workers:
+    if request.on_workers:
         return []
-    runtime, offered = wanted.params.device.runtime, (*offered_kinds(), "auto")
-    return [stage for stage in wanted.plan if stage.host != ANYWHERE and stage.kind(runtime) in offered]
+    runtime, offered = request.params.device.runtime, (*offered_kinds(), "auto")
+    return [stage for stage in request.stages if stage.host != ANYWHERE and stage.kind(runtime) in offered]
 
 
-def _places(wanted: Wanted, stages: list[Stage]) -> list[dict[str, Any]]:
-    device = wanted.params.device
+def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
+    device = request.params.device
     places = []
     named = [stage for stage in stages if stage.host not in (DEVICE, COMPILER)]
     if len(named) < len(stages):

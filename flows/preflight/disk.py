@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.preflight.finding import Finding, Wanted, ok, problem, warning
+from flows.preflight.finding import Finding, ok, problem, warning
+from flows.run_request import RunRequest
 from tasks.project.given import GIVEN, value_at
 from tasks.project.params import ModelParams
 
@@ -34,13 +35,13 @@ MODELS = "models/"
 """What a stage writes there that uses a device is a model it trained."""
 
 
-def room(wanted: Wanted) -> Iterator[Finding]:
+def room(request: RunRequest) -> Iterator[Finding]:
     """On the disk of the project; DVC's cache links what lies there, where the disk can."""
-    if wanted.on_workers:
+    if request.on_workers:
         return
-    needed = data_bytes(wanted) + model_bytes(wanted)
-    free = shutil.disk_usage(wanted.project).free
-    said = f"{_size(free)} free in {wanted.project}, some {_size(needed)} will be written"
+    needed = data_bytes(request) + model_bytes(request)
+    free = shutil.disk_usage(request.project).free
+    said = f"{_size(free)} free in {request.project}, some {_size(needed)} will be written"
     if free < CLEARLY * needed:
         knob = "make room, lower pretrain_rows.*.duplicates, or run a clone on another disk"
         yield problem("disk", f"{said}: {knob}; python -m tasks.preflight.estimate measures what is needed")
@@ -50,36 +51,36 @@ def room(wanted: Wanted) -> Iterator[Finding]:
         yield ok("disk", said)
 
 
-def data_bytes(wanted: Wanted) -> float:
+def data_bytes(request: RunRequest) -> float:
     """Estimated size of the corpus and the rows."""
-    params, text = wanted.params, text_bytes(wanted)
-    factor = CORPUS if wanted.makes("corpus") else 0.0
+    params, text = request.params, text_bytes(request)
+    factor = CORPUS if request.makes("corpus") else 0.0
     if params.pretrain_rows.source == "corpus":
         for phase, bytes_each in ROWS.items():
-            if f"pretrain_rows@{phase}" in wanted.stages:
+            if f"pretrain_rows@{phase}" in request.target:
                 factor += bytes_each * getattr(params.pretrain_rows, phase).duplicates
     return text * factor
 
 
-def text_bytes(wanted: Wanted) -> float:
+def text_bytes(request: RunRequest) -> float:
     """Size of the text; 0 where there is none, or nobody says (hub)."""
-    source = wanted.params.corpus
+    source = request.params.corpus
     if source.source == "demo":
         return float(source.demo_documents * DEMO_DOCUMENT)
-    return bytes_of(wanted.project / source.path) if source.source == "files" else 0.0
+    return bytes_of(request.project / source.path) if source.source == "files" else 0.0
 
 
-def hashing_takes_long(wanted: Wanted) -> bool:
+def hashing_takes_long(request: RunRequest) -> bool:
     """Whether what the parameters name is so much that a run is not foretold before it begins."""
-    given = (bytes_of(wanted.project / value_at(wanted.values, place)) for place in GIVEN)
+    given = (bytes_of(request.project / value_at(request.values, place)) for place in GIVEN)
     return sum(given) > HASHED
 
 
-def model_bytes(wanted: Wanted) -> float:
+def model_bytes(request: RunRequest) -> float:
     """Estimated size of the models that are trained, and of the checkpoints of one of them at a time."""
-    made = [out for stage in wanted.plan if stage.holds_device for out in stage.outs]
+    made = [out for stage in request.stages if stage.holds_device for out in stage.outs]
     trained = [out for out in made if out.startswith(MODELS)]
-    weights = 4.0 * parameters(wanted.params.model, wanted.params.tokenizer.vocabulary_size)
+    weights = 4.0 * parameters(request.params.model, request.params.tokenizer.vocabulary_size)
     return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
 
 

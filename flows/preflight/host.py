@@ -7,7 +7,8 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 
-from flows.preflight.finding import Finding, Wanted, ok, problem, warning
+from flows.preflight.finding import Finding, ok, problem, warning
+from flows.run_request import RunRequest
 from tasks.host.room import stages_at_once
 from tasks.project.errors import ParamsError
 
@@ -15,7 +16,7 @@ TRIED = ("Linux", "x86_64")
 OLDEST_PYTHON = (3, 11)
 
 
-def system(wanted: Wanted) -> Iterator[Finding]:
+def system(request: RunRequest) -> Iterator[Finding]:
     """Linux on x86-64; how processes end and how runs take turns are Linux's own."""
     name, machine = platform.system(), platform.machine()
     found = f"{name} on {machine}"
@@ -27,7 +28,7 @@ def system(wanted: Wanted) -> Iterator[Finding]:
         yield ok("system", found)
 
 
-def python(wanted: Wanted) -> Iterator[Finding]:
+def python(request: RunRequest) -> Iterator[Finding]:
     """The Python of everything but device jobs."""
     found = f"{platform.python_version()}, {sys.executable}"
     if sys.version_info < OLDEST_PYTHON:
@@ -37,7 +38,7 @@ def python(wanted: Wanted) -> Iterator[Finding]:
         yield ok("python", found)
 
 
-def size(wanted: Wanted) -> Iterator[Finding]:
+def size(request: RunRequest) -> Iterator[Finding]:
     """Cores and memory, as this process may use them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -48,5 +49,5 @@ def size(wanted: Wanted) -> Iterator[Finding]:
         yield problem("host", str(error))
 
 
-CHECKS: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (system, python, size)
+CHECKS: tuple[Callable[[RunRequest], Iterator[Finding]], ...] = (system, python, size)
 """In the order of the report. A check of the host itself is added here."""

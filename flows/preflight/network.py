@@ -9,14 +9,15 @@ import urllib.request
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from flows.preflight.finding import Finding, Wanted, problem
+from flows.preflight.finding import Finding, problem
+from flows.run_request import RunRequest
 
 CERTIFICATES = "SSL_CERT_FILE"
 PROXIES = ("http", "https", "all")
 SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
-def settings(wanted: Wanted) -> Iterator[Finding]:
+def settings(request: RunRequest) -> Iterator[Finding]:
     """Proxies and certificates."""
     for text in _troubles():
         yield problem("network", text)

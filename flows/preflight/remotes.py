@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.finding import Finding, ok, problem
+from flows.run_request import RunRequest
 from tasks.project.errors import ParamsError
 from tasks.project.stage_kinds import default_remote
 
@@ -15,16 +16,16 @@ SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """Scheme of a URL -> the one whose package DVC takes for it; of the others it is dvc_SCHEME."""
 
 
-def dvc_remote(wanted: Wanted) -> Iterator[Finding]:
+def dvc_remote(request: RunRequest) -> Iterator[Finding]:
     """DVC's own: a folder that can be written, or a URL that DVC has the package for."""
-    remote = default_remote(wanted.project)
+    remote = default_remote(request.project)
     if remote is None:
-        if wanted.curious:
+        if request.curious:
             yield ok("remote", "none: results stay on this host")
         return
     name, url = remote
     if "://" not in url:
-        yield _folder("remote", wanted.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
+        yield _folder("remote", request.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
         return
     scheme = url.partition("://")[0]
     package = f"dvc_{SAME.get(scheme, scheme)}"
@@ -35,15 +36,15 @@ def dvc_remote(wanted: Wanted) -> Iterator[Finding]:
         yield ok("remote", f"{name}, {url}; not reached in advance")
 
 
-def checkpoints(wanted: Wanted) -> Iterator[Finding]:
+def checkpoints(request: RunRequest) -> Iterator[Finding]:
     """checkpoint.remote, the same way."""
     from tasks.host.checkpoint_travel import address_of
 
-    remote = wanted.params.checkpoint.remote
-    if remote is None or wanted.on_workers:
+    remote = request.params.checkpoint.remote
+    if remote is None or request.on_workers:
         return
     try:
-        address = address_of(remote, wanted.project)
+        address = address_of(remote, request.project)
     except ParamsError as error:
         yield problem("checkpoints", str(error), of_parameters=True)
         return

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.finding import Finding, ok, problem
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
+from flows.run_request import RunRequest
 from tasks.project.errors import InputError
 from tasks.project.process import takes_no_words
 
@@ -28,20 +29,20 @@ SECONDS = 5.0
 NONE_IS_NAMED = f"{URL} is not set: name the server, for example http://127.0.0.1:4200/api, which `make server` starts"
 
 
-def known(wanted: Wanted) -> Iterator[Finding]:
+def known(request: RunRequest) -> Iterator[Finding]:
     """That a run which sends stages to workers needs one."""
     if may_be_named():
         return
-    if wanted.on_workers:
+    if request.on_workers:
         yield problem("server", f"--on-workers needs a Prefect server: name it in {URL} (docs/workers.md)")
-    elif wanted.curious:
+    elif request.curious:
         yield ok("server", f"none is named ({URL}): a run has one of its own, which ends with it")
 
 
-def asked(wanted: Wanted) -> Iterator[Question]:
+def asked(request: RunRequest) -> Iterator[Question]:
     """The server itself."""
     if may_be_named() and is_usable():
-        yield Question("server", "flows.preflight.server", {"required": wanted.on_workers}, FAR_S)
+        yield Question("server", "flows.preflight.server", {"required": request.on_workers}, FAR_S)
 
 
 def may_be_named() -> bool:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from flows.dvc_leftovers import cache_of, folders_of_outs
 from flows.environment import can_write, name_of
-from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.finding import Finding, ok, problem
 from flows.preflight.server import may_be_named
+from flows.run_request import RunRequest
 from tasks.project import artifacts
 from tasks.project.intact import LOCK
 
@@ -17,9 +18,9 @@ UNSPEAKABLE = "?%"
 """Characters that mean something else in the address of a database, which is made of its path."""
 
 
-def folders(wanted: Wanted) -> Iterator[Finding]:
+def folders(request: RunRequest) -> Iterator[Finding]:
     """Whatever a run writes must be this user's to write: a clone that another user works in often is not."""
-    for path in _written(wanted.project):
+    for path in _written(request.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
         if _is_read_only(path):
             yield problem(
@@ -36,7 +37,7 @@ def folders(wanted: Wanted) -> Iterator[Finding]:
                 f"share this one (chgrp -R GROUP, chmod -R g+rwXs, umask 002, dvc config --local cache.shared group)",
             )
             return
-    yield ok("folders", f"{wanted.project} can be written")
+    yield ok("folders", f"{request.project} can be written")
 
 
 def _is_read_only(path: Path) -> bool:
@@ -59,9 +60,9 @@ def _written(project: Path) -> Iterator[Path]:
         yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
 
 
-def spelling(wanted: Wanted) -> Iterator[Finding]:
+def spelling(request: RunRequest) -> Iterator[Finding]:
     """DVC fills in whatever stands in braces in the path of its cache, after the first stage has done its work."""
-    cache = os.path.abspath(cache_of(wanted.project))
+    cache = os.path.abspath(cache_of(request.project))
     if "{" in cache or "}" in cache:
         yield problem(
             "path",
@@ -70,7 +71,7 @@ def spelling(wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def prefect_home(wanted: Wanted) -> Iterator[Finding]:
+def prefect_home(request: RunRequest) -> Iterator[Finding]:
     """Where the Prefect server of a run keeps its database."""
     if may_be_named() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return
@@ -87,5 +88,5 @@ def prefect_home(wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (folders, spelling, prefect_home)
+CHECKS: tuple[Callable[[RunRequest], Iterator[Finding]], ...] = (folders, spelling, prefect_home)
 """In the order of the report."""

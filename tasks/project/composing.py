@@ -180,7 +180,12 @@ def write_plan(root: Path, params: Params) -> bool:
         root: a checkout, whose params.yaml says the same as `params`.
         params: checked.
     """
-    text, path = text_of(compose(params)), root / artifacts.PLAN
+    return write_composed(root, compose(params))
+
+
+def write_composed(root: Path, composed: Mapping[str, Any]) -> bool:
+    """Write plan.yaml of this content where it says something else; whether it did."""
+    text, path = text_of(composed), root / artifacts.PLAN
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
     write_text(path, text)

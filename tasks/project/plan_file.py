@@ -14,6 +14,8 @@ Read without DVC, whose import takes a second: every `foreach` is written out, a
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -187,7 +189,14 @@ def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
     Raises:
         InputError: dvc.yaml is broken, or its stages need each other.
     """
-    return Plan(expand(definitions_of(root), _composed_in(root) if composed is None else composed))
+    values = _composed_in(root) if composed is None else composed
+    return _plan_of(json.dumps(definitions_of(root), default=str), json.dumps(values, default=str))
+
+
+@functools.lru_cache(maxsize=4)
+def _plan_of(definitions: str, values: str) -> Plan:
+    """Expand the same definitions with the same values once, in whatever folder they are."""
+    return Plan(expand(json.loads(definitions), json.loads(values)))
 
 
 def definitions_of(root: Path) -> dict[str, Any]:

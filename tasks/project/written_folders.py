@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.project import artifacts, plans
-from tasks.project.composing import compose
 from tasks.project.given import shown, value_at
 from tasks.project.param_downstream import entry_places
-from tasks.project.params import check
-from tasks.project.plan_file import Stage, read_plan
+from tasks.project.plan_file import Plan, Stage, read_plan
 
 WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
 """Parameters beside those of entries that name what is written."""
@@ -31,14 +29,15 @@ def written_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [*release_places(values), *WRITTEN]
 
 
-def check_written(values: dict[str, Any], root: Path) -> list[str]:
+def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
     """Return what is wrong with the folders that the parameters name for what is written, a sentence each.
 
     Args:
         values: of params.yaml, checked.
         root: the project, which relative paths count from.
+        plan: every stage that the parameters have.
     """
-    plan, found = read_plan(root, compose(check(values))), []
+    found = []
     for place in written_places(values):
         path = value_at(values, place)
         if path is None or "://" in path:

@@ -36,7 +36,7 @@ from tasks.release.copies import copy_privately
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import changes_since, provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
-from tasks.release.release_subject import RELEASED, Subject, subject_of
+from tasks.release.release_subject import RELEASED, Subject, plan_of, subject_of
 from tasks.release.verdict import decide_again, require_accepted, require_same_parameters
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         InputError: a file is not what its stage wrote.
     """
     params = check(dict(parameters))
-    if problems := check_written(dict(parameters), root):
+    if problems := check_written(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
     told = wanted(params, entry_of(params, name))
     subject = told.subject

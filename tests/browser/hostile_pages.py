@@ -16,8 +16,8 @@ import yaml
 from flows.foretold import foresee
 from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Details, Shown
-from flows.preflight import checks
 from flows.report import RunReport, StageRecord
+from flows.run_request import resolve_request
 from flows.runs import Run
 from ipu_model.files import write_json, write_text
 from tasks.downstream.labelled.scores import Examples
@@ -40,7 +40,7 @@ Maker = Callable[[Path], Path]
 
 def _plan(folder: Path) -> Path:
     """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
-    wanted = checks.of_run(copy_project(folder / "project"), "bert", (), name="of-a-test")
+    wanted = resolve_request(copy_project(folder / "project"), "bert", (), name="of-a-test")
     found = foresee(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)

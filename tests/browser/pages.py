@@ -11,7 +11,7 @@ from typing import Any
 from flows.foretold import foresee
 from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Shown
-from flows.preflight import checks
+from flows.run_request import resolve_request
 from ipu_model.files import write_text
 from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, parts_page
@@ -38,7 +38,7 @@ def _evaluation(page: Callable[[], str], folder: Path) -> Path:
 
 def _plan(preset: str, folder: Path) -> Path:
     """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
-    wanted = checks.of_run(copy_project(folder / "project"), preset, (), name="of-a-test")
+    wanted = resolve_request(copy_project(folder / "project"), preset, (), name="of-a-test")
     found = everywhere(foresee(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
     first, *rest = found.jobs
     hostile = replace(first.planned, split=at("split"))

@@ -22,7 +22,6 @@ import safetensors.numpy
 import yaml
 
 from flows.checkout import CODE
-from flows.plan import stages_to_run
 from tasks.project.composing import write_plan
 from tasks.project.overlays import resolve
 from tasks.project.params import check
@@ -30,6 +29,7 @@ from tasks.project.strict_yaml import read_yaml
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 from tests.places import ROOT
+from tests.plans import stages_of, values_with
 
 SMALL = (
     "corpus.demo_documents=60",
@@ -59,7 +59,7 @@ SMALL = (
     "downstream.squad.gate.above_baseline=false",
     "downstream.squad.publish.folder=published/small",
 )
-PLAN = stages_to_run(ROOT, resolve(read_yaml(ROOT / "params.yaml"), None, SMALL))
+PLAN = stages_of(values_with(*SMALL))
 PUBLISH = "publish@squad"
 """What comes after the plan."""
 SAME_BYTES = ("data", "models", "predictions", "evaluation/squad/predictions.json")

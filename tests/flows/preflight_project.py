@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from flows.preflight import checks
+from flows.run_request import resolve_request
 from tasks.project.errors import InputError, ParamsError
 from tests.places import ROOT
 
@@ -45,14 +46,14 @@ def empty_clone(tmp_path, monkeypatch):
 
 def look(project, *overrides, **choices):
     """The findings, by name and level, of a run with these overrides."""
-    wanted = checks.of_run(project, None, overrides, **choices)
+    wanted = resolve_request(project, None, overrides, **choices)
     return {(finding.name, finding.level): finding.text for finding in checks.look(wanted)}
 
 
 def refuse(project, *overrides, **choices):
     """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
-        checks.require(checks.of_run(project, None, overrides, **choices), lambda text: None)
+        checks.require(resolve_request(project, None, overrides, **choices), lambda text: None)
     return refused.value
 
 

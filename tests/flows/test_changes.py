@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from flows.changes import Look, look
-from flows.plan import stages_to_run
 from tasks.project.overlays import resolve
 from tasks.project.strict_yaml import read_yaml
 from tests.flows.toy_repro import repro
 from tests.places import ROOT
+from tests.plans import stages_of
 from tests.tasks.downstream.entries import write_parameters
 
 
@@ -74,4 +74,4 @@ def test_every_part_but_fine_tuning_makes_all_that_it_needs(part, tmp_path):
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     values = resolve(read_yaml(ROOT / "params.yaml"), None, ["downstream.glue-sst2={kind: glue, task: sst2}"])
     write_parameters(tmp_path, values)
-    assert look(tmp_path, stages_to_run(ROOT, values, part)) == Look([], part != "finetuning")
+    assert look(tmp_path, stages_of(values, part)) == Look([], part != "finetuning")

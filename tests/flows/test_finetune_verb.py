@@ -192,13 +192,13 @@ def test_a_model_of_the_hub_is_named_by_its_commit(here: Path, hub: HubServer, m
 
 def test_saved_params_are_a_preset_that_says_the_same(here: Path, tmp_path: Path) -> None:
     said = overrides(here, "squad", dev="dev.json", learning_rate=1e-5)
-    save(tmp_path / "mine.yaml", finetune.PRESET, said, "mine")
+    save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
     assert resolve({}, "mine", [], tmp_path) == resolve({}, finetune.PRESET, said)
     assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["downstream"]["squad"]["finetune"] == {
         "learning_rate": 1e-5
     }
     with pytest.raises(InputError, match="is there already"):
-        save(tmp_path / "mine.yaml", finetune.PRESET, said, "mine")
+        save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
 
 
 def test_the_defaults_differ_from_themselves_in_nothing() -> None:

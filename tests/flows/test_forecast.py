@@ -5,18 +5,16 @@ import os
 
 import pytest
 
-from flows import checkout, cli, pipeline
+from flows import cli, pipeline
 from flows.forecast import forecast, forecast_with_files
-from flows.plan import stages_to_run
+from flows.run_request import resolve_request
 from tasks.project.errors import ParamsError
 
 
 def told(project, *overrides):
     """Stage -> status and reasons, as podium plan finds them."""
-    values = checkout.resolved_params(project, None, list(overrides))
-    root = checkout.folder_of(project, values, None, list(overrides))
-    seen = values if root == project else checkout.seen_from(values, project, root)
-    return {one.stage: one for one in forecast(project, root, seen, stages_to_run(project, values))}
+    request = resolve_request(project, None, overrides)
+    return {one.stage: one for one in forecast(request.checkout, request.target)}
 
 
 def done(project, *overrides):
@@ -109,6 +107,5 @@ def test_files_in_folders_that_are_restored_are_found_in_the_cache(prefect_sessi
         "schema: '2.0'\nstages:\n  first:\n    cmd: x\n    outs:\n"
         f"    - {{path: data/rows/phase1, md5: {'bb' + '0' * 30}.dir}}\n"
     )
-    values = checkout.resolved_params(toy_project, None, [])
-    _, kept = forecast_with_files(toy_project, toy_project, values, [], "manifest.json")
+    _, kept = forecast_with_files(resolve_request(toy_project, None, []).checkout, [], "manifest.json")
     assert kept == {"data/rows/phase1/held-out/manifest.json": cache / "aa" / ("0" * 30)}

@@ -7,14 +7,14 @@ import pytest
 
 from flows import report
 from flows.pages import run_page
-from flows.plan import stages_to_run
+from tests import plans
 from tests.places import ROOT
 from tests.plans import values_with
 from tests.tasks.downstream.entries import write_parameters
 
 
 def stages_of(part, *tasks):
-    return stages_to_run(ROOT, with_tasks(*tasks), part)
+    return plans.stages_of(with_tasks(*tasks), part)
 
 
 def with_tasks(*tasks):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.preflight import checks, hub
+from flows.preflight import hub
+from flows.run_request import resolve_request
 from tests.places import ROOT
 
 
 def asked_for(*overrides: str) -> list[str | None]:
-    wanted = checks.of_run(ROOT, None, overrides)
+    wanted = resolve_request(ROOT, None, overrides)
     return [source["name"] for question in hub.asked(wanted) for source in question.told["sources"]]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from flows import checkout, cli, dvc, on_worker
 from flows.forecast import forecast
-from tasks.project.params import load_params, parameter_values
+from flows.run_request import resolve_request
+from tasks.project.params import check
 from tests.flows.test_pipeline import ACCEPTED, run
 from tests.parts import in_part
 
@@ -81,7 +82,7 @@ def test_what_is_planted_while_a_run_is_at_work_is_not_taken(prefect_session, pr
     for overrides in ([], ACCEPTED):
         values = checkout.resolved_params(project, None, overrides)
         root = checkout.folder_of(project, values, None, overrides)
-        checkout.prepare(project, values, root)
+        checkout.prepare(checkout.checkout_of(project, values, check(values), root))
         plant(project)
         for words in (["repro", "--pull", "first"], ["repro"], ["push", "--run-cache"], ["repro", "-R", "inputs"]):
             said = dvc.call(*words, root=root).stdout
@@ -141,10 +142,9 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
     shutil.rmtree(project / "data")
     (project / "dvc.lock").unlink()
     plan = ["each@one", "each@two", "after@one", "after@two"]
-    values = parameter_values(load_params())
-    assert {one.stage: one.status for one in forecast(project, project, values, plan)} == dict.fromkeys(
-        plan, "restored"
-    )
+    assert {
+        one.stage: one.status for one in forecast(resolve_request(project, None, []).checkout, plan)
+    } == dict.fromkeys(plan, "restored")
     said = dvc.call("repro", root=project).stdout
     assert said.count("is cached - skipping run") == len(plan)
 
@@ -157,6 +157,5 @@ def test_foretold_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project
         (outside / name).write_text("A.\n")
     plan = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
-    values = parameter_values(load_params())
     assert dvc.call("repro", "first", root=project).returncode == 0
-    assert [one.status for one in forecast(project, project, values, ["first"])] == ["skipped"]
+    assert [one.status for one in forecast(resolve_request(project, None, []).checkout, ["first"])] == ["skipped"]

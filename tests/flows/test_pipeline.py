@@ -10,7 +10,9 @@ from flows import checkout, cli, pipeline, report
 from flows.pages import run_page
 from flows.repro import StageFailed
 from tasks.project.errors import ParamsError
+from tasks.project.plan_file import Plan
 from tests.places import ROOT
+from tests.plans import prepare_own
 from tests.tasks.hostile import without_own_script
 
 ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
@@ -152,13 +154,13 @@ def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monke
 def test_a_path_that_is_not_there_is_refused_with_its_parameter(toy_project):
     values = checkout.resolved_params(toy_project, None, ["corpus.path=nowhere/text.txt"])
     with pytest.raises(ParamsError, match=r"corpus\.path='nowhere/text\.txt' is not there"):
-        checkout.check_inputs(toy_project, values)
+        checkout.check_inputs(toy_project, values, Plan(()))
 
 
 def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
     values = checkout.resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
-    folder = checkout.prepare_own(toy_project, values, "mine")
+    folder = prepare_own(toy_project, values, "mine")
     from tasks.project.params import load_params
 
     params = load_params(folder / "params.yaml")
@@ -251,12 +253,12 @@ def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_p
     local = toy_project / ".dvc" / "config.local"
     local.write_text("['remote \"far\"']\n    url = ssh://me@host/store\n    password = hush\n")
     values = checkout.resolved_params(toy_project, None, ["downstream.squad.finetune.learning_rate=3e-5"])
-    folder = checkout.prepare_own(toy_project, values, "faster")
+    folder = prepare_own(toy_project, values, "faster")
     assert "hush" not in (folder / ".dvc" / "config").read_text()
     assert (folder / ".dvc" / "config.local").resolve() == local
     local.write_text("['remote \"far\"']\n    url = ../store\n    password = hush\n")
     with pytest.raises(ParamsError, match=r"holds a secret.*relative url = \.\./store"):
-        checkout.prepare_own(toy_project, values, "faster")
+        prepare_own(toy_project, values, "faster")
 
 
 def test_a_program_reads_the_report_of_a_run_from_standard_output(prefect_session, toy_project, monkeypatch, capsys):

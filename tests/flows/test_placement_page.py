@@ -7,8 +7,8 @@ import pytest
 
 from flows.foretold import foresee
 from flows.pages import facts, placement, plan_page
-from flows.preflight import checks
 from flows.report import RunReport, StageRecord
+from flows.run_request import resolve_request
 from ipu_model.files import write_json
 from ipu_model.ipu.placement import place
 from tasks.project.plan_file import read_plan
@@ -37,7 +37,7 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
 
 
 def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
-    wanted = checks.of_run(copy_project(tmp_path / "project"), "ipu-large-pod16-examples", (), name="of-a-test")
+    wanted = resolve_request(copy_project(tmp_path / "project"), "ipu-large-pod16-examples", (), name="of-a-test")
     html = plan_page.page(foresee(wanted), wanted, "ipu-large-pod16-examples")
     jobs = re.findall(r"<figcaption>(\S+): the pipeline of a replica on its IPUs", html)
     assert jobs == ["pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"]

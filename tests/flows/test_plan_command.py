@@ -16,6 +16,7 @@ from flows.foretold import foresee
 from flows.pages import plan_page
 from flows.plan_words import between, in_short, jobs_in_words, with_likely
 from flows.preflight import checks, device_jobs
+from flows.run_request import RunRequest, resolve_request
 from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval, in_bytes, in_seconds
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import preset_names
@@ -28,6 +29,7 @@ SECONDS = 30.0
 NEVER = """
 import sys
 from flows.cli import main
+from flows.run_request import RunRequest, resolve_request
 try:
     main(sys.argv[1:])
 finally:
@@ -55,8 +57,8 @@ def plan(*words: str) -> str:
     return done.stdout
 
 
-def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> checks.Wanted:
-    return checks.of_run(Path.cwd(), preset, overrides, name="of-a-test", **choices)
+def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRequest:
+    return resolve_request(Path.cwd(), preset, overrides, name="of-a-test", **choices)
 
 
 @pytest.mark.parametrize("preset", preset_names(ROOT / "presets"))
@@ -189,7 +191,7 @@ def test_figures_are_written_with_their_units() -> None:
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
-    assert jobs_in_words(foresee(checks.of_run(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
+    assert jobs_in_words(foresee(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
 
 
 def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from flows.preflight import checks, disk, question
-from flows.preflight.finding import Wanted
 from flows.run_locks import FOLDER
+from flows.run_request import RunRequest, resolve_request
 from tasks.project.errors import InputError, ParamsError
 from tests.flows.preflight_project import (
     HUB,
@@ -127,7 +127,7 @@ def test_settings_that_break_every_connection_are_refused_with_the_variable(
 
 
 def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
-    needed = disk.model_bytes(wanted := checks.of_run(project, None, [])) + disk.data_bytes(wanted)
+    needed = disk.model_bytes(wanted := resolve_request(project, None, [])) + disk.data_bytes(wanted)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
     (finding,) = disk.room(wanted)
     assert finding.level == "warning"
@@ -152,7 +152,7 @@ def test_too_little_room_is_refused_with_what_is_needed(project):
 
 def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
     def of(*overrides):
-        wanted = checks.of_run(project, None, overrides)
+        wanted = resolve_request(project, None, overrides)
         return disk.data_bytes(wanted), disk.model_bytes(wanted)
 
     data, models = of()
@@ -167,7 +167,7 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
 
 
 def test_parameters_are_counted_as_bert_base_has_them(project):
-    model = checks.of_run(project, "cpu-base-paddle", ()).params.model
+    model = resolve_request(project, "cpu-base-paddle", ()).params.model
     assert disk.parameters(model, 30522) == 110_106_428  # BertForPreTraining of bert-base-uncased
 
 
@@ -196,7 +196,7 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
     said = []
     began = time.monotonic()
-    checks.require(checks.of_run(project, None, ()), said.append)
+    checks.require(resolve_request(project, None, ()), said.append)
     assert said == ["device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)"]
     assert time.monotonic() - began < 50, "it sleeps for 60"
 
@@ -222,7 +222,7 @@ def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(
     monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "4")
 
     def found():
-        wanted = checks.of_run(project, "ipu-base-pod16-examples", (), curious=True)
+        wanted = resolve_request(project, "ipu-base-pod16-examples", (), curious=True)
         return {(one.name, one.level): one.text for one in checks.look(wanted)}
 
     assert "the job needs 16 IPUs" in found()["device", "problem"]
@@ -305,7 +305,7 @@ def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(p
     data = f"data: {{source: files, train_path: {train}, dev_path: null, dev_fraction: 0.5}}"
     overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
     with pytest.raises((InputError, ParamsError)) as refused:
-        checks.require(checks.of_run(project, None, overrides), lambda text: None, estimates.append)
+        checks.require(resolve_request(project, None, overrides), lambda text: None, estimates.append)
     assert reason in str(refused.value)
     assert estimates == []
 
@@ -457,8 +457,8 @@ def test_a_run_is_refused_within_the_promised_time():
 
 
 def test_a_wanted_run_knows_its_checked_parameters(project):
-    wanted = checks.of_run(project, None, ("model.num_layers=3",))
-    assert isinstance(wanted, Wanted)
+    wanted = resolve_request(project, None, ("model.num_layers=3",))
+    assert isinstance(wanted, RunRequest)
     assert wanted.params.model.num_layers == 3
     assert wanted.root.parent == project / "runs" / "checkouts"
     assert not wanted.root.exists()

@@ -8,15 +8,14 @@ import pytest
 import yaml
 
 from flows import received
-from flows.plan import stages_to_run
 from flows.report import StageRecord
 from flows.stages import RunFailed
 from tasks.project.plan_file import read_plan
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.plans import stages_of, values_with
 
 NAMES = ["finetune@squad", "gate@squad"]
-PLAN = stages_to_run(ROOT, read_yaml(ROOT / "params.yaml"))
+PLAN = stages_of(values_with())
 RECORD = dataclasses.asdict(StageRecord("finetune@squad", "ran", 1.5, "pod-a"))
 MD5 = "0123456789abcdef0123456789abcdef"
 

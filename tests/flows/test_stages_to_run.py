@@ -7,12 +7,10 @@ from click.shell_completion import BashComplete
 
 from flows import cli, pipeline
 from flows.plan import parts_of, stages_to_run
-from tasks.project.composing import compose
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.params import check
-from tasks.project.plan_file import Plan, definitions_of, expand, read_plan
+from tasks.project.plan_file import definitions_of, read_plan
 from tests.places import ROOT
-from tests.plans import values_with, whole_plan
+from tests.plans import plan_of, stages_of, values_with, whole_plan
 
 SST2, RTE = (f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in ("sst2", "rte"))
 GIVEN_MODEL = (
@@ -25,10 +23,10 @@ GIVEN_MODEL = (
 
 def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
     with_glue = values_with(SST2)
-    pretraining, finetuning = (stages_to_run(ROOT, with_glue, part) for part in ("pretraining", "finetuning"))
-    whole = stages_to_run(ROOT, with_glue)
+    pretraining, finetuning = (stages_of(with_glue, part) for part in ("pretraining", "finetuning"))
+    whole = stages_of(with_glue)
     assert sorted(pretraining + finetuning) == sorted(whole)
-    assert whole == list(read_plan(ROOT, compose(check(with_glue))))
+    assert whole == list(plan_of(with_glue))
     assert pretraining[-1] == "pretrain@phase2"
     assert "tokenizer" in pretraining
     assert not [stage for stage in pretraining if stage.endswith(("@squad", "@glue-sst2"))]
@@ -37,30 +35,30 @@ def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
 
 def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
     asked = values_with(SST2, RTE, "downstream.squad.parity.against=['cpu:bf16']")
-    assert stages_to_run(ROOT, asked, to=["tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
-    to_sst2 = stages_to_run(ROOT, asked, to=["gate@glue-sst2"])
+    assert stages_of(asked, to=["tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
+    to_sst2 = stages_of(asked, to=["gate@glue-sst2"])
     assert "pretrain@phase2" in to_sst2
     assert not [stage for stage in to_sst2 if "rte" in stage or "squad" in stage or "parity" in stage]
     every = ["gate@squad", "gate@glue-rte", "gate@glue-sst2"]
-    assert stages_to_run(ROOT, asked, to=every) == stages_to_run(ROOT, asked, to=["gate"]), "what several have: all"
-    assert stages_to_run(ROOT, asked, to=["corpus", "tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
-    assert stages_to_run(ROOT, asked, to=["parity"])[-1] == "parity@squad-cpu:bf16"
+    assert stages_of(asked, to=every) == stages_of(asked, to=["gate"]), "what several have: all"
+    assert stages_of(asked, to=["corpus", "tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
+    assert stages_of(asked, to=["parity"])[-1] == "parity@squad-cpu:bf16"
 
 
 def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training():
     of_squad = ("examples", "validate_examples", "rows", "validate_rows", "finetune", "predict", "evaluate", "gate")
     asked = values_with(*GIVEN_MODEL)
-    plan = stages_to_run(ROOT, asked, to=["gate@squad"])
+    plan = stages_of(asked, to=["gate@squad"])
     assert sorted(plan) == sorted(["tokenizer", "base_model@given", *(f"{stage}@squad" for stage in of_squad)])
-    assert plan == stages_to_run(ROOT, asked), "there is nothing else"
+    assert plan == stages_of(asked), "there is nothing else"
 
 
 def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
-    plan = stages_to_run(ROOT, values_with(SST2, "downstream.squad=null"))
+    plan = stages_of(values_with(SST2, "downstream.squad=null"))
     assert not [stage for stage in plan if "squad" in stage]
     assert plan[-1] == "gate@glue-sst2"
-    none = stages_to_run(ROOT, values_with("downstream.squad=null"))
-    assert none == stages_to_run(ROOT, values_with(), "pretraining")
+    none = stages_of(values_with("downstream.squad=null"))
+    assert none == stages_of(values_with(), "pretraining")
 
 
 @pytest.mark.parametrize(
@@ -81,12 +79,12 @@ def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
 )
 def test_an_unknown_end_is_refused_with_what_there_is(part, to, said):
     with pytest.raises(ParamsError, match=said):
-        stages_to_run(ROOT, values_with(), part, to)
+        stages_of(values_with(), part, to)
 
 
 def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
     with pytest.raises(ParamsError, match="the part pretraining has no stage with these parameters: pretrain.enabled"):
-        stages_to_run(ROOT, values_with("pretrain.enabled=false"), "pretraining")
+        stages_of(values_with("pretrain.enabled=false"), "pretraining")
 
 
 def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
@@ -100,7 +98,7 @@ def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
         "glue",
         "finetuning",
     ]
-    assert parts_of(Plan(expand(definitions, compose(check(values_with())))), definitions) == [
+    assert parts_of(plan_of(values_with()), definitions) == [
         "all",
         "pretraining",
         "squad",
@@ -110,7 +108,7 @@ def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
 
 def test_a_project_without_stages_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no stage"):
-        stages_to_run(tmp_path, values_with())
+        stages_to_run(tmp_path, read_plan(tmp_path, {}))
 
 
 @pytest.mark.slow

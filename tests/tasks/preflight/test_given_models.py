@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.given_model import model_settings
-from flows.preflight import checks
 from flows.preflight.hub import asked
+from flows.run_request import resolve_request
 from tasks.preflight.given_inputs import look, wanted
 from tasks.preflight.hub_check import findings as findings_of_hub
 from tasks.project.overlays import resolve
@@ -130,7 +130,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     overrides = [
         f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
     ]
-    wanted = checks.of_run(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
+    wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
     [question] = asked(wanted)
     found = [one for one in findings_of_hub(question.told) if one["name"] in entries]
     assert [(one["name"], one["level"]) for one in found] == [

@@ -33,6 +33,7 @@ from tasks.reading.text_files import Reading, text_lines
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.places import ROOT as PROJECT
+from tests.plans import plan_of, prepare_own
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.squad.test_questions import params as question_params
 from tests.tasks.inputs.test_corpus import documents
@@ -359,8 +360,9 @@ def test_everything_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     root = project(tmp_path / "project")
     linked_folder(root / "inputs/corpus")
     dangling(root / "inputs/model")
+    values = values_with(GLUE, corpus={"source": "files"})
     with pytest.raises(ParamsError) as caught:
-        checkout.check_inputs(root, values_with(GLUE, corpus={"source": "files"}))
+        checkout.check_inputs(root, values, plan_of(values))
     lines = str(caught.value).splitlines()
     assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "downstream.sst2.data.path"]
     assert "downstream.sst2.data.path='no/where' is not there" in lines[2]
@@ -451,7 +453,7 @@ def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, na
     (root / "linked").symlink_to("../elsewhere/deep")
     for part in checkout.CODE:
         (root / part).touch()
-    folder = checkout.prepare_own(root, params(**{name: given}), "run")
+    folder = prepare_own(root, params(**{name: given}), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     there = folder / value_at(written, name.split("__"))
     assert there.samefile(root / given)
@@ -468,7 +470,7 @@ def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -
     (root / "own").mkdir()
     for part in checkout.CODE:
         (root / part).touch()
-    folder = checkout.prepare_own(root, params(corpus__path="own"), "run")
+    folder = prepare_own(root, params(corpus__path="own"), "run")
     assert (folder / "inputs").samefile(root / "inputs")
     assert (folder / yaml.safe_load((folder / "params.yaml").read_text())["corpus"]["path"]).samefile(root / "own")
 
@@ -478,7 +480,7 @@ def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_pa
     (root / "mydata").mkdir()
     for part in checkout.CODE:
         (root / part).touch()
-    folder = checkout.prepare_own(root, params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
+    folder = prepare_own(root, params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
     assert (folder / written["corpus"]["dataset"]).samefile(root / "mydata")
     assert written["tokenizer"]["repository"] == "user/name"

@@ -2,14 +2,21 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.project.composing import write_plan
+from tasks.project.composing import compose, write_plan
 from tasks.project.params import check
+from tasks.project.plan_file import read_plan
 from tasks.project.written_folders import check_written
 from tests.places import ROOT
 from tests.tasks.project.test_given_paths import params
+
+
+def written_problems(values: dict[str, Any], project: Path) -> list[str]:
+    """What is wrong with the folders of these parameters."""
+    return check_written(values, project, read_plan(project, compose(check(values))))
 
 
 @pytest.fixture
@@ -42,14 +49,14 @@ def project(tmp_path: Path) -> Path:
 )
 def test_a_release_in_a_folder_that_would_vanish_is_refused(project: Path, path: str, reason: str):
     for given in (path, str(project / path)):
-        (problem,) = check_written(params(downstream__squad__publish__folder=given), project)
+        (problem,) = written_problems(params(downstream__squad__publish__folder=given), project)
         assert problem.startswith(f"downstream.squad.publish.folder='{given}' {reason}")
 
 
 def test_a_folder_that_a_link_leads_to_is_refused_too(project: Path):
     (project / "models").mkdir()
     (project / "link").symlink_to("models")
-    (problem,) = check_written(params(downstream__squad__publish__folder="link/squad"), project)
+    (problem,) = written_problems(params(downstream__squad__publish__folder="link/squad"), project)
     assert "is in models/squad" in problem
 
 
@@ -57,14 +64,14 @@ def test_a_folder_that_a_link_leads_to_is_refused_too(project: Path):
     "path", ["published/x", "out", "models/mine", "inputs/released/x", "runs/mine", "/elsewhere", ".."]
 )
 def test_other_folders_take_a_release(project: Path, path: str):
-    assert check_written(params(downstream__squad__publish__folder=path), project) == []
+    assert written_problems(params(downstream__squad__publish__folder=path), project) == []
 
 
 def test_checkpoints_and_curves_are_kept_out_of_outs_as_well(project: Path):
     values = params(checkpoint__remote="models/phase1", tracking__folder="metrics/squad.json")
-    assert [text.split(" is in ")[0] for text in check_written(values, project)] == [
+    assert [text.split(" is in ")[0] for text in written_problems(values, project)] == [
         "checkpoint.remote='models/phase1'",
         "tracking.folder='metrics/squad.json'",
     ]
     free = params(checkpoint__remote="s3://bucket/models/phase1", tracking__folder="runs")
-    assert check_written(free, project) == []
+    assert written_problems(free, project) == []
