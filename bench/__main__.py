@@ -18,9 +18,9 @@ from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows
 from bench.results import Results
 from bench.runner import run_case
 from ipu_model.files import write_json, write_text
+from ipu_model.strict import nearest
 from tasks.project.errors import ParamsError
 from tasks.project.main import run_main
-from tasks.project.strict_yaml import nearest
 
 REPORTS = Path("reports/bench")
 

@@ -60,13 +60,3 @@ def _below(path: str) -> Iterator[os.stat_result]:
                     yield entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return
-
-
-def in_words(size: int) -> str:
-    """Bytes for people."""
-    number = float(size)
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ipu_model.strict import nearest
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of
-from tasks.project.strict_yaml import nearest
 
 PUBLISH = "publish"
 """The last line of a run: no stage of dvc.yaml, as what it changes is outside."""

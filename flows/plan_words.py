@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 from flows.forecast import StageForecast
 from flows.foretold import RUNS, Foresight
-from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
+from ipu_model.units import format_bytes, format_seconds
+from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, total
 from tasks.project.params_command import table
 
 SHOWN = 3
@@ -58,7 +59,7 @@ def _short(job: Foretold) -> Iterator[str]:
         memory = job.estimate.memory[0]
         yield f"{memory_range(memory)} ({job.verdict})"
     if job.seconds is not None:
-        yield between(job.seconds, in_seconds)
+        yield between(job.seconds, format_seconds)
     if job.basis:
         yield job.basis.partition(";")[0]
 
@@ -67,13 +68,13 @@ def _table_row(job: Foretold) -> tuple[str, str, str, str]:
     if job.estimate is None:
         return job.name, "not known", "", ""
     memory = memory_range(job.estimate.memory[0]) if job.estimate.memory else ""
-    return job.name, memory, job.verdict, "not known" if job.seconds is None else between(job.seconds, in_seconds)
+    return job.name, memory, job.verdict, "not known" if job.seconds is None else between(job.seconds, format_seconds)
 
 
 def memory_range(memory: MemoryEstimate) -> str:
     """Return the ends of an estimate of memory, and how much there is where that is known."""
-    limit = "" if math.isinf(memory.limit) else f" of {in_bytes(memory.limit)}"
-    return f"{between(memory.total, in_bytes)}{limit}"
+    limit = "" if math.isinf(memory.limit) else f" of {format_bytes(memory.limit)}"
+    return f"{between(memory.total, format_bytes)}{limit}"
 
 
 def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
@@ -83,15 +84,15 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         yield _line("problem", job.problem)
         return
     for memory in job.estimate.memory[:1]:
-        total_bytes = with_likely(memory.total, in_bytes)
-        yield _line("memory", f"{total_bytes}, {memory.where}; {_most(memory.largest, in_bytes)}")
+        total_bytes = with_likely(memory.total, format_bytes)
+        yield _line("memory", f"{total_bytes}, {memory.where}; {_most(memory.largest, format_bytes)}")
     if job.seconds is None or job.time is None:
         yield _line("time", "not known before a probe of a few updates on real rows")
     else:
         what = "calls" if job.planned.job.kind == "predict" else "updates"
-        updates = f"{job.time.updates:,} {what} of {in_seconds(job.time.update_seconds.likely)}"
-        seconds = with_likely(job.seconds, in_seconds)
-        yield _line("time", f"{seconds}, {updates}; {_most(job.time.largest, in_seconds)}")
+        updates = f"{job.time.updates:,} {what} of {format_seconds(job.time.update_seconds.likely)}"
+        seconds = with_likely(job.seconds, format_seconds)
+        yield _line("time", f"{seconds}, {updates}; {_most(job.time.largest, format_seconds)}")
         yield _line("speed", f"{with_likely(job.time.sequences_per_second, '{:,.0f}'.format)} sequences/s")
     if (cost := found.cost(job.seconds)) is not None:
         yield _line("cost", between(cost, "{:,.2f}".format))
@@ -114,14 +115,16 @@ def _whole(found: Foresight) -> Iterator[str]:
     """Time, disk and cost of everything that would run."""
     yield "in all\n"
     if any(job.seconds is not None for job in found.running):
-        yield _line("devices", with_likely(found.device_seconds, in_seconds))
+        yield _line("devices", with_likely(found.device_seconds, format_seconds))
     if found.other_seconds:
-        others = with_likely(total(found.other_seconds.values()), in_seconds)
+        others = with_likely(total(found.other_seconds.values()), format_seconds)
         yield _line("others", f"{others}, stages without a device")
     if found.unknown:
         more = f" and {len(found.unknown) - SHOWN} more" if len(found.unknown) > SHOWN else ""
         yield _line("not in it", f"{', '.join(found.unknown[:SHOWN])}{more}: nothing is known of their time")
-    yield _line("disk", f"some {in_bytes(found.disk_bytes)} will be written, {in_bytes(found.free_bytes)} are free")
+    yield _line(
+        "disk", f"some {format_bytes(found.disk_bytes)} will be written, {format_bytes(found.free_bytes)} are free"
+    )
     if (cost := found.cost(found.device_seconds)) is not None:
         yield _line("cost", f"{with_likely(cost, '{:,.2f}'.format)} at {found.price:g} a device hour")
 

@@ -210,6 +210,15 @@ def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] 
     return (parse or parse_json)(content.decode(encoding), **options)
 
 
+def find_object(path: Path) -> Dict[str, Any] | None:
+    """Return the object that a JSON file holds; None where there is none that can be read."""
+    try:
+        values = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
 def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
     """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong.
 

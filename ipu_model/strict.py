@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from typing import Any, Dict, Mapping, Optional, Type, TypeVar
+from typing import Any, Dict, Mapping, Optional, Sequence, Type, TypeVar
 
 from ipu_model.errors import ConfigError
 
@@ -24,9 +24,7 @@ def read_strictly(kind: Type[T], values: Any, where: str) -> T:
     hints = typing.get_type_hints(kind)
     for name in values:
         if name not in fields:
-            near = difflib.get_close_matches(str(name), list(fields), 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(fields))}"
-            raise ConfigError(f"{where}.{name} is not known{hint}")
+            raise ConfigError(f"{where}.{name} is not known{nearest(str(name), list(fields))}")
     read = {}
     for name, spec in fields.items():
         if name in values:
@@ -34,6 +32,12 @@ def read_strictly(kind: Type[T], values: Any, where: str) -> T:
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{where}.{name} is missing")
     return kind(**read)
+
+
+def nearest(name: str, valid: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest valid one, or all of them."""
+    near = difflib.get_close_matches(name, valid, 1)
+    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(valid)) or '(none)'}"
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

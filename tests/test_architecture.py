@@ -59,7 +59,7 @@ ALLOWED = {
     "bench": ("bench/", "tests/bench/"),
     "pickle": ("ipu_model/models/weight_files.py",),  # an exception of it
 }
-HELPERS = ("errors", "files", "memory", "progress", "strict")
+HELPERS = ("errors", "files", "memory", "progress", "strict", "units")
 """Modules of ipu_model that need the standard library alone; flows and tasks may import them."""
 DOCUMENTS = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md",

@@ -11,6 +11,7 @@ import click
 from flows import cleaning, disk_use
 from flows.commands import options
 from flows.commands.project import Place, entered
+from ipu_model.units import format_bytes
 from tasks.project import streams
 from tasks.project.params_command import table
 
@@ -69,17 +70,17 @@ def command(
         before = cleaning.in_all(project)
         cleaning.remove(project, found, streams.note)
         after = cleaning.in_all(project)
-        sizes = (disk_use.in_words(size) for size in (before, after))
+        sizes = (format_bytes(size) for size in (before, after))
         streams.say("runs and DVC's cache took {} and take {} now\n".format(*sizes))
 
 
 def _show(found: cleaning.Found, how: str) -> None:
-    rows = [(part.name, disk_use.in_words(part.size.own), part.why) for part in found.parts]
+    rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
         whole = disk_use.of([path for part in found.parts for path in part.paths])
-        streams.say(table([(how, "frees", ""), *rows, ("in all", disk_use.in_words(whole.own), "")]))
+        streams.say(table([(how, "frees", ""), *rows, ("in all", format_bytes(whole.own), "")]))
         if whole.shared:
-            size = disk_use.in_words(whole.shared)
+            size = format_bytes(whole.shared)
             streams.say(f"another {size} have names elsewhere, most in DVC's cache: see --orphans\n")
     else:
         streams.say(f"nothing {how}\n")

@@ -12,11 +12,11 @@ import click
 from flows import checkout, dvc, releases, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import entered
+from ipu_model.strict import nearest
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.given import given_paths, require_one_plan
 from tasks.project.plan_file import Stage, read_plan
-from tasks.project.strict_yaml import nearest
 
 
 @click.command(

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from flows.pages import timeline
 from flows.report import RunReport, how_published, interval, read_json_object, where_published
 from ipu_model.files import read_json, sha256_of
+from ipu_model.units import format_duration
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.project import artifacts
 from tasks.project.plan_file import Plan, Stage
@@ -49,7 +50,7 @@ def of_run(report: RunReport, devices: dict[str, Any], now: float, killed: bool 
     found = [
         ("began", timeline.moment(report.began)),
         ("ended", timeline.moment(report.ended) if report.ended else ended),
-        ("took", "not known" if took is None else "at least " * killed + timeline.duration(took)),
+        ("took", "not known" if took is None else "at least " * killed + format_duration(took)),
         ("started by", report.user),
         ("preset", report.preset or "none: params.yaml"),
         ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not kept"),

@@ -11,9 +11,10 @@ from typing import Any
 from urllib.parse import quote
 
 from flows import report, runs
-from flows.pages import index_facts, timeline
+from flows.pages import index_facts
 from flows.pages.index_facts import Shown
 from ipu_model.files import write_text
+from ipu_model.units import format_duration
 from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
 from tasks.pages.render import html_page
 from tasks.project import artifacts
@@ -134,7 +135,7 @@ def _row(
         "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
         "began_s": round(run.began),
         "seconds": seconds,
-        "took": NONE if seconds is None else timeline.duration(seconds),
+        "took": NONE if seconds is None else format_duration(seconds),
         "what": ", ".join([(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]),
         "scores": [_score(one, entry, metric) for entry, metric in columns],
         "stated": stated,

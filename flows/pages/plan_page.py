@@ -10,8 +10,9 @@ from flows.pages import placement
 from flows.pages.graph import Box, picture
 from flows.plan_words import Unit, between, memory_range, with_likely
 from flows.run_request import RunRequest
+from ipu_model.units import format_bytes, format_seconds
 from tasks.pages.render import html_page
-from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
+from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, total
 
 BAR = 340
 """Length of a bar that stands for the memory of a device, or for the time of an update."""
@@ -51,14 +52,18 @@ def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str
     others = ", ".join(f"{count[status]} {word}" for status, word in WORDS.items() if status != RUNS)
     lines, device = [("stages that run", str(count[RUNS]), others)], found.device_seconds
     if timed:
-        lines.append(("time of devices", between(device, in_seconds), f"likely {in_seconds(device.likely)}"))
+        lines.append(("time of devices", between(device, format_seconds), f"likely {format_seconds(device.likely)}"))
     if found.other_seconds:
         rest = total(found.other_seconds.values())
-        lines.append(("time of other stages", between(rest, in_seconds), f"roughly; likely {in_seconds(rest.likely)}"))
+        lines.append(
+            ("time of other stages", between(rest, format_seconds), f"roughly; likely {format_seconds(rest.likely)}")
+        )
     if cost is not None:
         ends = between(cost, "{:,.2f}".format)
         lines.append(("cost", ends, f"likely {cost.likely:,.2f}, at {found.price:g} an hour"))
-    lines.append(("disk", in_bytes(found.disk_bytes), f"will be written; {in_bytes(found.free_bytes)} are free"))
+    lines.append(
+        ("disk", format_bytes(found.disk_bytes), f"will be written; {format_bytes(found.free_bytes)} are free")
+    )
     if found.unknown:
         lines.append(("not in the time", str(len(found.unknown)), "stages of which nothing is known"))
     return lines
@@ -84,7 +89,7 @@ def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, A
     if job.time is not None and job.seconds is not None:
         terms, full = job.time.terms, sum(term.amount for term in job.time.terms)
         parts = _colors(terms)
-        values["time"] = {"bar": _bar(terms, BAR / (full or 1.0), parts), "terms": _terms(terms, in_seconds, parts)}
+        values["time"] = {"bar": _bar(terms, BAR / (full or 1.0), parts), "terms": _terms(terms, format_seconds, parts)}
     if (cost := found.cost(job.seconds)) is not None:
         values["facts"].append(("cost", between(cost, "{:,.2f}".format)))
     return values
@@ -97,8 +102,8 @@ def _facts(job: Foretold) -> list[tuple[str, str]]:
     what = "calls" if job.planned.job.kind == "predict" else "updates"
     rate = job.time.sequences_per_second
     facts += [
-        ("time", with_likely(job.seconds, in_seconds)),
-        (what, f"{job.time.updates:,} of {between(job.time.update_seconds, in_seconds)}"),
+        ("time", with_likely(job.seconds, format_seconds)),
+        (what, f"{job.time.updates:,} of {between(job.time.update_seconds, format_seconds)}"),
         ("sequences a second", with_likely(rate, "{:,.0f}".format)),
     ]
     return facts + ([("ledger", f"{job.records} jobs of this host widen the intervals")] if job.records else [])
@@ -125,7 +130,7 @@ def _memory(memory: MemoryEstimate, scale: float, colors: dict[str, int]) -> dic
         "bar": _bar(memory.terms, scale, colors),
         "ends": [memory.total.low * scale, memory.total.likely * scale, memory.total.high * scale],
         "limit": memory.limit * scale if memory.limit * scale <= BAR + 1 else None,
-        "terms": _terms(memory.terms, in_bytes, colors),
+        "terms": _terms(memory.terms, format_bytes, colors),
     }
 
 

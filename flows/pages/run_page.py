@@ -14,6 +14,7 @@ from flows.pages.curves import is_training, sections, training_of
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, recipe_words, record_of
+from ipu_model.units import format_duration
 from tasks.pages.render import html_page
 from tasks.project import artifacts
 from tasks.project.plan_file import Plan, read_plan
@@ -68,7 +69,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         report=report,
         reasons=[text for text in (report.error, report.paused) if text is not None],
         next=facts.NEXT.get(word, ""),
-        duration=timeline.duration,
+        duration=format_duration,
         settings=told,
         **_kin(report, place),
         **_work(report, plan, place, timeline.rows(report, heard, at_work)),
@@ -119,7 +120,7 @@ def _title(report: RunReport) -> str:
 
 
 def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
-    says = f"{row['status']}, {timeline.duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
+    says = f"{row['status']}, {format_duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
     return Box(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
 
 

@@ -100,15 +100,6 @@ def moment(said: str | None) -> str:
         return said
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds % 1 and seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
 def since(report: RunReport, now: float) -> float | None:
     """Seconds that the run took, or takes so far."""
     if report.began is None:

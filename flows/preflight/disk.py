@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flows.preflight.finding import Finding, ok, problem, warning
 from flows.run_request import RunRequest
+from ipu_model.units import format_bytes
 from tasks.project.given import GIVEN, value_at
 from tasks.project.params import ModelParams
 
@@ -41,7 +42,7 @@ def room(request: RunRequest) -> Iterator[Finding]:
         return
     needed = data_bytes(request) + model_bytes(request)
     free = shutil.disk_usage(request.project).free
-    said = f"{_size(free)} free in {request.project}, some {_size(needed)} will be written"
+    said = f"{format_bytes(free)} free in {request.project}, some {format_bytes(needed)} will be written"
     if free < CLEARLY * needed:
         knob = "make room, lower pretrain_rows.*.duplicates, or run a clone on another disk"
         yield problem("disk", f"{said}: {knob}; python -m tasks.preflight.estimate measures what is needed")
@@ -105,9 +106,3 @@ def bytes_of(path: Path) -> float:
         if time.monotonic() > until:
             break
     return total
-
-
-def _size(size: float) -> str:
-    if size >= 1e9:
-        return f"{size / 1e9:,.1f} GB"
-    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"

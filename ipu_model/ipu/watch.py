@@ -20,6 +20,7 @@ from typing import Iterator, Mapping, Optional, TextIO
 from ipu_model.distributed.process import ending_at_once
 from ipu_model.errors import ConfigError
 from ipu_model.progress import Emit
+from ipu_model.units import format_duration
 
 TIMEOUT_VARIABLE = "PODIUM_COMPILE_TIMEOUT"
 DEFAULT_TIMEOUT = 7200.0
@@ -113,25 +114,17 @@ def _watch(
         if end.wait(pause):
             return
         share = "" if bar.percent is None else f", {bar.percent} %"
-        emit("message", text=f"compiling {what}: {in_words(time.monotonic() - started)}{share}")
+        emit("message", text=f"compiling {what}: {format_duration(int(time.monotonic() - started))}{share}")
 
 
 def _too_long(what: str, timeout: float, percent: Optional[int], log: Optional[Path]) -> str:
     where = "" if percent is None else f"; it stood at {percent} %"
     seen = "" if log is None else f" What was logged: {log}."
     return (
-        f"compiling {what} did not end within {in_words(timeout)}{where}. If it was still moving, set "
+        f"compiling {what} did not end within {format_duration(int(timeout))}{where}. If it was still moving, set "
         f"{TIMEOUT_VARIABLE} (seconds; 0 for no limit) higher; if not, place fewer layers on each IPU "
         f"(layers_per_ipu), lower micro_batch_size, and run with POPTORCH_LOG_LEVEL=DEBUG to see where it stops.{seen}"
     )
-
-
-def in_words(seconds: float) -> str:
-    """2 h 05 min, 2 min 15 s or 15 s."""
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _has_descriptor(stream: TextIO) -> bool:

@@ -18,7 +18,7 @@ import torch
 
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
-from ipu_model.files import read_json, write_json
+from ipu_model.files import find_object, write_json
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Choice, Plan
 from ipu_model.models.config import ModelConfig
@@ -148,11 +148,8 @@ def _recorded(run_folder: Path, fingerprint: Fingerprint, emit: Emit) -> Optiona
 
 
 def _from_record(path: Path, digest: str) -> Optional[Choice]:
-    try:
-        kept = read_json(path)
-    except (OSError, ValueError):
-        return None
-    if not isinstance(kept, dict) or kept.get("job") != digest:
+    kept = find_object(path)
+    if kept is None or kept.get("job") != digest:
         return None
     return _choice(kept.get("precision"), kept.get("reason"))
 

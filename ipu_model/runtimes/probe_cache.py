@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-from ipu_model.files import read_json, write_json
+from ipu_model.files import find_object, write_json
 from ipu_model.runtimes.cpu import cpu_flags, cpu_name
 from ipu_model.runtimes.precision_probe import Rates, Work
 
@@ -54,11 +54,8 @@ def file_of(folder: Path, key: Mapping[str, Any]) -> Path:
 
 def find(path: Path, key: Mapping[str, Any]) -> Optional[Rates]:
     """The figures kept for a key; None where there are none that can be read."""
-    try:
-        kept = read_json(path)
-    except (OSError, ValueError):
-        return None
-    if not isinstance(kept, dict) or kept.get("key") != key:
+    kept = find_object(path)
+    if kept is None or kept.get("key") != key:
         return None
     fp32, bf16, unit = kept.get("fp32"), kept.get("bf16"), kept.get("unit")
     rates = [rate for rate in (fp32, bf16) if isinstance(rate, float) and math.isfinite(rate) and rate > 0]

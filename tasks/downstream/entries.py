@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipu_model.strict import nearest
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import PUBLISHED, EntryParams, RowsParams
 from tasks.project.params import PHASES, Params, packed
-from tasks.project.strict_yaml import nearest
 
 BASE = "base"
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ipu_model.files import read_json, write_json
+from ipu_model.files import find_object, write_json
 
 LEDGER = "PODIUM_LEDGER"
 FIGURES = ("memory", "update_seconds", "tokens_per_second")
@@ -54,11 +54,7 @@ def read(path: Path | None) -> list[Record]:
     """The records of a ledger, oldest first; what is damaged is passed over."""
     if path is None:
         return []
-    try:
-        values = read_json(path)
-    except (OSError, ValueError):
-        return []
-    found = values.get("records") if isinstance(values, dict) else None
+    found = (find_object(path) or {}).get("records")
     return [one for one in found if is_record(one)] if isinstance(found, list) else []
 
 

@@ -31,6 +31,7 @@ from ipu_model.files import write_text
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
+from ipu_model.units import format_duration
 from tasks.host import ledger
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
@@ -264,13 +265,13 @@ def in_words(event: Event) -> str | None:
         return (
             f"[{share:4.0%}] update {event['step']}/{event['steps']}  loss {event['loss']:.4f}  "
             f"learning rate {event['learning_rate']:.2e}  {event['real_tokens_per_second']:,.0f} tokens/s  "
-            f"{_duration(event['eta_seconds'])} left"
+            f"{format_duration(round(event['eta_seconds']))} left"
         )
     if kind == "evaluated":
         return f"held-out rows after update {event['after']}/{event['updates']}: {figures_in_words(event)}"
     if kind == "predicted":
         share = event["rows"] / max(1, event["of"])
-        return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {_duration(event['eta_seconds'])} left"
+        return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {format_duration(round(event['eta_seconds']))} left"
     if kind == "plan":
         plan = event.get("plan", {k: v for k, v in event.items() if k != "event"})
         return "plan: " + ", ".join(f"{name} {value}" for name, value in _spoken(plan))
@@ -293,8 +294,3 @@ def _spoken(plan: dict[str, Any]) -> Iterable[tuple[str, Any]]:
             yield name, value
         elif name == "device":
             yield from ((inner, item) for inner, item in value.items() if not isinstance(item, dict))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

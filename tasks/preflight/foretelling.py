@@ -29,6 +29,7 @@ from ipu_model.estimates.job import MK2, Where, advice, estimate_job
 from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, rows_at_once, useful_flops
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.jobs.probed import Probed
+from ipu_model.units import format_bytes
 from tasks.host import ledger
 from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
 from tasks.jobs.device_job import Job
@@ -156,9 +157,9 @@ class Foretold:
         largest = fullest.largest
         knob = f": {largest.knob}" if largest.knob else ""
         return (
-            f"{self.name} does not fit: {fullest.where} takes {in_bytes(fullest.total.low)} to "
-            f"{in_bytes(fullest.total.high)}, and there are {in_bytes(fullest.limit)}. The largest part is "
-            f"{largest.name}, {in_bytes(largest.amount)}{knob}"
+            f"{self.name} does not fit: {fullest.where} takes {format_bytes(fullest.total.low)} to "
+            f"{format_bytes(fullest.total.high)}, and there are {format_bytes(fullest.limit)}. The largest part is "
+            f"{largest.name}, {format_bytes(largest.amount)}{knob}"
         )
 
 
@@ -366,25 +367,6 @@ def total(intervals: Iterable[Interval]) -> Interval:
     """The sum, its ends those of all being low, and of all being high."""
     found = list(intervals)
     return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
-
-
-def in_bytes(size: float) -> str:
-    """Bytes for people: 840 MB."""
-    for unit, of in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size >= of:
-            return f"{size / of:,.0f} {unit}" if size >= 100 * of or unit == "MB" else f"{size / of:,.1f} {unit}"
-    return f"{size / 1e3:,.0f} kB"
-
-
-def in_seconds(seconds: float) -> str:
-    """A time for people: 5.3 h."""
-    for unit, of in (("days", 2 * 86400.0), ("h", 5400.0), ("min", 100.0)):
-        if seconds >= of:
-            value = seconds / {"days": 86400.0, "h": 3600.0, "min": 60.0}[unit]
-            return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
-    if seconds >= 1:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{1000 * seconds:,.0f} ms"
 
 
 def as_values(one: Foretold) -> dict[str, Any]:

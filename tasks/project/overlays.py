@@ -19,12 +19,13 @@ from pydantic import Field
 
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
+from ipu_model.strict import nearest
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.param_sections import Section, Text
 from tasks.project.params import build, default_values, types_at
-from tasks.project.strict_yaml import nearest, parse_yaml, read_yaml
+from tasks.project.strict_yaml import parse_yaml, read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
+from ipu_model.strict import nearest
 from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, RowLength, Section, Seed, Separator
 from tasks.project.param_training import FinetuneParams
-from tasks.project.strict_yaml import nearest
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")

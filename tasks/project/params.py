@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, ValidationError, model_validator
 
+from ipu_model.strict import nearest
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import Entries, kind_names, kind_params
@@ -28,7 +29,7 @@ from tasks.project.param_sections import (
     TrackingParams,
 )
 from tasks.project.param_training import Dropout, PretrainParams
-from tasks.project.strict_yaml import nearest, read_yaml
+from tasks.project.strict_yaml import read_yaml
 
 PHASES = ("phase1", "phase2")
 

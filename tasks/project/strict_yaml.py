@@ -5,8 +5,6 @@ An alias, a repeated key, a tag or a non-mapping is refused. What is written her
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +128,3 @@ def yaml_text(values: Any, flow: bool = False) -> str:
             values, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=float("inf"), default_flow_style=flow
         )
     )
-
-
-def nearest(name: str, valid: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the nearest valid one, or all of them."""
-    near = difflib.get_close_matches(name, valid, 1)
-    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(valid)) or '(none)'}"

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json, write_json
+from ipu_model.files import find_object, write_json
 from tasks.project.artifacts import RUNS
 
 FOLDER = RUNS / "usage"
@@ -38,11 +38,8 @@ def write_usage(stage: str, began: float) -> None:
 
 def took(path: Path, since: float) -> dict[str, float]:
     """cpu_seconds and peak_memory_mb of a stage; empty where it did not say so, or did before `since`."""
-    try:
-        said = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(said, dict) or said.get("began", 0.0) < since:
+    said = find_object(path)
+    if said is None or said.get("began", 0.0) < since:
         return {}
     figures = {name: said.get(name) for name in ("cpu_seconds", "peak_memory_mb")}
     return {name: value for name, value in figures.items() if isinstance(value, float)}

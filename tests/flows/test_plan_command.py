@@ -17,7 +17,8 @@ from flows.pages import plan_page
 from flows.plan_words import between, in_short, jobs_in_words, with_likely
 from flows.preflight import checks, device_jobs
 from flows.run_request import RunRequest, resolve_request
-from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval, in_bytes, in_seconds
+from ipu_model.units import format_bytes, format_seconds
+from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import preset_names
 from tests.places import ROOT, copy_project
@@ -122,7 +123,7 @@ def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(pres
     page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_in_words(found).split())
     for job in found.running:
         assert job.estimate is not None
-        memory = between(job.estimate.memory[0].total, in_bytes)
+        memory = between(job.estimate.memory[0].total, format_bytes)
         line = in_short(job)
         assert f"{job.estimate.device}, {memory}" in line
         assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
@@ -179,15 +180,15 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> No
 
 
 def test_figures_are_written_with_their_units() -> None:
-    assert [in_bytes(size) for size in (840e6, 1.234e9, 123e9, 2e12)] == ["840 MB", "1.2 GB", "123 GB", "2.0 TB"]
-    assert [in_seconds(x) for x in (0.2, 3.21, 42, 300, 7200, 4e5)] == [
+    assert [format_bytes(size) for size in (840e6, 1.234e9, 123e9, 2e12)] == ["840 MB", "1.2 GB", "123 GB", "2.0 TB"]
+    assert [format_seconds(x) for x in (0.2, 3.21, 42, 300, 7200, 4e5)] == [
         "200 ms", "3.2 s", "42 s", "5.0 min", "2.0 h", "4.6 days",
     ]  # fmt: skip
-    assert between(Interval(1e9, 2e9, 3e9), in_bytes) == "1.0 to 3.0 GB"
-    assert between(Interval(9e8, 2e9, 3e9), in_bytes) == "900 MB to 3.0 GB"
-    assert between(Interval(2e9, 2e9, 2e9), in_bytes) == "2.0 GB"
-    assert with_likely(Interval(1e9, 2e9, 3e9), in_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
-    assert with_likely(Interval(2e9, 2e9, 2e9), in_bytes) == "2.0 GB"
+    assert between(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB"
+    assert between(Interval(9e8, 2e9, 3e9), format_bytes) == "900 MB to 3.0 GB"
+    assert between(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
+    assert with_likely(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
+    assert with_likely(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ipu_model.files import read_json
+from ipu_model.strict import nearest
 from tasks.downstream.applying.model import CONFIG, PROVENANCE, FoundModel
 from tasks.downstream.applying.task import ApplyTask
 from tasks.downstream.entries import Entry
@@ -15,7 +16,6 @@ from tasks.project.errors import InputError, ParamsError
 from tasks.project.param_downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.project.param_sections import SHORTEST_ROW
 from tasks.project.params import build
-from tasks.project.strict_yaml import nearest
 
 NAME = "given"
 """Names the files of the entry, which nobody sees."""

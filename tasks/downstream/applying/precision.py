@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
+from ipu_model.files import find_object
 from tasks.downstream.applying.model import PROVENANCE
 from tasks.downstream.jobs.entry_jobs import PREDICT
 from tasks.project import artifacts, streams
@@ -41,19 +41,11 @@ def read_precision(model: Path) -> str | None:
     Returns:
         fp32, bf16 or fp16; None: nothing states it.
     """
-    released = _read(model / PROVENANCE)
+    released = find_object(model / PROVENANCE)
     if released is None:
         folder = model.resolve()
-        return _precision_in(_read(folder.parent.parent / artifacts.metrics_file(folder.name, PREDICT)))
+        return _precision_in(find_object(folder.parent.parent / artifacts.metrics_file(folder.name, PREDICT)))
     return _precision_in(released.get("prediction"))
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        values = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
 
 
 def _precision_in(figures: Any) -> str | None:

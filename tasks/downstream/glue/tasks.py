@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ipu_model.strict import nearest
 from tasks.project.errors import ParamsError
-from tasks.project.strict_yaml import nearest
 
 TRAIN = "train"
 

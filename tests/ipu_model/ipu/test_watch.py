@@ -15,7 +15,8 @@ import pytest
 from tiny_jobs import start
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.watch import compile_timeout, in_words, watching
+from ipu_model.ipu.watch import compile_timeout, watching
+from ipu_model.units import format_duration
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = """
@@ -140,4 +141,4 @@ def test_a_limit_that_is_no_number_of_seconds_is_refused(text: str) -> None:
 
 
 def test_times_are_for_people() -> None:
-    assert [in_words(seconds) for seconds in (15.9, 135, 7500)] == ["15 s", "2 min 15 s", "2 h 05 min"]
+    assert [format_duration(seconds) for seconds in (15, 135, 7500)] == ["15 s", "2 min 15 s", "2 h 05 min"]

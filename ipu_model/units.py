@@ -1,0 +1,33 @@
+"""Sizes and times for people. Standard library only."""
+
+from __future__ import annotations
+
+
+def format_bytes(size: float) -> str:
+    """Return a size: 840 MB."""
+    for unit, of in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= of:
+            return f"{size / of:,.0f} {unit}" if size >= 100 * of or unit == "MB" else f"{size / of:,.1f} {unit}"
+    return f"{size / 1e3:,.0f} kB" if size >= 1e3 else f"{size:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return an estimated time: 5.3 h."""
+    for unit, of in (("days", 2 * 86400.0), ("h", 5400.0), ("min", 100.0)):
+        if seconds >= of:
+            value = seconds / {"days": 86400.0, "h": 3600.0, "min": 60.0}[unit]
+            return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    if seconds >= 1:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{1000 * seconds:,.0f} ms"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a measured time: 1.5 s, 15 s, 2 min 15 s or 2 h 05 min."""
+    if seconds % 1 and seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
