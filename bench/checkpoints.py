@@ -9,6 +9,7 @@ share that is of a training that makes one every ten minutes. On a host that doe
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import statistics
 import sys
@@ -22,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from bench.setup import OPTIMIZER
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch
@@ -63,7 +65,7 @@ def measured(way: str, words: argparse.Namespace, folder: Path) -> tuple[float, 
     model = ModelConfig(VOCABULARY, words.hidden, words.layers, words.hidden // 64, 4 * words.hidden)
     network = build_model(HEAD, model)
     initialise(network, model, 1)
-    optimizer = OptimizerConfig(learning_rate=RATE, max_grad_norm=1.0)
+    optimizer = dataclasses.replace(OPTIMIZER, learning_rate=RATE)
     runtime = TorchRuntime(network, HEAD, words.rows, "fp32", optimizer, 1)
     paths: dict[str, Any] = {"rows": "", "output": "", "run_folder": str(folder)}
     every = words.every if way == BESIDE else 0

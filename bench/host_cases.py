@@ -6,13 +6,14 @@ others judge them.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.data import Data, make_data, params_for
-from bench.setup import DROPOUT, SEED, SIZES, VOCABULARY
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, OptimizerConfig, ScheduleConfig
+from bench.setup import DROPOUT, OPTIMIZER, SEED, SIZES, VOCABULARY
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from tasks.downstream.entries import entry_of
 from tasks.downstream.rows import write_rows
@@ -83,7 +84,7 @@ class Configuration:
             precision=self.precision,
             seed=SEED,
             model=self.model,
-            optimizer=OptimizerConfig(name=self.optimizer, learning_rate=1e-4, max_grad_norm=1.0),
+            optimizer=dataclasses.replace(OPTIMIZER, name=self.optimizer),
             schedule=ScheduleConfig(steps=self.updates),
             recompute=self.recompute,
             log_every_updates=1,

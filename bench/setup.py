@@ -12,7 +12,18 @@ VOCABULARY = 30522
 """Entries of bert-base-uncased. Rows made with a smaller vocabulary still train a model of this one."""
 DROPOUT = 0.1
 SEED = 1
-OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1.0)
+OPTIMIZER = OptimizerConfig(
+    name="adamw",
+    learning_rate=1e-4,
+    weight_decay=0.01,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-6,
+    bias_correction=True,
+    max_grad_norm=1.0,
+    loss_scaling=1.0,
+    first_moment_precision="auto",
+)
 WARMUP_FRACTION = 0.1
 
 SIZES = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.bars import OURS, OURS_BF16, OURS_COMPILED, OURS_FP32
 from bench.children import TUNED_MALLOC
+from bench.setup import OPTIMIZER
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ PACKING = tuple(
     Variant(f"{sequences:,} sequences", "packing", {"sequences": sequences})
     for sequences in (10_000, 100_000, 1_000_000)
 )
-LAMB_COMPILED: dict[str, Any] = {"compile": "optimizer", "optimizer": {"name": "lamb", "learning_rate": 1e-4}}
+LAMB_COMPILED: dict[str, Any] = {
+    "compile": "optimizer",
+    "optimizer": dataclasses.asdict(dataclasses.replace(OPTIMIZER, name="lamb", max_grad_norm=None)),
+}
 """Fields of a Job: what is worth compiling on a CPU."""
 EMPTY, FILLED = "empty cache", "filled cache"
 STARTS = (

@@ -16,7 +16,7 @@ from ipu_model.estimates import host_constants as constants
 from ipu_model.estimates.estimate import FITS, Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
 from ipu_model.estimates.host_memory import Work, fullest
 from ipu_model.estimates.host_shapes import Shapes, assumed_shapes
-from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig
+from ipu_model.jobs.job import BatchGeometry, Job
 from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, Division, count_updates, divide, spread
 from ipu_model.jobs.probed import Probed
 from ipu_model.memory import memory_limit
@@ -134,8 +134,7 @@ def _of_precision(asked: HostJob) -> MemoryEstimate:
 def _libraries(job: Job) -> List[Term]:
     """What a process on a CPU holds before it has a model; torch's own optimizers and its recomputation load more."""
     terms = [Term("Python, torch and its libraries", constants.PROCESS_BYTES)]
-    trains, optimizer = job.kind != "predict", (job.optimizer or OptimizerConfig()).name
-    if trains and (job.recompute or job.compile != "none" or optimizer in ("adam", "sgd")):
+    if job.optimizer is not None and (job.recompute or job.compile != "none" or job.optimizer.name in ("adam", "sgd")):
         terms.append(Term("torch's compiler", constants.COMPILER_BYTES))
     return terms
 
@@ -157,7 +156,7 @@ def work_of(asked: HostJob) -> Work:
     shapes = (asked.shapes or assumed_shapes(manifest, division.micro_batch_size)).of(rows)
     own_rows = division.rows_per_update / asked.processes if training else rows
     passes = max(1, asked.updates) * (division.gradient_accumulation_steps if training else 1)
-    optimizer, evaluation = job.optimizer or OptimizerConfig(), job.evaluation if training else None
+    optimizer, evaluation = job.optimizer, job.evaluation if training else None
     return Work(
         config=asked.config,
         device=asked.runtime,
@@ -166,8 +165,8 @@ def work_of(asked: HostJob) -> Work:
         training=training,
         head=job.head,
         labels=len(job.labels or ()) or 2,
-        optimizer=optimizer.name,
-        bias_correction=optimizer.bias_correction,
+        optimizer="" if optimizer is None else optimizer.name,
+        bias_correction=optimizer is not None and optimizer.bias_correction,
         accumulation=division.gradient_accumulation_steps,
         update_tokens=shapes.mean.tokens * own_rows / rows,
         recompute=job.recompute,

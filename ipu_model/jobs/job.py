@@ -44,25 +44,29 @@ class BatchGeometry:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """One optimizer; biases and LayerNorm parameters get no weight decay and, in LAMB, no trust ratio."""
+    """One optimizer; biases and LayerNorm parameters get no weight decay and, in LAMB, no trust ratio.
 
-    name: str = "adamw"
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    bias_correction: bool = True
-    max_grad_norm: Optional[float] = None
+    What params.yaml states has its default there; only what it does not state has one here.
+    """
+
+    name: str
+    learning_rate: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    eps: float
+    bias_correction: bool
+    max_grad_norm: Optional[float]
     """Global gradient norm above which gradients are scaled down; null switches clipping off."""
+    loss_scaling: float
+    """Factor on the loss so that fp16 gradients do not vanish; divided out before the update. Only ipu has fp16."""
+    first_moment_precision: str
+    """Precision of the first moment on ipu: fp32, fp16, or auto, that of the job; the second is always fp32, as
+    squares of gradients leave fp16's range."""
+    accumulator_precision: str = "auto"
+    """The same for the accumulated gradients."""
     momentum: float = 0.9
     """Momentum of sgd; the others have their betas."""
-    loss_scaling: float = 1.0
-    """Factor on the loss so that fp16 gradients do not vanish; divided out before the update. Only ipu has fp16."""
-    accumulator_precision: str = "auto"
-    """Precision of the accumulated gradients on ipu: fp32, fp16, or auto, the precision of the job."""
-    first_moment_precision: str = "auto"
-    """The same for the first moment; the second is always fp32, as squares of gradients leave fp16's range."""
 
     def __post_init__(self) -> None:
         if not self.loss_scaling > 0:

@@ -13,9 +13,10 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import MANIFEST, Manifest, row_schema
+from tests.optimizers import optimizer_config
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
@@ -140,7 +141,7 @@ def make_job(folder: Path, kind: str, row_folder: Path, **changes: Any) -> Job:
         "precision": "fp32",
         "seed": 7,
         "model": None if kind == "predict" else TINY,
-        "optimizer": OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0),
+        "optimizer": optimizer_config(learning_rate=1e-2, max_grad_norm=1.0),
         "schedule": ScheduleConfig(steps=6, warmup_fraction=0.5),
         "checkpoint_every_updates": 2,
         "log_every_updates": 3,

@@ -10,7 +10,6 @@ from samples import ORIGIN
 from tiny_jobs import make_columns, write_rows
 from transformers import BertForPreTraining
 
-from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.attention import RowAttention
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import write_model
@@ -18,6 +17,7 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 CONFIG = ModelConfig(
     vocab_size=60,
@@ -37,7 +37,7 @@ def ours(rows: RowFolder, precision: str) -> float:
     """Mean loss of the last 20 updates."""
     model = build_model("pretraining", CONFIG)
     initialise(model, CONFIG, seed=1)
-    optimizer = OptimizerConfig(learning_rate=PEAK, weight_decay=0.01, eps=1e-6, max_grad_norm=1.0)
+    optimizer = optimizer_config(learning_rate=PEAK, weight_decay=0.01, eps=1e-6, max_grad_norm=1.0)
     runtime = TorchRuntime(model, "pretraining", 16, precision, optimizer, seed=0)
     order, losses = UpdateRows(len(rows), 16, seed=3), []
     for step in range(UPDATES):

@@ -18,11 +18,11 @@ from transformers import (
     BertForQuestionAnswering,
 )
 
-from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
-STILL = OptimizerConfig(learning_rate=0.0, weight_decay=0.0, max_grad_norm=None)
+STILL = optimizer_config(learning_rate=0.0, weight_decay=0.0, max_grad_norm=None)
 
 
 def gradients(model: nn.Module, head: str, batch: Batch, micro_batch: int) -> tuple[float, dict, dict]:

@@ -16,13 +16,14 @@ from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
 from ipu_model.estimates.host import HostJob, estimate_host, largest_micro_batch, work_of
 from ipu_model.estimates.host_memory import Work, count_weights, fullest, instants, staying
 from ipu_model.estimates.host_shapes import Shape, assumed_shapes, read_shapes, shape_of
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.rows.format import Manifest, read_manifest
 from ipu_model.rows.reading import RowFolder, UpdateRows
+from tests.optimizers import optimizer_config
 
 SMALL = ModelConfig(60, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=96, max_positions=32)
 MB = 1 << 20
@@ -162,7 +163,7 @@ def test_every_knob_moves_memory_the_way_that_it_says() -> None:
     before = likely(asked)
     assert likely(asked, recompute=True) < before
     assert estimate_host(asked.with_micro_batch(4)).memory[0].total.likely < before
-    assert likely(asked, optimizer=OptimizerConfig(name="sgd")) < before
+    assert likely(asked, optimizer=optimizer_config(name="sgd")) < before
     assert likely(asked, checkpoint_every_updates=2) > before
     assert likely(asked, evaluation=EvaluationConfig("held", 2, keep="best")) > before
     assert likely(asked, init_checkpoint="model") > before

@@ -13,9 +13,10 @@ import pytest
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.ipu import estimate_ipus, ipu_plan_of, moment_bytes
 from ipu_model.estimates.ipu_constants import BOW
-from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
+from tests.optimizers import optimizer_config
 
 BASE = ModelConfig(vocab_size=30522)
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +40,7 @@ def job_of(**changes: Any) -> Job:
         "geometry": BatchGeometry(65536, 32),
         "runtime": "ipu",
         "model": BASE,
-        "optimizer": OptimizerConfig("lamb"),
+        "optimizer": optimizer_config("lamb"),
         "schedule": ScheduleConfig(steps=10),
         "ipu_config": CONFIG,
     }
@@ -100,7 +101,7 @@ def test_precisions_decide_the_bytes() -> None:
     half, whole = (estimate_ipus(job_of(precision=precision), BASE, ROWS).memory for precision in ("fp16", "fp32"))
     weights = [next(term.amount for term in memory[0].terms if term.name == "weights") for memory in (half, whole)]
     assert weights[1] == 2 * weights[0]
-    lamb, sgd = OptimizerConfig("lamb"), OptimizerConfig("sgd")
+    lamb, sgd = optimizer_config("lamb"), optimizer_config("sgd")
     assert [moment_bytes(x, True) for x in (lamb, sgd, None)] == [6.0, 2.0, 0.0]
     assert moment_bytes(dataclasses.replace(lamb, first_moment_precision="fp32"), True) == 8.0
 

@@ -13,7 +13,7 @@ from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
 from ipu_model.errors import ConfigError
-from ipu_model.jobs.job import EvaluationConfig, OptimizerConfig
+from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.models.head import Head
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
@@ -21,6 +21,7 @@ from ipu_model.models.outline import read_outline
 from ipu_model.rows.format import columns_of
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 
@@ -64,7 +65,7 @@ def test_no_two_heads_share_a_name_in_files(field: str) -> None:
 def _evaluated(kind: str, labels: int, columns: Dict[str, np.ndarray]) -> Tuple[Head, TorchRuntime, Batch]:
     model = build_model("sequence_classification", STILL, labels)
     initialise(model, STILL, seed=3)
-    runtime = TorchRuntime(model, "sequence_classification", 10, "fp32", OptimizerConfig(learning_rate=1e-3), 7)
+    runtime = TorchRuntime(model, "sequence_classification", 10, "fp32", optimizer_config(learning_rate=1e-3), 7)
     return heads.of("sequence_classification"), runtime, Batch(np.arange(10), columns)
 
 

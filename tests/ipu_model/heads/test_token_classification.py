@@ -14,12 +14,13 @@ from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
 from ipu_model.errors import RowsError
-from ipu_model.jobs.job import EvaluationConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import Origin, read_model, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 HEAD = "token_classification"
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
@@ -29,7 +30,7 @@ Columns = Dict[str, np.ndarray]
 def runtime_of(precision: str = "fp32") -> TorchRuntime:
     model = build_model(HEAD, STILL, len(LABELS))
     initialise(model, STILL, seed=3)
-    return TorchRuntime(model, HEAD, 4, precision, OptimizerConfig(learning_rate=1e-3), 7)
+    return TorchRuntime(model, HEAD, 4, precision, optimizer_config(learning_rate=1e-3), 7)
 
 
 def by_feature(runtime: TorchRuntime, columns: Columns) -> Dict[int, np.ndarray]:
@@ -100,7 +101,7 @@ def test_a_trained_model_predicts_the_classes_it_was_taught(tmp_path: Path) -> N
     write_rows(tmp_path / "rows", HEAD, columns)
     job: Dict[str, Any] = {"head": HEAD, "checkpoint_every_updates": 0}
     changes: Dict[str, Any] = {"labels": list(LABELS), "model": STILL, "schedule": ScheduleConfig(steps=60)}
-    changes["optimizer"] = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
+    changes["optimizer"] = optimizer_config(learning_rate=1e-2, weight_decay=0.0)
     changes["evaluation"] = EvaluationConfig(str(tmp_path / "rows"), 30, keep="best")
     run_here(make_job(tmp_path, "finetune", tmp_path / "rows", **job, **changes))
     lines = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()

@@ -12,8 +12,9 @@ from typing import Any, Dict, List
 from tiny_ipu import FOUR_LAYERS, unpacked
 from tiny_jobs import ROOT, Finished, make_columns, make_job, run_here, write_rows
 
-from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.rows.format import Manifest, read_manifest
+from tests.optimizers import optimizer_config
 
 NUM_IPUS = ("PODIUM_DOUBLE_IPUS", "POPTORCH_STANDIN_NUM_IPUS")
 """Environment variables that say how many IPUs the double, and an emulated core, have."""
@@ -70,7 +71,7 @@ def ipu_job(
         "runtime": "ipu",
         "model": None if "init_checkpoint" in changes else FOUR_LAYERS,
         "geometry": BatchGeometry(round(accumulation * replicas * manifest_of(str(rows)).packing_factor), 1),
-        "optimizer": OptimizerConfig(name="lamb", learning_rate=1e-4),
+        "optimizer": optimizer_config(name="lamb", learning_rate=1e-4),
         "schedule": ScheduleConfig(steps=4, warmup_fraction=0.5),
         "checkpoint_every_updates": 0,
         "log_every_updates": 1,

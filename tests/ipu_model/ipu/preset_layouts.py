@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ipu_model.jobs.job import OptimizerConfig
+from tests.optimizers import optimizer_config
 
 BASE, LARGE = (0, 4, 4, 4), (3, 7, 7, 7)
 """Encoder layers on each IPU."""
@@ -17,12 +18,12 @@ BASE, LARGE = (0, 4, 4, 4), (3, 7, 7, 7)
 
 def lamb(loss_scaling: float, **changes: Any) -> OptimizerConfig:
     """Of Graphcore's examples; the rate is compiled as a variable and is no matter of the layout."""
-    return OptimizerConfig("lamb", loss_scaling=loss_scaling, **{"first_moment_precision": "fp32", **changes})
+    return optimizer_config("lamb", loss_scaling=loss_scaling, **{"first_moment_precision": "fp32", **changes})
 
 
 def adamw(loss_scaling: float, **changes: Any) -> OptimizerConfig:
     """The same for SQuAD."""
-    return OptimizerConfig("adamw", loss_scaling=loss_scaling, **changes)
+    return optimizer_config("adamw", loss_scaling=loss_scaling, **changes)
 
 
 OPTIMUM: Dict[str, Any] = {"bias_correction": False, "eps": 1e-8, "first_moment_precision": "auto"}

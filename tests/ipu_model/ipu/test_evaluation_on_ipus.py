@@ -20,12 +20,13 @@ from tiny_jobs import head_of, run_here
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.planning import plan_ipu
-from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 __all__ = ["poprun"]
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, loss_scaling=128.0)
+ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=128.0)
 HEADS = [
     "pretraining",
     "question_answering",

@@ -18,7 +18,7 @@ from ipu_model.ipu.optimizers import (
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.jobs.job import OptimizerConfig
+from tests.optimizers import optimizer_config
 
 
 def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:
@@ -79,7 +79,7 @@ def test_state_is_given_back_bit_for_bit_before_the_first_compile() -> None:
 
 
 def test_loading_a_state_does_not_take_back_the_rate() -> None:
-    config = OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.0, momentum=0.0)
+    config = optimizer_config("sgd", learning_rate=0.5, weight_decay=0.0, momentum=0.0)
     _, optimizer, executor = make_line(config)
     executor(torch.tensor([2.0]))
     state = optimizer_tensors(optimizer)

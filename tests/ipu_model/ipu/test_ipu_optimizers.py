@@ -14,6 +14,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.optim.optimizers import clip_gradients, make_optimizer
+from tests.optimizers import optimizer_config
 
 
 def train(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
@@ -59,7 +60,7 @@ def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
 
 
 def test_every_update_is_made_with_the_rate_of_its_step() -> None:
-    model, optimizer, executor = make_line(OptimizerConfig("sgd", learning_rate=9.0, weight_decay=0.0, momentum=0.0))
+    model, optimizer, executor = make_line(optimizer_config("sgd", learning_rate=9.0, weight_decay=0.0, momentum=0.0))
     found = []
     for rate in (0.5, 0.25, 0.125, 0.0):
         set_learning_rate(optimizer, rate)
@@ -70,7 +71,7 @@ def test_every_update_is_made_with_the_rate_of_its_step() -> None:
 
 
 def test_momentum_and_decay_of_sgd_are_those_worked_out_by_hand() -> None:
-    model, optimizer, executor = make_line(OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5))
+    model, optimizer, executor = make_line(optimizer_config("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5))
     found = []
     for _ in range(2):
         executor.setOptimizer(optimizer)

@@ -13,8 +13,9 @@ from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import run_here
 
 from ipu_model.errors import NonFiniteLoss, NonFiniteWeights
-from ipu_model.jobs.job import Job, OptimizerConfig
+from ipu_model.jobs.job import Job
 from ipu_model.rows.reading import UpdateRows
+from tests.optimizers import optimizer_config
 
 FAILING = """
 import json, os, sys, time
@@ -50,7 +51,7 @@ def job(tmp_path: Path) -> Job:
 @pytest.mark.ipu
 def test_a_loss_that_is_not_finite_stops_before_anything_of_it_is_saved(job: Job) -> None:
     """Update 1 makes weights of 1e25, which are finite; update 2 cannot compute with them."""
-    job = dataclasses.replace(job, optimizer=OptimizerConfig(learning_rate=2e25, loss_scaling=8.0))
+    job = dataclasses.replace(job, optimizer=optimizer_config(learning_rate=2e25, loss_scaling=8.0))
     with pytest.raises(NonFiniteLoss) as caught:
         run_here(job)
     rows = UpdateRows(12, 3, job.seed)(1).tolist()
@@ -68,7 +69,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_of_it_is_saved(job: Job
 @pytest.mark.ipu
 def test_gradients_that_overflow_fp16_leave_nothing_behind(job: Job) -> None:
     """The loss of update 1 is fine and its weights are not: they are not saved. Without checkpoints update 2 tells."""
-    overflow = OptimizerConfig(learning_rate=1e-4, loss_scaling=2.0**30)
+    overflow = optimizer_config(learning_rate=1e-4, loss_scaling=2.0**30)
     job = dataclasses.replace(job, precision="fp16", optimizer=overflow)
     with pytest.raises(NonFiniteWeights, match=r"after update 1 .*Lower the learning rate or loss_scaling"):
         run_here(job)

@@ -19,12 +19,13 @@ from tiny_jobs import Finished, run_here, start_job, stop_in_training
 import ipu_model.train.training
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
 from ipu_model.errors import CheckpointError
-from ipu_model.jobs.job import Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.train.running import run_job
+from tests.optimizers import optimizer_config
 
-LAMB = OptimizerConfig(name="lamb", learning_rate=1e-4, loss_scaling=64.0)
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-4, weight_decay=0.0, loss_scaling=128.0)
+LAMB = optimizer_config(name="lamb", learning_rate=1e-4, loss_scaling=64.0)
+ADAMW = optimizer_config(name="adamw", learning_rate=1e-4, weight_decay=0.0, loss_scaling=128.0)
 DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
 SETTINGS = [(replicas, iterations) for replicas in (2, 4) for iterations in (1, 2)]
 

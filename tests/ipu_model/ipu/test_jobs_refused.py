@@ -11,7 +11,8 @@ from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_j
 from tiny_jobs import ROOT, finish, run_here, start_job
 
 from ipu_model.errors import ConfigError, DeviceJobError
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
+from tests.optimizers import optimizer_config
 
 EXIT_CODES = """
 import json, os, sys
@@ -26,7 +27,7 @@ done = {"event": "codes", "codes": codes, "executables": len(poptorch.poptorch_c
 os.write(protocol, (json.dumps(done) + "\\n").encode())
 """
 """The program once for every job file, in one process; at the end its exit codes and the executables compiled."""
-LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3)
+LAMB = optimizer_config(name="lamb", learning_rate=1e-3)
 PREDICTING = {"kind": "predict", "inference_execution": "pipelined"}
 
 
@@ -132,7 +133,7 @@ CASES = [
     Case(
         "adamw without bias correction",
         r"bias_correction=false with adamw: on IPU it corrects all the same\. Set bias_correction to true",
-        ({"optimizer": OptimizerConfig(bias_correction=False)}, {"optimizer": OptimizerConfig()}),
+        ({"optimizer": optimizer_config(bias_correction=False)}, {"optimizer": optimizer_config()}),
     ),
     Case("bf16", r"IPUs compute in fp16 or fp32", ({"precision": "bf16"}, {"precision": "fp32"})),
 ]

@@ -14,6 +14,7 @@ from tiny_jobs import make_columns, write_rows
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.rows.reading import NO_ROW, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 CASES = [
     (name, head, replicas, iterations, packed)
@@ -28,7 +29,7 @@ CASES = [
 def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:
     """Scaled, as every recipe in fp16 is; the CPU takes no notice of it."""
     values = {"learning_rate": 1e-2, "weight_decay": 0.01, "loss_scaling": 128.0}
-    return OptimizerConfig(**{"name": name, **values, **changes})
+    return optimizer_config(**{"name": name, **values, **changes})
 
 
 def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> Tuple[float, float]:

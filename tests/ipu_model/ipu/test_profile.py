@@ -13,7 +13,7 @@ import pytest
 from tiny_ipu import ipu_job, ipu_runtime, make_batches
 
 from ipu_model.ipu.profile import MB, CompileProfile
-from ipu_model.jobs.job import OptimizerConfig
+from tests.optimizers import optimizer_config
 
 
 def asking(folder: Path, **more: str) -> Dict[str, str]:
@@ -97,7 +97,7 @@ def test_a_job_states_the_memory_of_its_own_program(
     for name, value in asking(tmp_path / "profiles", **{"autoReport.all": "true"}).items():
         monkeypatch.setenv(name, value)
     write(tmp_path / "profiles" / "training" / "old", 5)
-    runtime = ipu_runtime(ipu_job("pretraining", OptimizerConfig(name="lamb", learning_rate=1e-3), tmp_path, 1, 1))
+    runtime = ipu_runtime(ipu_job("pretraining", optimizer_config(name="lamb", learning_rate=1e-3), tmp_path, 1, 1))
     poptorch: Any = runtime._poptorch
     compiled = poptorch.PoplarExecutor.compile
 

@@ -11,9 +11,10 @@ import pytest
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches
 
 from ipu_model.ipu.config import IpuConfig
-from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from tests.optimizers import optimizer_config
 
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3)
+ADAMW = optimizer_config(name="adamw", learning_rate=1e-3)
 TWO_LAYERS = dataclasses.replace(FOUR_LAYERS, num_layers=2)
 ROWS = 16
 NEITHER = {

@@ -15,9 +15,10 @@ from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import BatchGeometry, OptimizerConfig
 from ipu_model.runtimes.ipu import IpuRuntime
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3)
-LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3)
+ADAMW = optimizer_config(name="adamw", learning_rate=1e-3)
+LAMB = optimizer_config(name="lamb", learning_rate=1e-3)
 
 
 def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> List[float]:

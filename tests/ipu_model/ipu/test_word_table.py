@@ -23,9 +23,10 @@ from ipu_model.ipu.word_table import TABLE, WordTable, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime
 from ipu_model.train.running import run_job
+from tests.optimizers import optimizer_config
 
-ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, loss_scaling=64.0)
-LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3, loss_scaling=64.0)
+ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=64.0)
+LAMB = optimizer_config(name="lamb", learning_rate=1e-3, loss_scaling=64.0)
 QUESTIONS = "question_answering"
 DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
 State = Dict[str, Tensor]

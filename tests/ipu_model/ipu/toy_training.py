@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
 from ipu_model.jobs.job import OptimizerConfig
+from tests.optimizers import optimizer_config
 
 MICRO_BATCHES, ROWS = 2, 4
 RATES = [0.02, 0.04, 0.03, 0.02, 0.05, 0.01, 0.02, 0.03, 0.01, 0.005]
@@ -47,7 +48,7 @@ class Toy(nn.Module):
 def config_of(update: str, **changes: Any) -> OptimizerConfig:
     name, _, uncorrected = update.partition("-")
     values: Dict[str, Any] = {"weight_decay": 0.05, "beta2": 0.99, "bias_correction": not uncorrected}
-    return OptimizerConfig(name=name, learning_rate=RATES[0], **{**values, **changes})
+    return optimizer_config(name=name, learning_rate=RATES[0], **{**values, **changes})
 
 
 def toy(dropout: float = 0.0, half: bool = False) -> Toy:

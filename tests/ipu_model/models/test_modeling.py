@@ -22,9 +22,10 @@ from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime
 from ipu_model.runtimes.cpu import cpu_flags, cpu_name
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
 
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
-LEARN = OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0)
+LEARN = optimizer_config(learning_rate=1e-2, max_grad_norm=1.0)
 
 
 def read(folder: Path, kind: str, rows: int = 12) -> Batch:

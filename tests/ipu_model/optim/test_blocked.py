@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.precision import LowPrecisionCopies
@@ -16,6 +15,7 @@ from ipu_model.optim import blocked
 from ipu_model.optim.blocked import BlockedAdamW, BlockedLamb, blocks
 from ipu_model.optim.lamb import Lamb
 from ipu_model.optim.optimizers import UncorrectedAdamW, _has_fused_adamw, make_optimizer
+from tests.optimizers import optimizer_config
 
 pytestmark = pytest.mark.skipif(
     not _has_fused_adamw("cpu"), reason="this torch has no fused Adam for the CPU (2.4 has)"
@@ -104,7 +104,7 @@ def test_a_norm_under_the_bound_scales_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_gradients_of_copies_are_used_and_copies_are_refreshed(name: str) -> None:
-    config = OptimizerConfig(name=name, learning_rate=0.01)
+    config = optimizer_config(name=name, learning_rate=0.01)
     models = [build_model("pretraining", TINY) for _ in range(2)]
     for model in models:
         initialise(model, TINY, seed=1)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.optim.lamb import Lamb
 from ipu_model.optim.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from tests.optimizers import optimizer_config
 
 SETTINGS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6}
 
@@ -62,7 +62,7 @@ def gradients_of(model: nn.Module, steps: int) -> List[List[Tensor]]:
 def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> None:
     torch.manual_seed(0)
     model = Small()
-    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.05, bias_correction=corrected, **SETTINGS)
+    config = optimizer_config(name=name, learning_rate=0.1, weight_decay=0.05, bias_correction=corrected, **SETTINGS)
     optimizer = make_optimizer(config, model)
     expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
     memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
@@ -83,7 +83,7 @@ def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> N
 def test_ten_updates_with_an_l2_penalty_follow_the_plain_reference(name: str) -> None:
     torch.manual_seed(0)
     model = Small()
-    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.05, momentum=0.8, **SETTINGS)
+    config = optimizer_config(name=name, learning_rate=0.1, weight_decay=0.05, momentum=0.8, **SETTINGS)
     optimizer = make_optimizer(config, model)
     expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
     memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
@@ -105,7 +105,7 @@ def test_ten_updates_with_an_l2_penalty_follow_the_plain_reference(name: str) ->
 def test_two_updates_of_a_hand_worked_velocity() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 8.0)
-    optimizer = make_optimizer(OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5), model)
+    optimizer = make_optimizer(optimizer_config("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5), model)
     found = []
     for _ in range(2):
         model.weight.grad = torch.tensor([[2.0]])
@@ -117,7 +117,7 @@ def test_two_updates_of_a_hand_worked_velocity() -> None:
 
 def test_adam_without_bias_correction_is_refused() -> None:
     with pytest.raises(ConfigError, match="Adam always corrects.*adamw or lamb"):
-        make_optimizer(OptimizerConfig("adam", bias_correction=False), Small())
+        make_optimizer(optimizer_config("adam", bias_correction=False), Small())
 
 
 def test_the_trust_ratio_of_a_hand_worked_tensor() -> None:
@@ -166,7 +166,7 @@ def test_gradients_under_the_bound_and_without_a_bound_stay() -> None:
 def test_an_optimizer_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, momentum: float) -> None:
     torch.manual_seed(0)
     model, copy = Small(), Small()
-    config = OptimizerConfig(name=name, learning_rate=0.1, momentum=momentum)
+    config = optimizer_config(name=name, learning_rate=0.1, momentum=momentum)
     optimizer, other = make_optimizer(config, model), make_optimizer(config, copy)
     gradients = gradients_of(model, 3)
 

@@ -11,9 +11,9 @@ import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
 
 from ipu_model.errors import ConfigError
-from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.runtimes.choosing import plan_device
 from ipu_model.runtimes.compiling import OLDEST, check_compiler
+from tests.optimizers import optimizer_config
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 needs_compiler = pytest.mark.skipif(
@@ -25,7 +25,7 @@ def train(folder: Path, cache: Path, **changes: Any) -> Tuple[Dict[str, torch.Te
     """Weights, messages and losses of a job of a few updates."""
     from ipu_model.models.model_folder import read_model
 
-    optimizer = OptimizerConfig(name="lamb", learning_rate=1e-2, max_grad_norm=1.0)
+    optimizer = optimizer_config(name="lamb", learning_rate=1e-2, max_grad_norm=1.0)
     rows = folder.parent / "rows"
     job = make_job(folder, "pretrain", rows, log_every_updates=1, optimizer=optimizer, precision="bf16", **changes)
     finished = finish(start_job(job, {"PODIUM_EXECUTABLE_CACHE": str(cache)}))

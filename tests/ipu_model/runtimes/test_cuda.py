@@ -15,7 +15,7 @@ from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import ConfigError
-from ipu_model.jobs.job import JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.varlen import PaddedAttention, VarlenAttention
@@ -25,6 +25,7 @@ from ipu_model.runtimes.choosing import choose_precision, choose_runtime
 from ipu_model.runtimes.cuda import CudaDevice, fastest_precision, place
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.running import run_job
+from tests.optimizers import optimizer_config
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.cuda.is_available() is False: no GPU here")
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
@@ -124,7 +125,7 @@ def test_placed_batches_and_clipping_without_the_host_change_no_number(
     for device in (None, Elsewhere()):
         model = build_model(head, STILL)
         initialise(model, STILL, seed=3)
-        config = OptimizerConfig(name="lamb", learning_rate=1e-3, max_grad_norm=max_norm)
+        config = optimizer_config(name="lamb", learning_rate=1e-3, max_grad_norm=max_norm)
         runtimes.append(TorchRuntime(model, head, 5, "fp32", config, seed=5, device=device))
     for _ in range(3):
         plain, placed = (runtime.train_step(runtime.prepare(batch), 1e-3) for runtime in runtimes)
@@ -137,7 +138,7 @@ def test_placed_batches_and_clipping_without_the_host_change_no_number(
 def test_too_little_memory_names_the_knob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch(tmp_path / "rows", "question_answering")
     model = build_model("question_answering", STILL)
-    runtime = TorchRuntime(model, "question_answering", 4, "fp32", OptimizerConfig(), seed=5, device=Elsewhere())
+    runtime = TorchRuntime(model, "question_answering", 4, "fp32", optimizer_config(), seed=5, device=Elsewhere())
 
     def full(tokens: Any) -> Any:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free.")
@@ -155,7 +156,7 @@ def pair(head: str, precision: str, config: Any, optimizer: str = "adamw") -> Li
         model = build_model(head, config)
         initialise(model, config, seed=3)
         device = CudaDevice(0, precision, config.num_heads, config.hidden_size) if where == "cuda" else None
-        learn = OptimizerConfig(name=optimizer, learning_rate=1e-3, max_grad_norm=1.0)
+        learn = optimizer_config(name=optimizer, learning_rate=1e-3, max_grad_norm=1.0)
         found.append(TorchRuntime(model, head, 5, precision if device else "fp32", learn, seed=5, device=device))
     return found
 

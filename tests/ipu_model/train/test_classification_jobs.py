@@ -13,8 +13,9 @@ import pytest
 from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.jobs.job import Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.models.model_folder import read_model
+from tests.optimizers import optimizer_config
 
 HEAD = "sequence_classification"
 STEADY = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
@@ -45,7 +46,7 @@ def learnable(kind: str, rows: int) -> Any:
 def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path: Path, kind: str) -> None:
     columns, labels = learnable(kind, 60), list(LABELS) if kind == HEAD else ["value"]
     write_rows(tmp_path / "rows", kind, columns)
-    optimizer = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0)
+    optimizer = optimizer_config(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0)
     changes = {"model": STEADY, "optimizer": optimizer, "schedule": ScheduleConfig(steps=120, warmup_fraction=0.1)}
     run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=labels, **changes))
     assert list(read_model(tmp_path / "model").labels) == labels

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from tiny_jobs import TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, start, write_rows
 
 from ipu_model.distributed.torchrun import exit_code
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
+from tests.optimizers import optimizer_config
 
 pytestmark = [
     pytest.mark.soak,  # dozens of processes that import torch
@@ -114,7 +115,7 @@ def test_two_and_four_processes_end_as_one_of_the_same_global_batch(tmp_path: Pa
     settings = {
         "model": STILL,
         "geometry": BatchGeometry(13, 2),
-        "optimizer": OptimizerConfig(name="sgd", learning_rate=1e-1, max_grad_norm=1.0),
+        "optimizer": optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0),
         "log_every_updates": 1,
     }
     one = make_job(tmp_path / "one", "pretrain", rows, **settings)

@@ -21,13 +21,14 @@ from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
-from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.early_stopping import EVALUATIONS, Evaluations
 from ipu_model.train.running import run_job
+from tests.optimizers import optimizer_config
 
 HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
@@ -40,7 +41,7 @@ def batch_of(head: str, rows: int = 10, seed: int = 5) -> Batch:
 def runtime_of(head: str, precision: str = "fp32", **more: Any) -> TorchRuntime:
     model = build_model(head, STILL)
     initialise(model, STILL, seed=3)
-    return TorchRuntime(model, head, 10, precision, OptimizerConfig(learning_rate=1e-3), 7, **more)
+    return TorchRuntime(model, head, 10, precision, optimizer_config(learning_rate=1e-3), 7, **more)
 
 
 def test_figures_are_means_over_labels() -> None:
@@ -195,7 +196,7 @@ def test_a_job_stopped_and_continued_ends_as_one_that_was_not(
     # At this rate the loss on held-out rows rises again: the best weights are not the last ones.
     evaluation = EvaluationConfig(str(held_out), 1, keep="best")
     settings: Dict[str, Any] = {"evaluation": evaluation, "schedule": ScheduleConfig(steps=8), "log_every_updates": 1}
-    settings["optimizer"] = OptimizerConfig(learning_rate=0.3, max_grad_norm=1.0)
+    settings["optimizer"] = optimizer_config(learning_rate=0.3, max_grad_norm=1.0)
     straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
     run_here(straight)
     kept = result_of(straight).steps
@@ -219,7 +220,7 @@ def test_a_job_that_ran_out_of_patience_ends_there_also_when_it_was_stopped_ther
 ) -> None:
     evaluation = EvaluationConfig(str(held_out), 1, keep="best", patience=2)
     settings: Dict[str, Any] = {"evaluation": evaluation, "schedule": ScheduleConfig(steps=40)}
-    settings["optimizer"] = OptimizerConfig(learning_rate=0.3, max_grad_norm=1.0)
+    settings["optimizer"] = optimizer_config(learning_rate=0.3, max_grad_norm=1.0)
     straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
     done = run_here(straight)
     last = done.of("evaluated")[-1]["after"]

@@ -20,9 +20,10 @@ from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, sta
 
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, only_one
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from ipu_model.optim.optimizers import _has_fused_adamw
 from ipu_model.train.running import run_job
+from tests.optimizers import optimizer_config
 
 
 def output_bytes(job: Job) -> Dict[str, bytes]:
@@ -73,7 +74,7 @@ def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_ro
     """Torch's own optimizers load its compiler, which takes as long as torch itself."""
     if not _has_fused_adamw("cpu"):
         pytest.skip("this torch has no fused AdamW for CPUs, in place of which its own AdamW is taken")
-    job = make_job(tmp_path, "pretrain", pretrain_rows, optimizer=OptimizerConfig(name=name, learning_rate=1e-2))
+    job = make_job(tmp_path, "pretrain", pretrain_rows, optimizer=optimizer_config(name=name, learning_rate=1e-2))
     done = finish(start_job(job, {"PYTHONPROFILEIMPORTTIME": "1"}))
     assert done.code == 0
     assert "torch.nn.modules" in done.stderr
@@ -188,7 +189,7 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
 
 
 def test_a_loss_that_is_not_finite_stops_before_anything_is_saved(tmp_path: Path, pretrain_rows: Path) -> None:
-    broken = OptimizerConfig(learning_rate=1e25, max_grad_norm=None)
+    broken = optimizer_config(learning_rate=1e25, max_grad_norm=None)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, optimizer=broken, checkpoint_every_updates=1)
     done = finish(start_job(job))
     assert done.code == 1

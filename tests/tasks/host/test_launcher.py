@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
-from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.params import DeviceParams, check
 from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import TORCHRUN
+from tests.optimizers import optimizer_config
 from tests.tasks.trained_checkout import PROJECT
 
 JOB = Job(
@@ -28,7 +29,7 @@ JOB = Job(
     run_folder="run",
     geometry=BatchGeometry(8),
     model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2),
-    optimizer=OptimizerConfig(),
+    optimizer=optimizer_config(),
     schedule=ScheduleConfig(steps=3),
     ipu_config={"layers_per_ipu": [0, 4, 4, 4], "replication_factor": 16},
 )

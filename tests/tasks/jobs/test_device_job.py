@@ -1,5 +1,6 @@
 """The door to the device, with stand-ins for the device's interpreter; real jobs run in test_stages.py."""
 
+import dataclasses
 import json
 import os
 import stat
@@ -7,17 +8,20 @@ import sys
 
 import pytest
 
+from ipu_model.jobs.job import OptimizerConfig
 from tasks.jobs.device_job import (
     BatchGeometry,
     Job,
     JobResult,
     ModelConfig,
-    OptimizerConfig,
     ScheduleConfig,
     in_words,
     run_device_job,
 )
+from tasks.jobs.training import optimizer_config as optimizer_of
 from tasks.project.errors import DeviceJobFailed
+from tasks.project.param_training import OptimizerParams, PhaseParams
+from tests.optimizers import optimizer_config
 from tests.places import ROOT as PROJECT
 
 RESULT = JobResult(
@@ -47,7 +51,7 @@ def job(tmp_path):
         run_folder=str(tmp_path / "run"),
         geometry=BatchGeometry(8),
         model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2),
-        optimizer=OptimizerConfig(),
+        optimizer=optimizer_config(),
         schedule=ScheduleConfig(steps=3),
     )
 
@@ -186,3 +190,11 @@ def test_durations_and_shares_are_for_people():
         == "[ 25%] rows 5/20  1 min 15 s left"
     )
     assert in_words({"event": "saved", "path": "x"}) is None
+
+
+def test_the_optimizer_of_a_job_has_a_default_only_for_what_no_parameter_states() -> None:
+    params, batch = OptimizerParams(), PhaseParams()
+    defaults = {field.name for field in dataclasses.fields(OptimizerConfig) if field.default is not dataclasses.MISSING}
+    assert defaults == {"accumulator_precision", "momentum"}
+    assert defaults.isdisjoint({*OptimizerParams.model_fields, *PhaseParams.model_fields})
+    assert optimizer_of(params, batch).weight_decay == params.weight_decay

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ipu_model.files import write_text
-from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import compile as of_entries
@@ -27,6 +27,7 @@ from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.params import PHASES, Params, check
 from tasks.project.strict_yaml import read_yaml
+from tests.optimizers import optimizer_config
 from tests.places import ROOT
 
 ON_IPU = ("device.runtime=ipu", "device.precision=fp16")
@@ -69,7 +70,7 @@ def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
         BatchGeometry(16, 64),
         BatchGeometry(64, 64),
     ]
-    adamw = OptimizerConfig(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
+    adamw = optimizer_config(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
     assert found["phase1"].optimizer == dataclasses.replace(adamw, learning_rate=1.5e-3)
     assert found["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
     assert found["phase2"].model is None
@@ -93,7 +94,7 @@ def test_a_job_has_its_own_micro_batch_loss_scaling_and_optimizer(checkout):
     assert found["phase1"].geometry.micro_batch_size == 64
     assert found["phase2"].geometry.micro_batch_size == 8
     assert found["finetune"].geometry.micro_batch_size == 2
-    assert found["phase2"].optimizer == OptimizerConfig(
+    assert found["phase2"].optimizer == optimizer_config(
         name="lamb",
         learning_rate=1e-3,
         weight_decay=0.01,

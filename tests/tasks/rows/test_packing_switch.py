@@ -19,12 +19,13 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import predict_job
 from tasks.downstream.jobs.predict import figures
 from tasks.downstream.task import about
-from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.pretraining.rows import pretrain_rows
 from tasks.project import artifacts
 from tasks.project.params import check, packed
 from tasks.project.row_folders import Manifest, read_manifest
 from tasks.project.strict_yaml import read_yaml
+from tests.optimizers import optimizer_config
 from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.pretraining.row_inputs import (
@@ -132,7 +133,7 @@ def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
             runtime="cpu",
             precision="fp32",
             init_checkpoint=str(root / artifacts.model_folder("squad")),
-            optimizer=OptimizerConfig("sgd", 1e-3),
+            optimizer=optimizer_config("sgd", 1e-3),
             schedule=ScheduleConfig(steps=steps),
         )
     )

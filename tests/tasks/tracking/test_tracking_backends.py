@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import pytest
 
-from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import train
 from tasks.project import artifacts
 from tasks.project.errors import StagePaused
@@ -32,6 +32,7 @@ from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point
 from tasks.tracking.trackers import Trackers, record_verdict
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
+from tests.optimizers import optimizer_config
 from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_trackio, read_wandb
 from tests.tasks.tracking.wandb_server import running_wandb
 from tests.tasks.trained_checkout import PROJECT
@@ -160,7 +161,7 @@ def watched(
         run_folder="",
         geometry=BatchGeometry(8),
         model=ModelConfig(vocab_size=60),
-        optimizer=OptimizerConfig(learning_rate=2e-3),
+        optimizer=optimizer_config(learning_rate=2e-3),
         schedule=ScheduleConfig(steps=100),
     )
     (root / "metrics").mkdir()

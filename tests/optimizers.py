@@ -1,0 +1,23 @@
+"""An optimizer for tests, which state of it only what they are about."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from ipu_model.jobs.job import OptimizerConfig
+
+REST: Dict[str, Any] = {
+    "weight_decay": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-6,
+    "bias_correction": True,
+    "max_grad_norm": None,
+    "loss_scaling": 1.0,
+    "first_moment_precision": "auto",
+}
+
+
+def optimizer_config(name: str = "adamw", learning_rate: float = 1e-3, **changes: Any) -> OptimizerConfig:
+    """Return an optimizer with these settings."""
+    return OptimizerConfig(name, learning_rate, **{**REST, **changes})
