@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
+import difflib
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.places import ROOT
+from tests.tasks.hostile import Page
 
 COPIES = Path(__file__).parent / "copies"
 WRITE = "PODIUM_WRITE_GOLDEN"
@@ -18,11 +18,16 @@ WRITE = "PODIUM_WRITE_GOLDEN"
 Masks = Iterable[tuple[str, str]]
 """Regular expressions, each with what replaces what it matches."""
 
+LONGEST = 300
+"""Characters of a line of a page."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 EVERYWHERE: Masks = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[+-]\d\d:?\d\d| UTC)?", "TIME"),
     (r"runs/logs/[\w-]+\.log", "runs/logs/LOG"),
+    (r"\b[0-9a-f]{64}\b", "SHA256"),
+    (r"(?i)(python) +\d+\.\d+\.\d+\w*", r"\1 VERSION"),
 )
+DURATION = (rf"\b{NUMBER} (?:ms|s|min|h)\b(?: \d+ (?:s|min)\b)?", "DURATION")
 SIZE = (rf"\b{NUMBER} (?:bytes|[kKMGT]B)\b", "SIZE")
 
 
@@ -39,9 +44,15 @@ def mask(text: str, places: Mapping[str, Path], more: Masks = ()) -> str:
         text = text.replace(found, words[found])
     for pattern, instead in (*more, *EVERYWHERE):
         text = re.sub(pattern, instead, text, flags=re.MULTILINE)
-    for found, instead in ((socket.gethostname(), "HOST"), (getpass.getuser(), "USER")):
-        text = re.sub(rf"(?<![\w./-]){re.escape(found)}(?![\w/-])", instead, text)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def text_of(html: str) -> str:
+    """The words of a page, a line for each line of its source that has some; long ones are cut."""
+    html = re.sub(r"<(style|script)\b.*?</\1>", "", html, flags=re.DOTALL)
+    html = re.sub(r"</t[dh]>", " |", html).replace("<", " <")
+    lines = (" ".join(line.split()) for line in Page(html).text.splitlines())
+    return "\n".join(line if len(line) <= LONGEST else f"{line[:LONGEST]}…" for line in lines if line)
 
 
 def require_same(name: str, text: str) -> None:
@@ -53,5 +64,6 @@ def require_same(name: str, text: str) -> None:
     path = COPIES / f"{name}.txt"
     if os.environ.get(WRITE) == "1":
         path.write_text(text, encoding="utf-8")
-    assert path.is_file(), f"{path} is missing; write it: {WRITE}=1 pytest tests/golden"
-    assert text == path.read_text(encoding="utf-8"), f"{path.name}: if on purpose, {WRITE}=1 pytest tests/golden"
+    kept = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    changes = "\n".join(difflib.unified_diff(kept, text.splitlines(), f"{path.name}, kept", "now", n=1, lineterm=""))
+    assert not changes, f"if this change is on purpose, {WRITE}=1 pytest tests/golden, and commit the copies\n{changes}"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +14,32 @@ import click
 import pytest
 
 from flows import cli
-from tests.golden.masking import NUMBER, SIZE, Masks, mask, require_same
-from tests.places import copy_project
+from flows.pages import index_page, run_page
+from tasks.downstream.applying import job
+from tasks.project import artifacts
+from tasks.project.params import load_params
+from tasks.validation import validation_page
+from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.judge import Judge
+from tasks.validation.validate import validate
+from tests.browser import evaluations, made_runs
+from tests.browser.planted import EVIL, LONG
+from tests.flows.conftest import prefect_session, toy_project  # noqa: F401 (fixtures)
+from tests.flows.shown_runs import shown
+from tests.flows.test_compare_runs import made
+from tests.flows.test_runs import FASTER
+from tests.golden.masking import DURATION, NUMBER, SIZE, Masks, mask, require_same, text_of
+from tests.places import ROOT, copy_project
+from tests.tasks.downstream.applying.head_models import write_head_model
+from tests.tasks.downstream.applying.test_apply_commands import GOOD
+from tests.tasks.downstream.glue.glue_checkout import WORDS, device_job_here
+from tests.tasks.validation.validation_data import (
+    corpus_columns,
+    judged_rows,
+    row_columns,
+    write_corpus,
+    write_tokenizer,
+)
 
 Podium = Callable[..., str]
 
@@ -101,9 +126,107 @@ def test_doctor(podium: Podium, project: Path) -> None:
         (r"\n {20,}", " "),
         (r"\w+ on \w+$", "SYSTEM"),
         (r"\b\d+ cores?", "CORES"),
-        (r"(?i)(python) +\d+\.\d+\.\d+\w*", r"\1 VERSION"),
         (r"torch \S+ \([^)]*\)", "torch VERSION"),
         (rf"{NUMBER}(?: .B)? to {NUMBER} .B", "INTERVAL"),
         SIZE,
     )
     require_same("doctor", mask(podium("doctor"), places(project), of_host))
+
+
+ACCEPTED = ("--set", "downstream.squad.gate.min_f1=80.0")
+PAUSES = "import sys\nprint('paused: pretrain job: stopped on request, after update 3 of 7')\nsys.exit(4)\n"
+OF_RUNS: Masks = (
+    (r"^(.*(?: ran| failed| paused| restored|all stages|wall time)) +\d+\.\d$", r"\1  SECONDS"),
+    (r"^(started by|host) .*", r"\1 SOMEBODY"),
+    (r"started +status", "started  status"),
+    (r"size +scores", "size  scores"),
+    (rf"{SIZE[0]} +", "SIZE  "),
+    SIZE,
+    DURATION,
+    (r"^DURATION(?: DURATION)+$", "AXIS"),
+)
+
+
+def test_runs_of_a_toy_of_three_stages(
+    podium: Podium,
+    prefect_session: None,  # noqa: F811
+    toy_project: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def same(name: str, text: str) -> None:
+        require_same(name, mask(text, places(toy_project), OF_RUNS))
+
+    script = toy_project / "stage.py"
+    toy = script.read_text()
+    script.write_text(PAUSES)
+    same("run-paused", podium("run", "--name", "paused"))
+    script.write_text(toy)
+    monkeypatch.setenv("TOY_FAILS", "second")
+    same("run-failed", podium("run", "--name", "failed"))
+    monkeypatch.delenv("TOY_FAILS")
+    same("run-rejected", podium("run", "--name", "rejected") + podium("run", "--name", "rejected"))
+    same("run-published", podium("run", "--name", "published", *ACCEPTED, "--verbose"))
+    same("runs", podium("runs") + podium("runs", "show", "failed") + podium("runs", "show", "published"))
+    for name in ("failed", "published"):
+        same(f"page-toy-{name}", text_of((toy_project / f"runs/checkouts/{name}/reports/run.html").read_text()))
+    same("page-toy-index", text_of((toy_project / artifacts.INDEX_PAGE).read_text()))
+
+
+def test_compare(podium: Podium, project: Path) -> None:
+    made(project, "slow")
+    made(project, "fast", FASTER, q1="two dogs")
+    require_same("compare", mask(podium("compare", "slow", "fast"), places(project)))
+
+
+def test_evaluate_and_predict(podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "run_device_job", device_job_here)
+    for name, text in GOOD.items():
+        Path(name).write_text(text)
+    write_head_model(tmp_path / "qa", "question_answering", (), WORDS)
+    write_head_model(tmp_path / "colours", "sequence_classification", ("blue", "red"), WORDS)
+    write_head_model(tmp_path / "names", "token_classification", ("O", "B-red", "I-red"), WORDS)
+    cpu = ("--runtime", "cpu", "--precision", "fp32")
+    folder = {"FOLDER": tmp_path}
+    predicted = podium("predict", "qa", "questions.csv", *cpu) + podium("predict", "colours", "unknown.csv", *cpu)
+    require_same("predict", mask(predicted, folder, (DURATION, (r"(\d\.\d\d)\d+", r"\1"))))
+    evaluated = podium("evaluate", "colours", "unknown.csv", *cpu, "--output", "colours-made")
+    evaluated += podium("evaluate", "names", "tagged.csv", *cpu, "--output", "names-made")
+    require_same("evaluate", mask(evaluated, folder, (DURATION,)))
+    require_same("page-evaluate", mask(text_of(Path("colours-made/report.html").read_text()), folder))
+
+
+PLANTED: Masks = ((re.escape(re.sub("[\x1b\u202e]", "\ufffd", EVIL)), "EVIL"), (re.escape(LONG), "LONG"))
+
+
+@pytest.mark.parametrize("kind", ["questions", "classes", "values", "entities"])
+def test_pages_of_evaluations(kind: str) -> None:
+    require_same(f"page-evaluation-{kind}", mask(text_of(getattr(evaluations, kind)()), {}, PLANTED))
+
+
+@pytest.mark.parametrize("state", ["published", "rejected", "failed", "paused"])
+def test_pages_of_runs(state: str, tmp_path: Path) -> None:
+    report, root = made_runs.run(tmp_path, state)
+    require_same(f"page-run-{state}", mask(text_of(run_page.page(report, root)), {"PROJECT": root}, PLANTED))
+
+
+def test_page_of_all_runs() -> None:
+    html = index_page.page(Path("/project"), [shown(number) for number in (3, 2, 1)])
+    require_same("page-index", mask(text_of(html), {}))
+
+
+def test_pages_of_validation(tmp_path: Path) -> None:
+    judge, tokenizer = Judge(), write_tokenizer(tmp_path / "tokenizer")
+    broken = corpus_columns()
+    broken["document_id"][3], broken["text"][4], broken["text"][5] = "doc-2", None, " "
+    wrong = row_columns("pretrain")
+    wrong["input_ids"][1, 3], wrong["position_ids"][0, 9] = 40, 2
+    limits = load_params(ROOT / "params.yaml").validate_
+    verdicts = {
+        "corpus": validate(CorpusData(write_corpus(tmp_path / "sound", corpus_columns()), limits), judge),
+        "corpus-broken": validate(CorpusData(write_corpus(tmp_path / "broken", broken), limits), judge),
+        "rows": judged_rows(judge, tmp_path / "a", tokenizer, "squad-train"),
+        "rows-wrong": judged_rows(judge, tmp_path / "b", tokenizer, "phase1", wrong),
+    }
+    for name, verdict in verdicts.items():
+        require_same(f"page-validation-{name}", mask(text_of(validation_page.page(verdict)), {"FOLDER": tmp_path}))
