@@ -62,11 +62,6 @@ class Wanted:
         return self.entry.params.publish
 
 
-def wanted(params: Params, entry: Entry) -> Wanted:
-    """The release of an entry's model."""
-    return Wanted(entry, params, subject_of(about(entry), params))
-
-
 def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dry_run: bool = False) -> dict[str, Any]:
     """Publish what the checkout `root` holds, once; the same content again changes nothing.
 
@@ -89,21 +84,22 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     params = check(dict(parameters))
     if problems := check_written(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
-    told = wanted(params, entry_of(params, name))
-    subject = told.subject
+    entry = entry_of(params, name)
+    subject = subject_of(about(entry), params)
+    told = Wanted(entry, params, subject)
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
-    judged = subject.judged(told.entry.released, root, told.entry.seeds)
+    judged = subject.judged(entry.released, root, entry.seeds)
     records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         require_judged(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)
         recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
-        gate = decide_again(recorded, told.entry, subject, {name: hashes[name] for name in judged}, copies)
+        gate = decide_again(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
         release = build_release(told, parameters, gate, (root, copies))
         if dry_run:
             return _receipt(told, release, unchanged=None)
-        compared = read_compared(copies / RELEASED) if told.entry.fetches_released else None
+        compared = read_compared(copies / RELEASED) if entry.fetches_released else None
         receipt = _send(told, release, root, compared)
     write_json(root / subject.receipt, receipt)
     return receipt
@@ -137,7 +133,8 @@ def build_release(
     metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
     origin = provenance(parameters, copies, subject, root)
-    _tell_changes(origin, root)
+    if changes := changes_since(origin, root):
+        print(f"publish: {changes}", flush=True)
     _check_tokenizer(origin["model"] or {}, copies)
     stated = resolve_origin(told.params, (origin["base_model"] or {}).get("origin"))
     require_origin(told.params, stated)
@@ -165,11 +162,6 @@ def build_release(
     if settings := cards.settings(metrics):
         texts[SETTINGS] = _json(settings)
     return gather(copies, texts, subject, examples=params.examples)
-
-
-def _tell_changes(origin: Mapping[str, Any], root: Path) -> None:
-    if changes := changes_since(origin, root):
-        print(f"publish: {changes}", flush=True)
 
 
 def _scores(entry: Entry, subject: Subject, copies: Path) -> str:
