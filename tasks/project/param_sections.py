@@ -14,7 +14,6 @@ from pydantic import (
     Field,
     StringConstraints,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 
@@ -86,15 +85,6 @@ class DeviceParams(Section):
     """Processes of a training job, all hosts together; each trains on its share of every update."""
     restarts: Annotated[int, Field(ge=0)] = 0
     """Times that torchrun begins again from the last checkpoint when a process dies."""
-
-    @field_validator("compile", mode="before")
-    @classmethod
-    def _layers_are_not_compiled(cls, value: object) -> object:
-        """Old values are answered with what to write now."""
-        if value in ("layers", "all"):
-            now = "none" if value == "layers" else "optimizer"
-            raise ValueError(f"compiled encoder layers never paid and are gone: write {now} in the place of {value}")
-        return value
 
     @model_validator(mode="after")
     def _the_launcher_serves_the_device(self) -> DeviceParams:

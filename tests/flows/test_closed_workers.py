@@ -101,14 +101,14 @@ def test_the_pools_that_deploy_makes_take_no_variables(attacker):
         assert client.read_work_pool("flows").base_job_template == deploy.TEMPLATE
 
 
-def test_deploying_again_closes_what_an_older_podium_made(team, attacker):
-    """Its deployments had a variable, with which the closed pool would refuse each of their runs."""
+def test_deploying_again_closes_a_pool_that_has_prefects_own_template(team, attacker):
+    """A deployment may have a variable, with which the closed pool would refuse each of its runs."""
     attacker.open_pool("cpu")
     with get_client(sync_client=True) as client:
         cpu = client.read_deployment_by_name("podium-stages/cpu")
         heartbeat = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
         client.update_deployment(cpu.id, DeploymentUpdate(job_variables=heartbeat))
-        assert team.sender.run("flows.deploy") == 0, team.sender.said()
+        assert team.sender.run("flows", "deploy") == 0, team.sender.said()
         assert "the work pool cpu takes no command, environment or folder" in team.sender.said()
         assert client.read_deployment(cpu.id).job_variables == {}
 

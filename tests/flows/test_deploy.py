@@ -89,7 +89,7 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
     ]
 
 
-def test_an_older_podiums_automation_which_matched_every_run_is_replaced(client, said):
+def test_another_automation_of_that_name_is_replaced(client, said):
     wanted = deploy.lost_runs()
     older = wanted.trigger.model_copy(update={"match_related": EventTrigger(posture="Proactive").match_related})
     for _ in range(2):  # two hosts deployed at the same moment

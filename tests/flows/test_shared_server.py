@@ -32,7 +32,7 @@ def team(tmp_path):
 def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_is_found_and_sent_again(team):
     with contextlib.closing(Stranger(team)) as stranger:
         sending, _ = team.start_training()
-        plain = team.host("plain").start("flows.pipeline", "--set", "pretrain.seed=21")
+        plain = team.host("plain").start("flows", "run", "--set", "pretrain.seed=21")
         theirs = stranger.run_by_hand()
         stranger.run_deployment()
         wait_until(lambda: "pretrain@phase1" in team.hosts["plain"].ran(), "the plain run's training", alive=plain)

@@ -82,7 +82,7 @@ def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
 
 def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     before = team.report()["folder"]
-    words = ("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
+    words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
     assert team.sender.run(*words) == 0, team.sender.said()
     report = team.report()
     assert [stage["name"] for stage in report["stages"]] == ["corpus", "validate@corpus", "pretrain@phase1"]
@@ -92,7 +92,7 @@ def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
 
 @pytest.mark.soak
 def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
-    words = ("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
+    words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
     assert team.sender.run(*words) == 0, team.sender.said()
     report = team.report()
     assert report["folder"] == "runs/checkouts/ours"
@@ -124,7 +124,7 @@ def test_the_same_parameters_on_a_third_host_run_nothing(team):
         team.hosts[name].lose()
     third = team.host("third")
     third.start_worker("cpu", "default", "cpu")
-    assert third.run("flows.pipeline", "--on-workers", "--device-queue", "cpu/default") == 0, third.said()
+    assert third.run("flows", "run", "--on-workers", "--device-queue", "cpu/default") == 0, third.said()
     assert third.ran() == []
     report = json.loads((third.project / "reports" / "run.json").read_text())
     assert {stage["name"]: stage["status"] for stage in report["stages"]} == {

@@ -20,7 +20,7 @@ class Team:
         self.hosts = {}
         self.sender = self.host("sender")
         self.sender.environment["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # else Prefect itself waits a minute, in silence
-        assert self.sender.run("flows.deploy", "--queue", "cpu/trainer") == 0, self.sender.said()
+        assert self.sender.run("flows", "deploy", "--queue", "cpu/trainer") == 0, self.sender.said()
 
     def host(self, name):
         """A new host."""
@@ -30,7 +30,7 @@ class Team:
     def start(self, *overrides):
         """Start a run from the host that sends; training goes to a queue of its own."""
         words = [word for override in overrides for word in ("--set", override)]
-        return self.sender.start("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", *words)
+        return self.sender.start("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", *words)
 
     def run(self, *overrides):
         """A run from the host that sends to its end; its exit code."""

@@ -71,7 +71,7 @@ def outcomes_of_scores(task: Task, examples: Any, scores: Mapping[str, Sequence[
 
 
 def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
-    """Development set -> key -> quantities; of a single set also without its name, and a single number by itself.
+    """Development set -> key -> quantities.
 
     Raises:
         InputError: not JSON, or no such scores.
@@ -79,8 +79,6 @@ def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
     again = f"take evaluation/{SCORES} of a release"
     try:
         sets = dict(read_json(path)["scores"])
-        if not all(isinstance(one, dict) for one in sets.values()) and len(task.development) == 1:
-            sets = {task.development[0]: sets}
         sets = {split: dict(sets[split]) for split in task.development}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} holds no scores of {', '.join(task.development)} ({error!r}): {again}") from None
@@ -88,19 +86,20 @@ def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def _row(task: Task, path: Path, key: str, row: Any) -> list[float]:
-    names, numbers = task.quantities[task.given :], row if isinstance(row, list) else [row]
+    names = task.quantities[task.given :]
     good = (
         KEY.fullmatch(key)
-        and len(numbers) == len(names)
-        and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
-        and task.allows(numbers)
+        and isinstance(row, list)
+        and len(row) == len(names)
+        and all(type(one) in (int, float) and math.isfinite(one) for one in row)
+        and task.allows(row)
     )
     if not good:
         raise InputError(
             f"{path}: {key!r:.80} has {row!r:.40}; required are a SHA-256 and {', '.join(names)} of an answer: take "
             f"evaluation/{SCORES} of a release"
         )
-    return [float(one) for one in numbers]
+    return [float(one) for one in row]
 
 
 def released_file(folder: Path) -> Path | None:

@@ -165,12 +165,6 @@ def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize(("old", "now"), [("layers", "none"), ("all", "optimizer")])
-def test_old_values_of_compile_are_answered_with_what_to_write_now(old: str, now: str) -> None:
-    with pytest.raises(ParamsError, match=f"device.compile.*write {now} in the place of {old}"):
-        check(resolve(read_yaml(ROOT / "params.yaml"), None, [f"device.compile={old}"]))
-
-
 SCALARS = [
     "3e-05",
     "3e-5",
