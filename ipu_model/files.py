@@ -78,7 +78,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             os.replace(str(path), str(old))
         os.replace(str(fresh), str(path))
-        fsync(path.parent)
+        _fsync_names(path.parent)
     finally:
         if old.exists() and not path.exists():
             os.replace(str(old), str(path))
@@ -97,7 +97,7 @@ def new_file(path: Path) -> Iterator[Path]:
         yield partial
         fsync(partial)
         os.replace(str(partial), str(path))
-        fsync(path.parent)
+        _fsync_names(path.parent)
     finally:
         if partial.exists():
             partial.unlink()
@@ -110,6 +110,15 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _fsync_names(folder: Path) -> None:
+    """Push the names in a folder to the disk, where this user may read it and its file system can."""
+    try:
+        fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EINVAL):
+            raise
 
 
 def clear_partial(path: Path) -> bool:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
 from tasks.project.errors import InputError
 from tasks.vocabulary.tokenizer_files import MAX_ENTRIES, ExtraToken, Vocabulary
-from tasks.vocabulary.tokenizer_kinds import extra_token
+from tasks.vocabulary.tokenizer_kinds import extra_token, read_object
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ def read_tokenizer_config(files: Mapping[str, Path], source: str, has_tokenizer_
     Raises:
         InputError: damaged, or settings that are not computed here.
     """
-    found = {name: _object(files[name], source) if name in files else {} for name in FILES}
+    found = {name: read_object(files[name], source) if name in files else {} for name in FILES}
     values, where = found[CONFIG], f"{source}: {CONFIG}"
     for name, (harmless, why) in REFUSED.items():
         if values.get(name) not in (None, harmless):
@@ -213,13 +212,3 @@ def _decoder(stated: Any, where: str) -> dict[int, ExtraToken]:
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
-
-
-def _object(path: Path, source: str) -> dict[str, Any]:
-    try:
-        values = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{source}: {path.name} must hold an object, found {type(values).__name__}")
-    return values

@@ -37,6 +37,21 @@ SWITCHES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 """Setting of BertNormalizer -> what is meant where it is left out, and what is taken."""
 
 
+def read_object(path: Path, source: str) -> dict[str, Any]:
+    """Return the object in a JSON file of a tokenizer.
+
+    Raises:
+        InputError: something else; the message begins with `source`, which named the file.
+    """
+    try:
+        values = read_json(path)
+    except ValueError as error:
+        raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{source}: {path.name} must hold an object, found {type(values).__name__}")
+    return values
+
+
 def read_tokenizer_json(path: Path, source: str) -> Vocabulary:
     """The vocabulary and clean-up of a tokenizer.json.
 
@@ -47,13 +62,7 @@ def read_tokenizer_json(path: Path, source: str) -> Vocabulary:
     Raises:
         InputError: damaged, or of another kind; the message names the part.
     """
-    try:
-        values = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
-    where = f"{source}: {path.name}"
-    if not isinstance(values, dict):
-        raise InputError(f"{where} must hold an object, found {type(values).__name__}")
+    values, where = read_object(path, source), f"{source}: {path.name}"
     model = _part(values, "model", where)
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else "an unnamed kind")
     if kind != "WordPiece":

@@ -1,5 +1,6 @@
 """Files and folders appear whole or not at all."""
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -43,6 +44,22 @@ def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(t
         pass
     assert not dead.exists()
     assert alive.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL])
+def test_a_place_whose_names_cannot_be_synced_takes_files_and_folders(tmp_path, monkeypatch, number):
+    sync = os.fsync
+
+    def refuse(descriptor):
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_text(tmp_path / "card.md", "new")
+    with new_folder(tmp_path / "rows"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["card.md", "rows"]
 
 
 def test_text_that_cannot_be_encoded_leaves_the_old_file_as_it_was(tmp_path):
