@@ -25,8 +25,8 @@ from tests.places import ROOT
 
 BYTES = ("data", "models", "predictions")
 VALUES = ("metrics/*.json", "reports/validation/*.json", "evaluation/**/*.json")
-MEASURED = ("seconds", "peak_memory_mb", "per_second")
-"""Ends of the keys whose values the host decides."""
+NOT_COMPARED = ("seconds", "peak_memory_mb", "per_second", "code revision", "judged metrics/")
+"""Places of values that hold a measurement, the commit itself, or the hash of a file that holds one of them."""
 ENDED = (0, 3)
 """Exit codes of runs that came to their end: published, rejected."""
 ENVIRONMENT = {
@@ -87,8 +87,9 @@ def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
     """A line for each value that differs, with the place where it stands."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in sorted({*before, *after}):
-            if not name.endswith(MEASURED):
-                yield from differences(before.get(name, "(none)"), after.get(name, "(none)"), f"{at} {name}".strip())
+            place = f"{at} {name}".strip()
+            if not any(part in place for part in NOT_COMPARED):
+                yield from differences(before.get(name, "(none)"), after.get(name, "(none)"), place)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
             yield from differences(one, other, f"{at} [{number}]")
