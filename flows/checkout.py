@@ -136,7 +136,7 @@ def folder_of(
     root: Path,
     values: dict[str, Any],
     preset: str | None,
-    overrides: Sequence[str],
+    overrides: Sequence[object],
     name: str | None = None,
     sent: bool = False,
 ) -> Path:

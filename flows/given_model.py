@@ -5,7 +5,6 @@ The sizes, the dropout and the tokenizer are its own, so that nobody has to stat
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from tasks.project.params import ModelParams
 from tasks.reading.model_folders import download_model, read_architecture
 
 
-def model_settings(model: str, here: Path, project: Path) -> list[str]:
-    """What `--set` would say of a model: where it is, its tokenizer and its architecture.
+def model_values(model: str, here: Path, project: Path) -> dict[str, Any]:
+    """Parameters, by their dotted names, of a model: where it is, its tokenizer and its architecture.
 
     A model of the Hub is downloaded now, where people can watch, and named by its commit.
 
@@ -43,7 +42,7 @@ def model_settings(model: str, here: Path, project: Path) -> list[str]:
     else:
         folder, given = _of_hub(model)
     found = read_architecture(folder, f"--model {model}")
-    return settings(given | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields})
+    return given | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
 
 
 def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
@@ -67,8 +66,3 @@ def stated_path(path: Path, project: Path) -> str:
     """A path as params.yaml of `project` states it: relative where it lies inside, else absolute."""
     found = Path(os.path.abspath(path))
     return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)
-
-
-def settings(values: dict[str, Any]) -> list[str]:
-    """Parameters by their dotted names as words of `--set`, which read back as the same values."""
-    return [f"{name}={json.dumps(value)}" for name, value in values.items()]

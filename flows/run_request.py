@@ -13,7 +13,7 @@ from flows.checkout import Checkout, checkout_of, folder_of
 from flows.forecast import StageForecast, forecast_with_files
 from flows.plan import ALL, stages_to_run
 from tasks.project import artifacts
-from tasks.project.overlays import base_of, resolve
+from tasks.project.overlays import Setting, base_of, resolve
 from tasks.project.params import Params, check
 from tasks.project.plan_file import Plan, Stage
 from tasks.project.process import is_sent
@@ -30,7 +30,7 @@ class RunRequest:
     preset: str | None
     """The recipe that lies over the defaults; None: params.yaml counts."""
     overrides: tuple[str, ...]
-    """Words of `--set`, as they were typed."""
+    """Words of `--set` that say what was laid over it."""
     values: dict[str, Any]
     """The resolved parameters; relative paths count from the project."""
     params: Params
@@ -99,7 +99,7 @@ class RunRequest:
 def resolve_request(
     project: Path,
     preset: str | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str | Setting],
     part: str = ALL,
     to: Sequence[str] = (),
     publish: bool = True,
@@ -113,7 +113,7 @@ def resolve_request(
     Args:
         project: holds params.yaml, presets and dvc.yaml.
         preset: a recipe; None: params.yaml.
-        overrides: words of `--set`, laid over it.
+        overrides: words of `--set`, and what other options state, laid over it.
         part: a part of the pipeline; see `flows.plan.stages_to_run`, as is `to`.
         to: stages to run to; nothing is published then.
         publish: publish what a gate accepts.
@@ -134,4 +134,5 @@ def resolve_request(
     target = tuple(stages_to_run(project, place.plan, part, to))
     run_params.require_same(project, values, name)
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)
-    return RunRequest(preset, tuple(overrides), values, params, place, target, publish, on_workers, curious, force)
+    words = tuple(map(str, overrides))
+    return RunRequest(preset, words, values, params, place, target, publish, on_workers, curious, force)

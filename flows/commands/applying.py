@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import Column, together
+from flows.commands.options import Column, of_parameter, together
 from flows.commands.project import Place, given
 from tasks.project import streams
+from tasks.project.param_downstream import RowsParams
+from tasks.project.param_sections import DeviceParams
 
 if TYPE_CHECKING:
     from flows.run_model import NamedModel
@@ -37,22 +39,16 @@ OPTIONS = (
     click.option(
         "--separator", metavar="SIGN", help="of the fields of a .csv file (comma, semicolon, tab, ...; found)"
     ),
-    click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (as the release, else 384)"),
+    of_parameter(RowsParams, "row_length", metavar="TOKENS", help="of a window (as the release, else 384)"),
     click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows of a text share"),
     click.option(
         "--null-threshold", type=float, metavar="ODDS", help="above it a question gets no answer (the model's own)"
     ),
     click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"of a forward pass ({ROWS_AT_ONCE})"),
-    click.option(
-        "--runtime",
-        type=click.Choice(("auto", "cpu", "cuda", "ipu")),
-        default="auto",
-        show_default=True,
-        help="the device; auto: IPUs, else a GPU, else the CPU",
-    ),
-    click.option(
-        "--precision",
-        type=click.Choice(("auto", "fp32", "bf16", "fp16")),
+    of_parameter(DeviceParams, "runtime", default="auto"),
+    of_parameter(
+        DeviceParams,
+        "precision",
         help="(that of the scores which the release or run states, else fp32; with --runtime ipu auto)",
     ),
 )

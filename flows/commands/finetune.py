@@ -10,7 +10,7 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import click
 
@@ -18,17 +18,17 @@ from flows.commands import options
 from flows.commands.options import Decorator, together
 from flows.commands.project import entered, given
 from tasks.project import streams
+from tasks.project.overlays import Setting, settings
+from tasks.project.param_sections import DeviceParams
 
 PRESET = "finetune"
-HYPERPARAMETERS = ("learning_rate", "epochs", "global_batch_size", "seed")
-"""Parameters of an entry's section `finetune` that have words of their own."""
-
-NUMBERS = together(
-    click.option("--learning-rate", type=float, metavar="RATE", help="the highest, at the end of the warm-up"),
-    click.option("--epochs", type=float, metavar="N", help="over the training examples"),
-    click.option("--batch-size", "global_batch_size", type=int, metavar="N", help="examples behind one update"),
-    click.option("--seed", type=int, metavar="N", help="of the order, dropout and a new head"),
-)
+HYPERPARAMETERS = {
+    "learning_rate": "learning-rate",
+    "epochs": "epochs",
+    "global_batch_size": "batch-size",
+    "seed": "seed",
+}
+"""Parameters of an entry's section `finetune` that have words of their own, and these."""
 DEV = together(
     click.option("--dev", metavar="FILE", help="what it is judged on; default: a part of --train"),
     click.option(
@@ -40,8 +40,8 @@ DEV = together(
     ),
 )
 COMMON = together(
-    click.option("--runtime", help="cpu, cuda, ipu, or auto (default): IPUs, else a GPU, else the CPU"),
-    click.option("--precision", help="fp32, bf16, fp16, or auto (default): the faster one of the device"),
+    options.of_parameter(DeviceParams, "runtime"),
+    options.of_parameter(DeviceParams, "precision"),
     click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter"),
     options.run_name,
     options.as_json,
@@ -69,7 +69,7 @@ class Kinds(click.Group):
         """The command for one kind."""
 
         @verb_of(kind)
-        @together(NUMBERS, COMMON, SAVE)
+        @together(*_hyperparameters(kind), COMMON, SAVE)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
             project = entered(ctx)
@@ -105,22 +105,26 @@ def verb_of(kind: str) -> Decorator:
     )
 
 
+def _hyperparameters(kind: str) -> Iterator[Decorator]:
+    from tasks.project.param_downstream import kind_params
+
+    section: Any = kind_params(kind).model_fields["finetune"].annotation
+    yield from (options.of_parameter(section, name, word) for name, word in HYPERPARAMETERS.items())
+
+
 def _own_options(kind: str) -> Iterator[Decorator]:
     """An option for what a kind asks beside its sections, such as the name of a task."""
-    from tasks.project.param_docs import said_of_fields
     from tasks.project.param_downstream import EntryParams, kind_params
 
-    for name, field in kind_params(kind).model_fields.items():
+    params = kind_params(kind)
+    for name, field in params.model_fields.items():
         if name not in EntryParams.model_fields:
-            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-            values = click.Choice(choices) if choices else None
-            flag = field.annotation is bool
-            word, text = f"--{name.replace('_', '-')}", said_of_fields(kind_params(kind))[name].rstrip(".")
-            said = text[0].lower() + text[1:]
-            yield click.option(word, name, type=values, required=field.is_required(), is_flag=flag, help=said)
+            yield options.of_parameter(params, name, required=field.is_required())
 
 
-def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[str], stated: Mapping[str, Any]) -> None:
+def carry_out(
+    ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], stated: Mapping[str, Any]
+) -> None:
     """Run what a verb made of its words, and write it as a preset where that was asked for."""
     from flows.commands import run
     from flows.saved_params import save
@@ -132,45 +136,38 @@ def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[st
     run.carry_out(request, choices, stated["json_wanted"])
 
 
-def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str]:
-    """What the words of the command line are as `--set`, those that a person wrote last.
+def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:
+    """What the words of the command line state, the `--set` that a person wrote last.
 
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
     """
-    from flows.given_model import model_settings, settings
+    from flows.given_model import model_values
 
-    model = model_settings(stated["model"], given(ctx, Path()), project)
-    entry = entry_settings(ctx, project, kind, stated, released_as(stated["model"]))
-    rows = row_settings(kind, entry[0], model)
-    return [*model, *settings(device_values(stated)), *entry, *rows, *stated["overrides"]]
+    model = model_values(stated["model"], given(ctx, Path()), project)
+    entry = entry_values(ctx, project, kind, stated, released_as(stated["model"]))
+    values = model | device_values(stated) | entry | row_values(kind, next(iter(entry)), model)
+    return [*settings(values), *stated["overrides"]]
 
 
-def row_settings(kind: str, entry: str, model: list[str]) -> list[str]:
+def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return rows that fit a model with fewer positions than the kind takes by default, and say so; else nothing.
 
     Args:
         kind: of the entry.
-        entry: the setting that makes the entry.
-        model: the settings of the model.
+        entry: its dotted name.
+        model: the parameters of the model.
     """
-    from flows.given_model import settings
     from tasks.downstream.applying.entry import rows_within
     from tasks.project.param_downstream import defaults_of
 
-    positions = positions_of(model)
-    name = entry.partition("=")[0]
-    if defaults_of(kind, name)["rows"]["row_length"] <= positions:
-        return []
+    positions = model["model.max_positions"]
+    if defaults_of(kind, entry)["rows"]["row_length"] <= positions:
+        return {}
     rows = rows_within(kind, positions)
     said = ", ".join(f"{key} {value}" for key, value in rows.items())
-    streams.note(f"the model has {positions} positions: {said} (--set {name}.rows...)")
-    return settings({f"{name}.rows.{key}": value for key, value in rows.items()})
-
-
-def positions_of(model: list[str]) -> int:
-    """Return the positions that the settings of a model state."""
-    return next(int(text.partition("=")[2]) for text in model if text.startswith("model.max_positions="))
+    streams.note(f"the model has {positions} positions: {said} (--set {entry}.rows...)")
+    return {f"{entry}.rows.{key}": value for key, value in rows.items()}
 
 
 def device_values(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,8 +180,10 @@ def released_as(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(name.partition("@")[0]).resolve().stem) or "model"
 
 
-def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any], released: str) -> list[str]:
-    """The entry of `downstream` that the command line asks for, as words of `--set`.
+def entry_values(
+    ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any], released: str
+) -> dict[str, Any]:
+    """Parameters, by their dotted names, of the entry of `downstream` that the command line asks for, itself first.
 
     Its gate has no floors: who fine-tunes wants to see the scores, and decides by them.
 
@@ -198,7 +197,6 @@ def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping
     Raises:
         ParamsError: no such kind, a file that is not there, or words that do not go together.
     """
-    from flows.given_model import settings
     from tasks.project.errors import ParamsError
     from tasks.project.param_downstream import EntryParams, kind_params
 
@@ -216,7 +214,7 @@ def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{stated.get('name') or f'{released}-{name}'}"
     entry = f"downstream.{name}"
-    return [*settings({entry: {"kind": kind, **own}}), *settings({f"{entry}.{key}": v for key, v in values.items()})]
+    return {entry: {"kind": kind, **own}, **{f"{entry}.{key}": value for key, value in values.items()}}
 
 
 def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,13 +9,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from flows.commands.project import find_project
 from flows.plan import ALL
 from tasks.project import streams
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from tasks.project.param_sections import Section
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -119,6 +124,55 @@ def tell_unread(project: Path, preset: str | None) -> None:
     if subprocess.run(look, check=False, capture_output=True).stdout:  # nothing where this is no checkout of git
         text = f"params.yaml was edited and is not read: the preset {preset} lies over the defaults; --set adds to it"
         streams.note(text)
+
+
+class Number(click.ParamType):
+    """A number within the bounds that the type of a parameter states."""
+
+    def __init__(self, field: FieldInfo) -> None:
+        self._field = field
+        self._plain = click.INT if field.annotation is int else click.FLOAT
+        self.name = self._plain.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+        kind: Any = Annotated[self._field.annotation, *self._field.metadata]
+        number = self._plain.convert(value, param, ctx)
+        try:
+            return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(number)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            self.fail(f"{value!r}: {message[0].lower()}{message[1:]}", param, ctx)
+
+
+def type_of(field: FieldInfo) -> click.ParamType | None:
+    """Return how click reads a parameter of params.yaml; None: as text, or it is a flag."""
+    if get_origin(field.annotation) is Literal:
+        return click.Choice(get_args(field.annotation))
+    return Number(field) if field.annotation in (int, float) else None
+
+
+def of_parameter(section: type[Section], name: str, word: str | None = None, **how: Any) -> Decorator:
+    """An option that states a parameter: its type, its bounds and what it means are those of the schema.
+
+    Args:
+        section: of params.yaml.
+        name: of the parameter, which the argument is called by.
+        word: what is typed, where that is not the name.
+        how: what else click is told, or is told in place of what the schema says.
+    """
+    from tasks.project.param_docs import said_of_fields
+
+    field, meaning = section.model_fields[name], said_of_fields(section)[name].rstrip(".")
+    if isinstance(field.default, str):
+        meaning += f"  [default: {field.default}]"
+    stated: dict[str, Any] = {"type": type_of(field), "help": meaning[0].lower() + meaning[1:]}
+    if field.annotation in (int, float):
+        stated["metavar"] = "N"
+    if field.annotation is bool:
+        stated["is_flag"] = True
+    return click.option(f"--{(word or name).replace('_', '-')}", name, **{**stated, **how})
 
 
 class Column(click.ParamType):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows.commands import finetune
+from flows.commands import finetune, options
 from flows.commands.project import entered, given
 from tasks.project import streams
+from tasks.project.overlays import Setting, settings
+from tasks.project.param_training import PhaseParams
 
 PRESET = "bert"
 ENTRY = "downstream.squad"
@@ -27,8 +30,10 @@ GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
 @click.option("--text", required=True, metavar="FILE", help="text: a file or a folder (docs/inputs.md)")
 @click.option("--model", metavar="DIR|NAME", help="goes on from this BERT: a model's folder, or a Hub repository")
 @click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases; BERT's: 1,000,000")
-@click.option("--learning-rate", type=float, metavar="RATE", help="of both phases")
-@click.option("--batch-size", type=int, metavar="N", help="sequences behind one update, in both phases")
+@options.of_parameter(PhaseParams, "learning_rate", help="of both phases")
+@options.of_parameter(
+    PhaseParams, "global_batch_size", "batch-size", help="sequences behind one update, in both phases"
+)
 @click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this (podium finetune --help)")
 @click.option("--train", metavar="FILE|NAME", help="what fine-tuning learns from, or a Hub data set")
 @finetune.DEV
@@ -43,42 +48,44 @@ def command(ctx: click.Context, **stated: Any) -> None:
     finetune.carry_out(ctx, project, PRESET, overrides_of(ctx, project, stated), stated)
 
 
-def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> list[str]:
-    """What the words of the command line are as `--set`, those that a person wrote last.
+def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> list[str | Setting]:
+    """What the words of the command line state, the `--set` that a person wrote last.
 
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
     """
-    from flows.given_model import model_settings, settings, stated_path
+    from flows.given_model import model_values, stated_path
     from tasks.project.errors import ParamsError
     from tasks.project.params import PHASES
 
     text = given(ctx, Path(stated["text"]))
     if not text.exists():
         raise ParamsError(f"--text {stated['text']} is not there: name a file or folder of text")
-    model = model_settings(stated["model"], given(ctx, Path()), project) if stated["model"] is not None else []
+    model = model_values(stated["model"], given(ctx, Path()), project) if stated["model"] is not None else {}
     defaults = GOING_ON if model else {}
     said = {name: stated[name] or defaults.get(name) for name in ("steps", "learning_rate")}
     values = {"corpus.source": "files", "corpus.path": stated_path(text, project), **finetune.device_values(stated)}
     if said["steps"] is not None:
         first = round(said["steps"] * FIRST_PHASE)
         values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}
-    for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", stated["batch_size"])):
+    for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", stated["global_batch_size"])):
         values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
-    entry = [f"{ENTRY}=null"]
+    entry: dict[str, Any] = {}
     if stated["kind"] is not None:
         released = finetune.released_as(stated["model"] or stated["text"])
-        entry += finetune.entry_settings(ctx, project, stated["kind"], stated, released)
-        entry += finetune.row_settings(stated["kind"], entry[1], model) if model else []
-    return [*model, *settings(values | _row_lengths(model)), *entry, *stated["overrides"]]
+        entry = finetune.entry_values(ctx, project, stated["kind"], stated, released)
+        entry |= finetune.row_values(stated["kind"], next(iter(entry)), model) if model else {}
+    # What the preset fine-tunes for goes first: the entry that is asked for may have its name.
+    below = settings(model | values | _row_lengths(model) | {ENTRY: None})
+    return [*below, *settings(entry), *stated["overrides"]]
 
 
-def _row_lengths(model: list[str]) -> dict[str, Any]:
+def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row lengths of the phases whose rows are longer by default than a given model takes, and say so."""
     from tasks.project.param_inputs import PretrainRowsParams
     from tasks.project.params import PHASES
 
-    positions = finetune.positions_of(model) if model else None
+    positions = model.get("model.max_positions")
     default = PretrainRowsParams()
     found = {
         f"pretrain_rows.{phase}.row_length": positions

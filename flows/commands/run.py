@@ -27,6 +27,7 @@ from flows.screen import of_terminal, print_last, screen, shown
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts, garbage, streams
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
+from tasks.project.overlays import Setting
 
 SECONDS_FOR_A_LINK = 3.0
 ANSWERS = {"exact_match", "exact"}
@@ -74,7 +75,7 @@ def command(
     carry_out(request_of(project, preset, overrides, chosen), chosen, json_wanted)
 
 
-def request_of(project: Path, preset: str | None, overrides: Sequence[str], choices: Choices) -> RunRequest:
+def request_of(project: Path, preset: str | None, overrides: Sequence[str | Setting], choices: Choices) -> RunRequest:
     """Resolve what a verb that runs stages made of its words.
 
     Raises:

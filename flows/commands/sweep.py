@@ -11,32 +11,35 @@ import click
 from flows.commands import finetune, options
 from flows.commands.project import entered
 from tasks.project import streams
+from tasks.project.overlays import Setting, resolve
+from tasks.project.param_training import FinetuneParams
+from tasks.project.params import check
 
 
 class _List(click.ParamType):
-    """Numbers apart by commas."""
+    """Values of a parameter, apart by commas."""
 
     name = "list"
 
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self._kind = kind
+    def __init__(self, name: str) -> None:
+        self._one = options.Number(FinetuneParams.model_fields[name])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
         if isinstance(value, list):
             return value
         try:
-            found = [self._kind(part) for part in str(value).split(",")]
-        except ValueError:
-            self.fail(f"{value!r} is no list of numbers such as 1e-5,3e-5", param, ctx)
+            found = [self._one.convert(part, param, ctx) for part in str(value).split(",")]
+        except click.BadParameter as error:
+            self.fail(f"{value!r} is no list of numbers such as 1e-5,3e-5: {error.message}", param, ctx)
         if len(set(found)) < len(found):
             self.fail(f"{value!r} names a number twice", param, ctx)
         return found
 
 
 LISTS = options.together(
-    click.option("--learning-rate", type=_List(float), metavar="RATE,...", help="to try"),
-    click.option("--epochs", type=_List(float), metavar="N,...", help="to try"),
-    click.option("--batch-size", "global_batch_size", type=_List(int), metavar="N,...", help="to try"),
+    click.option("--learning-rate", type=_List("learning_rate"), metavar="RATE,...", help="to try"),
+    click.option("--epochs", type=_List("epochs"), metavar="N,...", help="to try"),
+    click.option("--batch-size", "global_batch_size", type=_List("global_batch_size"), metavar="N,...", help="to try"),
     click.option(
         "--seeds",
         type=click.IntRange(min=1),
@@ -72,11 +75,8 @@ def _finetune() -> None:
 
 
 def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
-    from flows.given_model import settings
     from flows.stopping import Interrupted, stop
     from flows.sweeps import NEVER, SEED, Sweep, carry_out, require_held_out
-    from tasks.project.overlays import resolve
-    from tasks.project.params import check
 
     project = entered(ctx)
     grid = {name: stated[name] for name in finetune.HYPERPARAMETERS if stated.get(name)}
@@ -87,15 +87,17 @@ def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     require_held_out(values, entry)
     tuning = values["downstream"][entry]["finetune"]
     if tuning["evaluate_every_updates"] is None:
-        overrides += settings({f"downstream.{entry}.finetune.evaluate_every_updates": NEVER})
+        tuning["evaluate_every_updates"] = NEVER
+        overrides.append(Setting(f"downstream.{entry}.finetune.evaluate_every_updates", NEVER))
     if stated["seeds"] > 1:
         grid[SEED] = [tuning["seed"] + number for number in range(stated["seeds"])]
-    check(resolve({}, finetune.PRESET, overrides), "the parameters")
-    name = stated["name"] or "sweep-" + hashlib.sha256(json.dumps([overrides, grid]).encode()).hexdigest()[:8]
+    check(values, "the parameters")
+    words = tuple(map(str, overrides))
+    name = stated["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
     queue = ["--device-queue", stated["device_queue"]] if stated["device_queue"] else []
     more = ("--verbose",) if stated["verbose"] else ()
     sent = ("--on-workers", *queue) if stated["on_workers"] else ()
-    sweep = Sweep(name, entry, finetune.PRESET, tuple(overrides), grid, more, sent)
+    sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
     with stop.listening():
         try:
             found = carry_out(sweep, project, _aside if stated["json_wanted"] else streams.say_line)

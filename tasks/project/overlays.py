@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -84,13 +84,34 @@ class Layer:
     values: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A parameter that an option of a command states."""
+
+    name: str
+    """Dotted."""
+    value: Any
+
+    def __str__(self) -> str:
+        """Return the word of `--set` that says the same, for records of the run."""
+        return f"{self.name}={json.dumps(self.value)}"
+
+
+def settings(values: Mapping[str, Any]) -> list[Setting]:
+    """Return parameters by their dotted names as settings."""
+    return [Setting(name, value) for name, value in values.items()]
+
+
 def resolve(
-    base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
+    base: dict[str, Any], preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS
 ) -> dict[str, Any]:
-    """The preset's values laid over the defaults, or `base` without a preset; then each `section.key=value` override.
+    """The preset's values laid over the defaults, or `base` without a preset; then each override.
 
     Args:
         base: the values of params.yaml, which count for nothing where a preset is named.
+        preset: the name of one.
+        overrides: words of `--set`, `section.key=value`, and what other options state.
+        presets: the folder.
 
     Raises:
         ParamsError: no such preset, a malformed override, or a key that there is not.
@@ -101,7 +122,7 @@ def resolve(
     return values
 
 
-def layers(preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Layer]:
+def layers(preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS) -> list[Layer]:
     """What is laid over the defaults or params.yaml, in order.
 
     Raises:
@@ -158,7 +179,15 @@ def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
     raise ParamsError(f"{where}: {name} is not known{nearest(name.rpartition('.')[2], list(values))}")
 
 
-def _override(text: str) -> Layer:
+def _override(stated: str | Setting) -> Layer:
+    setting = stated if isinstance(stated, Setting) else _read_setting(stated)
+    overlay = setting.value
+    for part in reversed(setting.name.split(".")):
+        overlay = {part: overlay}
+    return Layer(f"--set {stated}", overlay)
+
+
+def _read_setting(text: str) -> Setting:
     key, equals, stated = text.partition("=")
     if not equals or not key:
         raise ParamsError(f"--set {text!r} must read section.key=value")
@@ -166,14 +195,10 @@ def _override(text: str) -> Layer:
         value = parse_yaml(stated)
     except ParamsError as error:
         raise ParamsError(f"--set {text[:200]!r}: {error}; put quotes around text") from None
-    place = key.split(".")
-    takes_text = set(types_at(place)) - {NoneType} == {str}
+    takes_text = set(types_at(key.split("."))) - {NoneType} == {str}
     if takes_text and not isinstance(value, str | list | dict | None):
         value = stated.strip()
-    overlay: Any = _as_number(value) if isinstance(value, str) and not takes_text else value
-    for part in reversed(place):
-        overlay = {part: overlay}
-    return Layer(f"--set {text}", overlay)
+    return Setting(key, _as_number(value) if isinstance(value, str) and not takes_text else value)
 
 
 def _as_number(text: str) -> Any:

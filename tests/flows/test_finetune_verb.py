@@ -16,7 +16,7 @@ from flows.commands import finetune, pretrain
 from flows.commands.project import Place
 from flows.saved_params import save, unlike_defaults
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.overlays import resolve
+from tasks.project.overlays import Setting, resolve
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.params import check
 from tasks.project.plans import foreign_plans
@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def overrides(here: Path, kind: str, **stated: Any) -> list[str]:
+def overrides(here: Path, kind: str, **stated: Any) -> list[str | Setting]:
     ctx = click.Context(finetune.command)
     ctx.obj = Place(here, ROOT, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()} | stated
@@ -80,7 +80,7 @@ def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> Non
     ctx = click.Context(finetune.command)
     ctx.obj = Place(here, here, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()}
-    assert 'base_model.path="my-bert"' in finetune.overrides_of(ctx, here, "squad", words)
+    assert Setting("base_model.path", "my-bert") in finetune.overrides_of(ctx, here, "squad", words)
 
 
 @pytest.mark.parametrize("kind", kind_names())
@@ -108,7 +108,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
     ctx = click.Context(pretrain.command)
     ctx.obj = Place(here, ROOT, None)
-    words = STATED | {"model": "my-bert", "text": "train.json", "steps": 20, "batch_size": 4, "columns": ()}
+    words = STATED | {"model": "my-bert", "text": "train.json", "steps": 20, "global_batch_size": 4, "columns": ()}
     said = words | {"kind": "squad", "train": "train.json", "overrides": ("pretrain_rows.phase1.row_length=64",)}
     found = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))
     assert [found["pretrain_rows"][phase]["row_length"] for phase in ("phase1", "phase2")] == [64, 100]
@@ -219,7 +219,38 @@ def test_pre_training_is_followed_by_any_kind(here: Path) -> None:
     ctx.obj = Place(here, ROOT, None)
     for kind in kind_names():
         said = STATED | {"text": "train.json", "model": None, "train": ".", "columns": (), "overrides": ()}
-        said |= {"kind": kind, "steps": None, "batch_size": None, "task": "sst2"}
+        said |= {"kind": kind, "steps": None, "global_batch_size": None, "task": "sst2"}
         said = {name: value for name, value in said.items() if name != "regression"}  # no word of `pretrain`
         (entry,) = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))["downstream"].values()
         assert entry["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--learning-rate", "abc", "'abc' is not a valid float"),
+        ("--learning-rate", "0", "'0': input should be greater than 0"),
+        ("--learning-rate", "nan", "'nan': input should be a finite number"),
+        ("--epochs", "-1", "'-1': input should be greater than 0"),
+        ("--batch-size", "0", "'0': input should be greater than or equal to 1"),
+        ("--seed", "1.5", "'1.5' is not a valid integer"),
+        ("--runtime", "tpu", "'tpu' is not one of 'auto', 'cpu', 'cuda', 'ipu'"),
+    ],
+)
+def test_an_option_takes_what_the_parameter_takes(option: str, value: str, why: str) -> None:
+    """Before the model or a file is looked at: a usage error, exit code 2."""
+    for words in (["finetune", "squad", "--model", "m", "--train", "t"], ["pretrain", "--text", "t"]):
+        if words[0] == "finetune" or option in ("--learning-rate", "--batch-size", "--runtime"):
+            done = CliRunner().invoke(cli, [*words, option, value])
+            assert (done.exit_code, f"Invalid value for '{option}': {why}" in done.output) == (2, True), done.output
+    if option in ("--learning-rate", "--epochs", "--batch-size"):
+        done = CliRunner().invoke(
+            cli, ["sweep", "finetune", "ner", "--model", "m", "--train", "t", option, f"1,{value}"]
+        )
+        assert (done.exit_code, "is no list of numbers such as 1e-5,3e-5" in done.output) == (2, True), done.output
+
+
+def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_says_the_same(here: Path) -> None:
+    found = overrides(here, "squad", learning_rate=1e-05, epochs=2.0)
+    assert Setting("downstream.squad.finetune.learning_rate", 1e-5) in found
+    assert resolve({}, finetune.PRESET, found) == resolve({}, finetune.PRESET, [str(one) for one in found])

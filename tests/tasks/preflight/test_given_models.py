@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.given_model import model_settings
+from flows.given_model import model_values
 from flows.preflight.hub import asked
 from flows.run_request import resolve_request
 from tasks.preflight.given_inputs import look, wanted
 from tasks.preflight.hub_check import findings as findings_of_hub
-from tasks.project.overlays import resolve
+from tasks.project.overlays import resolve, settings
 from tasks.project.params import check
 from tests.hub_server import HubServer
 from tests.places import ROOT
@@ -49,7 +49,7 @@ def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) ->
     """Text of each finding by name and level, of a run that fine-tunes the model on a file."""
     data = {"source": "files", "train_path": str(place / file), "dev_path": None}
     entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
-    params = check(resolve({}, "finetune", [*model_settings(str(model), place, ROOT), entry, *overrides]))
+    params = check(resolve({}, "finetune", [*settings(model_values(str(model), place, ROOT)), entry, *overrides]))
     read = {params.base_model.path, str(place / file)}
     found = [finding for given in wanted(params, read) for finding in look(given, params)]
     return {(str(one["name"]), str(one["level"])): str(one["text"]) for one in found}

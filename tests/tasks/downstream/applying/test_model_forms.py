@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flows.commands.finetune import row_settings
-from flows.given_model import model_settings
+from flows.commands.finetune import row_values
+from flows.given_model import model_values
 from tasks.downstream.applying.entry import entry_of
 from tasks.downstream.applying.evaluate import evaluate
 from tasks.downstream.applying.job import How
@@ -21,7 +21,7 @@ from tasks.downstream.squad.ask import ask
 from tasks.downstream.squad.question_model import WindowShape
 from tasks.pretraining.base_model import write_base_model
 from tasks.project.errors import PodiumError
-from tasks.project.overlays import resolve
+from tasks.project.overlays import resolve, settings
 from tasks.project.param_sections import Place
 from tasks.project.params import check
 from tasks.vocabulary.tokenizer import make_tokenizer
@@ -91,9 +91,9 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     """With the same answers as of the plain form."""
     plain, other = (write_tiny_model(tmp_path / name, WORDS) for name in ("plain", "other"))
     FORMS[form](other)
-    overrides = model_settings("other", tmp_path, tmp_path)
+    model = model_values("other", tmp_path, tmp_path)
     entry = "downstream.own={kind: squad, data: {source: files}}"
-    overrides += [entry, *row_settings("squad", entry, overrides)]
+    overrides = [*settings(model), entry, *settings(row_values("squad", "downstream.own", model))]
     params = check(resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"']))
     make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
     record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
