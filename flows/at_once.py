@@ -10,15 +10,15 @@ import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from flows.repro import Repro
+from flows.dvc.session import DvcSession
 from tasks.project.plan_file import Plan
 
-Bring = Callable[[str, Repro], None]
+Bring = Callable[[str, DvcSession], None]
 """Brings a stage up to date with a DVC that nobody else uses meanwhile."""
 
 
 def bring_all(
-    stages: Sequence[str], known: Plan, lanes: Sequence[Repro], bring: Bring, tell: Callable[[str], None]
+    stages: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring, tell: Callable[[str], None]
 ) -> list[BaseException]:
     """Bring stages up to date, as many at once as there are lanes.
 
@@ -35,13 +35,13 @@ def bring_all(
         What was raised by stages, in the order in which they ended.
     """
     left, free, failed = list(stages), list(lanes), list[BaseException]()
-    working: dict[Future[None], tuple[str, Repro]] = {}
+    working: dict[Future[None], tuple[str, DvcSession]] = {}
     with ThreadPoolExecutor(len(lanes)) as threads:
         try:
             while True:
                 while free and not failed and (stage := _next(left, [name for name, _ in working.values()], known)):
                     lane = free.pop()
-                    lane.get_ready()  # here: it ends with the thread that starts it
+                    lane.start()  # here: it ends with the thread that starts it
                     left.remove(stage)
                     working[threads.submit(contextvars.copy_context().run, bring, stage, lane)] = stage, lane
                 if not working:

@@ -16,9 +16,9 @@ from flows.checkout import own_folder
 from flows.report import read_json_object
 from tasks.project import artifacts
 from tasks.project.dvc_at_work import dvc_processes
+from tasks.project.dvc_records import DAMAGED, LOCK
 from tasks.project.errors import InputError
 from tasks.project.gone import FOLDERS
-from tasks.project.intact import DAMAGED, LOCK
 from tasks.project.stage_kinds import cache_of
 
 LIVE = ".live"

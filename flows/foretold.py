@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.forecast import StageForecast
 from flows.preflight import disk
 from flows.run_request import RunRequest
 from flows.stage_seconds import stage_seconds
 from tasks.host import ledger
 from tasks.preflight.foretelling import Asked, Foretold, Interval, as_values, foretell, scaled, total
+from tasks.project.dvc_records import StageForecast
 
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0

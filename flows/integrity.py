@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tasks.project.dvc_records import require_judged
 from tasks.project.errors import InputError
-from tasks.project.intact import require_judged
 
 
 def set_aside_damaged(gates: Sequence[str], root: Path, say: Callable[[str], None]) -> None:

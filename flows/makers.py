@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.project.intact import LOCK
+from tasks.project.dvc_records import LOCK
 from tasks.project.plan_file import stages_of
 
 Made = dict[str, Any]

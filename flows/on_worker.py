@@ -23,8 +23,8 @@ from prefect.states import Completed, Failed
 from flows import allowed, checkout, environment, received, run_locks, stages
 from flows.api import patiently
 from flows.report import RunReport, StageRecord
+from tasks.project.dvc_records import LOCK
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.intact import LOCK
 
 RECORD = "podium-stage"
 """Key of the artifacts that hold a stage's record and its small files."""

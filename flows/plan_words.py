@@ -6,10 +6,10 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 
-from flows.forecast import StageForecast
 from flows.foretold import RUNS, Foresight
 from ipu_model.units import format_bytes, format_seconds
 from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, total
+from tasks.project.dvc_records import StageForecast
 from tasks.project.params_command import table
 
 SHOWN = 3

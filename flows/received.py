@@ -18,8 +18,8 @@ from flows.report import StageRecord
 from flows.stages import RunFailed
 from ipu_model.files import parse_json, write_text
 from tasks.project import artifacts
+from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
-from tasks.project.intact import LOCK
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.strict_yaml import parse_yaml, yaml_text
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows import checkout, dvc, integrity, releases, report
-from flows.changes import look_ahead
+from flows.dvc.session import DvcSession
 from flows.ending import tell_end
 from flows.pages import live_page
 from flows.plan import PUBLISH, publish_after
@@ -44,8 +44,9 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     checkout.prepare(request.checkout, screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]
     integrity.set_aside_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
-    if look_ahead(root, plan).unchanged != plan:
-        return None
+    with DvcSession(root) as session:
+        if session.look(plan).unchanged != plan:
+            return None
     words, folder = list(request.overrides), os.path.relpath(root, project)
     run = report.RunReport(folder, request.preset, words, command=before.command)
     run.began, run.ended = before.began, before.ended

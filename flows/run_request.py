@@ -10,12 +10,12 @@ from typing import Any
 
 from flows import allowed, run_params
 from flows.checkout import Checkout, checkout_of, folder_of
-from flows.forecast import StageForecast, forecast_with_files
 from flows.plan import ALL, stages_to_run
 from tasks.project import artifacts
+from tasks.project.dvc_records import StageForecast, forecast
 from tasks.project.overlays import Setting, base_of, resolve
 from tasks.project.params import Params, check
-from tasks.project.plan_file import Plan, Stage
+from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
 from tasks.project.process import is_sent
 from tasks.project.row_folders import MANIFEST
 
@@ -89,7 +89,8 @@ class RunRequest:
 
     @functools.cached_property
     def _foretold(self) -> tuple[list[StageForecast], dict[str, Path]]:
-        return forecast_with_files(self.checkout, self.target, MANIFEST)
+        stated = {PARAMS_FILE: self.checkout.values, COMPOSED_FILE: self.checkout.composed}
+        return forecast(self.project, self.root, self.plan, stated, self.target, MANIFEST)
 
     def makes(self, *names: str) -> bool:
         """Whether a stage of one of these names, whatever its item, is among those to make."""

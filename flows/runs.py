@@ -13,9 +13,9 @@ from flows import disk_use, report, run_locks
 from flows.checkout import own_folder
 from ipu_model.strict import nearest
 from tasks.project import artifacts
+from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
 from tasks.project.gone import FOLDERS
-from tasks.project.intact import LOCK
 
 PROJECT = "."
 """The name of the run in the project's own folder, which no other can have."""

@@ -19,14 +19,14 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc, dvc_leftovers, integrity, releases
+from flows import dvc, integrity, releases
 from flows.api import extra
 from flows.at_once import Bring, bring_all
-from flows.changes import look
+from flows.dvc import leftovers
+from flows.dvc.session import DvcSession, PushFailed, StageFailed, StagePaused, StageStopped
 from flows.estimate import tell_estimate
 from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
-from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
 from flows.stopping import Interrupted, stop
 from tasks.host.room import stages_at_once
@@ -104,23 +104,26 @@ def run_plan(
     gates = [known[stage] for stage in plan if known[stage].is_gate]
     integrity.set_aside_damaged([gate.name for gate in gates], root, tell)
     fetch_released(plan, root, released)
-    found, remote, say = look(root, plan), dvc.has_remote(root), tell
-    if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
-        tell_estimate(root, say)
-    for stage in found.unchanged:
-        reproduce(known[stage], None, root, run, entered)
-    left, sent = plan[len(found.unchanged) :], plan if on_worker else None
-    stays = found.is_complete and not remote
-    most = stages_at_once() if stays and not on_worker else 1
-    dvc_leftovers.mend(root, say)
+    remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), tell
+    leftovers.mend(root, say)
     with contextlib.ExitStack() as held:
-        lanes = [held.enter_context(Repro(root, sent, stays, waits=most > 1)) for _ in range(most)]
+        lanes = [held.enter_context(DvcSession(root, plan if on_worker else None, waits=most > 1)) for _ in range(most)]
+        found = lanes[0].look(plan)
+        if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
+            tell_estimate(root, say)
+        for stage in found.unchanged:
+            reproduce(known[stage], None, root, run, entered)
+        left, alone = plan[len(found.unchanged) :], found.is_complete and not remote
+
+        def bring(stage: str, lane: DvcSession) -> None:
+            reproduce(known[stage], lane, root, run, entered, alone)
+
         try:
-            _bring(left, known, lanes, lambda stage, lane: reproduce(known[stage], lane, root, run, entered))
+            _bring(left, known, lanes if alone else lanes[:1], bring)
         finally:
             run.sort(plan)
-    if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
-        _push(kept, root)  # found in a cache of this host: other hosts may not have them
+        if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
+            _push(kept, lanes[0])  # found in a cache of this host: other hosts may not have them
     if gates and any(stage.status == "restored" for stage in run.stages):
         _require_restored([gate.name for gate in gates], root)
     run.read_results(root)
@@ -129,7 +132,7 @@ def run_plan(
             run.enter_receipt(_publish(gate, root, run, entered), gate.name)
 
 
-def _bring(left: Sequence[str], known: Plan, lanes: Sequence[Repro], bring: Bring) -> None:
+def _bring(left: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring) -> None:
     """Bring stages up to date, in their order or as many at once as there are lanes."""
     if len(lanes) == 1:
         for stage in left:
@@ -144,8 +147,18 @@ def _bring(left: Sequence[str], known: Plan, lanes: Sequence[Repro], bring: Brin
             raise kind(between.join(said))
 
 
-def reproduce(stage: Stage, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:
-    """Run one stage as a Prefect task and enter it in the report, whatever comes of it. No `repro`: nothing changed.
+def reproduce(
+    stage: Stage, session: DvcSession | None, root: Path, run: RunReport, entered: Entered, alone: bool = False
+) -> None:
+    """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
+
+    Args:
+        stage: of the plan.
+        session: brings it up to date; None: nothing changed.
+        root: the checkout.
+        run: the report.
+        entered: takes the record.
+        alone: what it needs is up to date.
 
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
@@ -153,7 +166,7 @@ def reproduce(stage: Stage, repro: Repro | None, root: Path, run: RunReport, ent
     # Without a tag of its own: for each tag of a task Prefect asks the server for a slot, which takes some seconds.
     task_of_stage = _stage_task.with_options(task_run_name=stage.name)
     with _entered(stage.name, run, entered, root) as entry:
-        entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
+        entry.status = cast(str, _result(task_of_stage(stage, session, alone, return_state=True)))
 
 
 def tell(text: str) -> None:
@@ -181,10 +194,10 @@ def _require_restored(gates: Sequence[str], root: Path) -> None:
         raise RunFailed(str(error)) from None
 
 
-def _push(stages: Sequence[str], root: Path) -> None:
+def _push(stages: Sequence[str], session: DvcSession) -> None:
     try:
-        dvc.push(stages, root, tell)
-    except dvc.PushFailed as error:
+        session.push(stages, tell)
+    except PushFailed as error:
         raise RunFailed(str(error)) from None
 
 
@@ -231,15 +244,16 @@ def _result(state: State[Any]) -> Any:
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: Stage, repro: Repro | None, root: Path) -> str | State[str]:
-    if repro is None:
+def _stage_task(stage: Stage, session: DvcSession | None, alone: bool) -> str | State[str]:
+    if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
     try:
-        verdict = repro.bring(stage.name, functools.partial(_pass_on, stage.name), _Progress(stage))
-        if verdict == "ran" and dvc.has_remote(root):
-            dvc.push([stage.name], root, tell)
-    except (StageFailed, dvc.PushFailed) as error:
+        pull, say = dvc.has_remote(session.root), functools.partial(_pass_on, stage.name)
+        verdict = session.update(stage.name, say, _Progress(stage), pull=pull, alone=alone)
+        if verdict == "ran" and pull:
+            session.push([stage.name], tell)
+    except (StageFailed, PushFailed) as error:
         return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
     except StagePaused as paused:
         return Completed(name=PAUSED_STATE, message=str(paused))

@@ -69,7 +69,12 @@ class Stop:
                 signal.signal(number, handler)
 
     def start(
-        self, command: list[str], root: Path, env: dict[str, str], stdin: int = subprocess.DEVNULL
+        self,
+        command: list[str],
+        root: Path,
+        env: dict[str, str],
+        stdin: int = subprocess.DEVNULL,
+        descriptors: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
         """Start a child whose lines are read, and that is asked to stop here (`passed_to`)."""
         return subprocess.Popen(
@@ -81,6 +86,7 @@ class Stop:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            pass_fds=descriptors,
             preexec_fn=self._in_child,
             process_group=0 if self.listens else None,  # one of its own, so that Ctrl-C reaches it once
         )

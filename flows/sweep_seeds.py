@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
+from flows.dvc.session import restore
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.released import scores_json
@@ -46,7 +47,7 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     predictions = root / artifacts.predictions_file(name)
     needed = [predictions, *(task.examples_file(split, root) for split in task.development)]
     if not all(path.is_file() for path in needed) and dvc.has_remote(root):  # the stages ran on workers
-        dvc.pull([entry.stage("examples"), entry.stage("evaluate")], root, say)
+        restore([entry.stage("examples"), entry.stage("evaluate")], root, say)
     if missing := [path for path in needed if not path.is_file()]:
         raise PodiumError(
             f"{missing[0]} is not there: the run {root.name} did not come to its evaluation, or no DVC remote has what "

@@ -13,6 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from flows import dvc, releases
+from flows.dvc.session import restore
 from flows.plan import publish_after
 from flows.sent_runs import Dispatch, Queue, SentRun, deployment_of
 from flows.stages import RunFailed
@@ -95,7 +96,7 @@ class Sender(Dispatch):
             receipt = read_json(self.root / artifacts.receipt_file(gate.item))
             self.report.enter_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
-        if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
+        if dvc.has_remote(self.root) and (said := restore(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
 
     def _released(self, plan: Sequence[str]) -> releases.Chosen:

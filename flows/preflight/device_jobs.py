@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flows.forecast import StageForecast
 from flows.foretold import RUNS, jobs_of
 from flows.plan_words import in_short
 from flows.preflight import disk
 from flows.preflight.finding import Finding, ok, problem, warning
 from flows.run_request import RunRequest
 from tasks.preflight.foretelling import Foretold
+from tasks.project.dvc_records import StageForecast
 from tasks.project.errors import InputError, ParamsError
 
 NAME = "device jobs"

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.dvc_leftovers import cache_of, folders_of_outs
+from flows.dvc.leftovers import cache_of, folders_of_outs
 from flows.environment import can_write, name_of
 from flows.preflight.finding import Finding, ok, problem
 from flows.preflight.server import may_be_named
 from flows.run_request import RunRequest
 from tasks.project import artifacts
-from tasks.project.intact import LOCK
+from tasks.project.dvc_records import LOCK
 
 UNSPEAKABLE = "?%"
 """Characters that mean something else in the address of a database, which is made of its path."""

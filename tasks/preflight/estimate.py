@@ -24,8 +24,8 @@ from tasks.inputs.documents import Document
 from tasks.preflight.source_size import MB, expected_mb
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
+from tasks.project.dvc_records import md5_of
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.intact import md5_of
 from tasks.project.main import run_main
 from tasks.project.parallel import worker_count
 from tasks.project.params import PHASES, Params, load_params, packed
@@ -43,7 +43,7 @@ FEWEST = 8
 SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
 """Stages whose work PODIUM_WORKERS processes share."""
 CORPUS_HASHED, ROWS_HASHED = 5, 3
-"""How often the bytes of a stage are hashed: by DVC, and by every stage that reads them (tasks/project/intact.py)."""
+"""How often the bytes of a stage are hashed: by DVC, and by stages that read them (tasks/project/dvc_records.py)."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.project import artifacts
-from tasks.project.intact import md5_of
+from tasks.project.dvc_records import ignored_names, md5_of
 
 NOT_RECORDED: Mapping[str, Any] = {"revision": None, "dirty": None, "changed": []}
 CodeHashes = Mapping[str, Mapping[str, str]]
@@ -77,7 +77,7 @@ def _is_code(dep: Mapping[str, Any]) -> bool:
 
 def changed_code(hashes: CodeHashes, root: Path) -> list[str]:
     """Return the files and folders of code that hold something else in a checkout than when the stages ran."""
-    now: dict[str, str | None] = {}
+    now, ignored = dict[str, str | None](), ignored_names(root)
     for path in {path for read in hashes.values() for path in read}:
-        now[path] = md5_of(root / path, compiled=False) if (root / path).exists() else None
+        now[path] = md5_of(root / path, ignored) if (root / path).exists() else None
     return sorted({path for read in hashes.values() for path, md5 in read.items() if now[path] != md5})

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ipu_model.files import write_text
+from tasks.project.dvc_records import LOCK, md5_of
 from tasks.project.errors import ParamsError
-from tasks.project.intact import LOCK, md5_of
 from tasks.project.plan_file import read_dvc_file, read_plan
 from tasks.project.strict_yaml import yaml_text
 
@@ -54,7 +54,7 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
 
 
 def _lock_of(root: Path) -> dict[str, Any]:
-    """dvc.lock; {} where a DVC that was killed left half of it, which flows/dvc_leftovers.py mends."""
+    """dvc.lock; {} where a DVC that was killed left half of it, which flows/dvc/leftovers.py mends."""
     try:
         lock: Any = read_dvc_file(root / LOCK)
     except ParamsError:

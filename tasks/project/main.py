@@ -25,7 +25,7 @@ def run_main(main: Callable[[], None]) -> None:
     anything else is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as
     SIGPIPE would.
     Under DVC the process ends with the `dvc` that started it, and first looks for plans among its inputs
-    (tasks/project/plans.py) and at their bytes (tasks/project/intact.py).
+    (tasks/project/plans.py) and at their bytes (tasks/project/dvc_records.py).
     """
     stage, began = os.environ.get("DVC_STAGE"), time.time()
     atexit.register(gc.freeze)  # Python would look for garbage among all that was loaded, for up to half a second
@@ -73,8 +73,8 @@ def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
 
 def _enter(stage: str) -> None:
     """What every stage does before its own work; imported here, as `podium --help` needs none of it."""
+    from tasks.project.dvc_records import require
     from tasks.project.given import require_one_plan
-    from tasks.project.intact import require
     from tasks.project.memory import watch_memory
     from tasks.project.plan_file import read_plan
     from tasks.project.stage_kinds import enter_stage

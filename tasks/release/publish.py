@@ -23,8 +23,8 @@ from tasks.downstream.judging.released import scores_json
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
+from tasks.project.dvc_records import LOCK, require_judged
 from tasks.project.errors import PublishError
-from tasks.project.intact import LOCK, require_judged
 from tasks.project.main import run_main
 from tasks.project.param_downstream import EntryPublishParams
 from tasks.project.param_publish import PublishParams

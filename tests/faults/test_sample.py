@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import dvc_leftovers
+from flows.dvc import leftovers
 from tests.faults import processes, small_run, table
 from tests.faults.damage import FLIPPED_UNSEEN, damage
 from tests.faults.small_run import Case
@@ -55,7 +55,7 @@ def test_killed_and_run_again(fresh: Case, undisturbed: tuple[Path, dict[str, st
             run.kill()
             run.wait()
             processes.require_none(fresh.mark)
-        dvc_leftovers.mend(fresh.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
+        leftovers.mend(fresh.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
         require_as(fresh, undisturbed[1])
 
 

@@ -21,7 +21,7 @@ class Lane:
     def __init__(self):
         self.ready, self.ended = 0, threading.Event()
 
-    def get_ready(self):
+    def start(self):
         assert threading.current_thread() is threading.main_thread()
         self.ready += 1
 

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from flows import cleaning, dvc, report, runs
 from tests.flows.test_pipeline import ACCEPTED, statuses
 from tests.flows.test_runs import FASTER, Holding, podium, run
+from tests.flows.toy_repro import call
 
 pytestmark = pytest.mark.usefixtures("prefect_session")
 
@@ -90,10 +93,13 @@ def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
 def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
     folder = two / "runs/checkouts/fast"
     (folder / "stage.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
-    import subprocess
 
     with subprocess.Popen(
-        [*dvc.DVC, "repro", "first"], cwd=folder, env=dvc.environment(), stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "dvc", "repro", "first"],
+        cwd=folder,
+        env=dvc.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert any(line == "here\n" for line in process.stdout)
         code, said = podium(capsys, "clean", "fast", "--yes")
@@ -154,7 +160,7 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two,
     lost = two / ".dvc/cache/files/md5/00" / ("0" * 30)
     lost.parent.mkdir(exist_ok=True)
     lost.write_bytes(b"x" * 10_000)
-    said = dvc.call("gc", "--workspace", "--dry", "--projects", str(two / "runs/checkouts/fast"), root=two).stdout
+    said = call("gc", "--workspace", "--dry", "--projects", str(two / "runs/checkouts/fast"), root=two).stdout
     code, shown = podium(capsys, "clean", "--orphans")
     assert said.count("\nRemoved 2 objects") == 1, said
     assert "2 objects of DVC's cache that no run uses" in shown.out, "the verdict of the run that went, and a lost one"
@@ -177,14 +183,14 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two,
 
 def test_files_that_somebody_added_to_dvc_are_no_orphans(two, capsys):
     (two / "mine.txt").write_text("mine")
-    dvc.call("add", "mine.txt", root=two)
+    call("add", "mine.txt", root=two)
     before = objects(two)
     podium(capsys, "clean", "--orphans", "--yes")
     assert objects(two) == before
 
 
 def test_the_cache_of_other_projects_is_left_to_them(two, capsys):
-    dvc.call("cache", "dir", str(two.parent / "shared"), root=two)
+    call("cache", "dir", str(two.parent / "shared"), root=two)
     code, said = podium(capsys, "clean", "--orphans", "--yes")
     assert (code, "lies outside of the project, so that others may use it" in said.err) == (1, True)
 

@@ -1,20 +1,23 @@
 """`podium plan`: what it foretells is what a run then does, and it leaves everything as it was."""
 
+import hashlib
 import json
 import os
 
 import pytest
 
 from flows import cli, pipeline
-from flows.forecast import forecast, forecast_with_files
 from flows.run_request import resolve_request
 from tasks.project.errors import ParamsError
+from tests.flows import oracle_forecast
 
 
 def told(project, *overrides):
     """Stage -> status and reasons, as podium plan finds them."""
     request = resolve_request(project, None, overrides)
-    return {one.stage: one for one in forecast(request.checkout, request.target)}
+    before = oracle_forecast.forecast(request.checkout, request.target)
+    assert [vars(one) for one in request.forecast] == [vars(one) for one in before]
+    return {one.stage: one for one in request.forecast}
 
 
 def done(project, *overrides):
@@ -98,14 +101,14 @@ def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_proj
 def test_files_in_folders_that_are_restored_are_found_in_the_cache(prefect_session, toy_project):
     """The toy's outs are files; a folder of rows is known by DVC as the list of its files."""
     cache = toy_project / ".dvc" / "cache" / "files" / "md5"
-    for name, content in (("aa" + "0" * 30, b"{}"), ("bb" + "0" * 30 + ".dir", b"")):
+    listing = json.dumps([{"md5": "aa" + "0" * 30, "relpath": "held-out/manifest.json"}]).encode()
+    folder = hashlib.md5(listing, usedforsecurity=False).hexdigest() + ".dir"
+    for name, content in (("aa" + "0" * 30, b"{}"), (folder, listing)):
         (cache / name[:2]).mkdir(parents=True, exist_ok=True)
         (cache / name[:2] / name[2:]).write_bytes(content)
-    listing = json.dumps([{"md5": "aa" + "0" * 30, "relpath": "held-out/manifest.json"}])
-    (cache / "bb" / ("0" * 30 + ".dir")).write_text(listing)
     (toy_project / "dvc.lock").write_text(
-        "schema: '2.0'\nstages:\n  first:\n    cmd: x\n    outs:\n"
-        f"    - {{path: data/rows/phase1, md5: {'bb' + '0' * 30}.dir}}\n"
+        f"schema: '2.0'\nstages:\n  first:\n    cmd: x\n    outs:\n    - {{path: data/rows/phase1, md5: {folder}}}\n"
     )
-    _, kept = forecast_with_files(resolve_request(toy_project, None, []).checkout, [], "manifest.json")
-    assert kept == {"data/rows/phase1/held-out/manifest.json": cache / "aa" / ("0" * 30)}
+    assert resolve_request(toy_project, None, []).manifests == {
+        "data/rows/phase1/held-out/manifest.json": cache / "aa" / ("0" * 30)
+    }

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from flows import checkout, cli, pipeline, report
+from flows.dvc.session import StageFailed
 from flows.pages import run_page
-from flows.repro import StageFailed
 from tasks.project.errors import ParamsError
 from tasks.project.plan_file import Plan
 from tests.places import ROOT
@@ -220,10 +220,10 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
 
 def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
     failure = StageFailed(
-        "finetune", "exit code 1", ["update 1\n", "error: no space left\n", "in data\n", "ERROR: what DVC adds\n"]
+        "finetune", "exit code 1", ["update 1", "error: no space left", "in data", "ERROR: what DVC adds"]
     )
     assert str(failure) == ("stage finetune failed (exit code 1): no space left\n  in data\n  ERROR: what DVC adds")
-    failure = StageFailed("finetune", "SIGKILL", ["one\n", "two\n"])
+    failure = StageFailed("finetune", "SIGKILL", ["one", "two"])
     assert str(failure) == "stage finetune failed (SIGKILL). Its last lines:\n  one\n  two"
 
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from flows import checkout, cli
-from flows.repro import StageFailed
+from flows.dvc.session import StageFailed
 from tasks.project.composing import compose, require_plan, text_of
+from tasks.project.dvc_records import LOCK, md5_of
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.intact import LOCK, md5_of
 from tasks.project.params import check, load_params
 from tests.flows.toy_repro import repro
 from tests.places import ROOT

@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from flows import dvc
+from flows.dvc.session import DvcSession
 from tasks.host.checkpoint_remote import Remote
 from tests.flows.toy_repro import repro
 from tests.tasks.host.test_checkpoint_travel import write_checkpoint
@@ -90,7 +90,8 @@ def test_what_one_host_made_another_restores_over_the_network(kind, request, toy
     config = f"[core]\n    remote = store\n['remote \"store\"']\n{lines}"
     (toy_project / ".dvc" / "config.local").write_text(config)
     repro("second", toy_project)
-    dvc.push(["first", "second"], toy_project, print)
+    with DvcSession(toy_project) as session:
+        session.push(["first", "second"], print)
     other = toy_project.parent / "other"
     shutil.copytree(
         toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flows import changes, cli
+from flows import cli
 from flows.commands import run as run_command
 from flows.preflight.server import may_be_named
 from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
@@ -112,14 +112,6 @@ def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, 
     with (toy_project / ".dvc" / "config").open("a") as config:
         config.write("    remote = far\n['remote \"far\"']\n    url = /nowhere\n")
     assert command() is None, "other hosts may lack what is here"
-
-
-def test_the_flow_takes_over_what_the_command_has_looked_at(toy_project, monkeypatch):
-    found = changes.look_ahead(toy_project, ["first", "second"])
-    monkeypatch.setattr(changes, "stages_of", {}.__getitem__)
-    assert changes.look(toy_project, ["first", "second"]) is found
-    with pytest.raises(KeyError):  # it looks itself
-        changes.look(toy_project, ["first", "second"])
 
 
 def test_prefect_is_not_even_imported(prefect_session, toy_project, command):

@@ -1,12 +1,24 @@
-"""`dvc repro` of one stage of the toy project, as a flow does it."""
+"""One stage of the toy project brought up to date as a flow does it, and DVC as its users call it."""
 
-from flows import dvc_leftovers
-from flows.repro import Repro
+import subprocess
+import sys
+
+from flows import dvc
+from flows.dvc import leftovers
+from flows.dvc.session import DvcSession
 
 
 def repro(stage, root, said=None, shares=None, sent=None):
     """Returns the verdict; `said` and `shares` get the lines and the progress, `sent` are the stages that may run."""
     said, shares = ([] if given is None else given for given in (said, shares))
-    dvc_leftovers.mend(root, said.append)
-    with Repro(root, sent) as one:
-        return one.bring(stage, said.append, shares.append)
+    leftovers.mend(root, said.append)
+    with DvcSession(root, sent) as session:
+        return session.update(stage, said.append, shares.append, pull=dvc.has_remote(root))
+
+
+def call(*words, root):
+    """A command of DVC in the checkout `root`, waited for; what it prints is kept."""
+    command, out = [sys.executable, "-m", "dvc", *words], subprocess.PIPE
+    return subprocess.run(
+        command, cwd=root, env=dvc.environment(), text=True, check=False, stdout=out, stderr=subprocess.STDOUT
+    )

@@ -20,7 +20,7 @@ from tasks.downstream.judging.gate import gate
 from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
 from tasks.project.composing import compose, write_plan
-from tasks.project.intact import LOCK
+from tasks.project.dvc_records import LOCK
 from tasks.project.param_downstream import EntryPublishParams, defaults_of
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.plan_file import read_plan, value_at

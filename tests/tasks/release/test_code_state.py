@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.project.code_state import changed_code
-from tasks.project.intact import md5_of
+from tasks.project.dvc_records import md5_of
 from tasks.project.params import load_params, parameter_values
 from tasks.release.publish import publish
 from tests.tasks.trained_checkout import make_checkout, write_gate
@@ -132,7 +132,8 @@ def test_code_is_compared_as_dvc_hashes_it(tmp_path: Path) -> None:
     folder = tmp_path / "tasks/jobs"
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "training.py").write_text("x = 1\n")
-    hashes = {"finetune@squad": {"tasks/jobs": md5_of(folder, compiled=False), "tasks/gone.py": "0" * 32}}
+    (tmp_path / ".dvcignore").write_text("__pycache__\n")
+    hashes = {"finetune@squad": {"tasks/jobs": md5_of(folder, ["__pycache__"]), "tasks/gone.py": "0" * 32}}
     (folder / "__pycache__/training.cpython-311.pyc").write_bytes(b"compiled")
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py"]
     (folder / "training.py").write_text("x = 2\n")

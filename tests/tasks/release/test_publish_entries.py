@@ -13,8 +13,8 @@ from huggingface_hub import ModelCard
 
 from ipu_model.files import sha256_of, write_json
 from tasks.project import artifacts
+from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError, PublishError
-from tasks.project.intact import LOCK
 from tasks.project.params import load_params, parameter_values
 from tasks.release.publish import publish
 from tests.tasks.downstream.entries import change_parameters

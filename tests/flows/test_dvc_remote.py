@@ -5,6 +5,8 @@ import shutil
 import pytest
 
 from flows import dvc
+from flows.dvc import session as sessions
+from flows.dvc.session import DvcSession, PushFailed
 from tests.flows.toy_repro import repro
 
 
@@ -24,7 +26,8 @@ def test_what_one_checkout_pushed_another_restores_figures_included(toy_project,
     with_remote(toy_project, remote)
     for stage in ("first", "second", "gate@squad"):
         repro(stage, toy_project)
-    dvc.push(["first", "second", "gate@squad"], toy_project, print)
+    with DvcSession(toy_project) as session:
+        session.push(["first", "second", "gate@squad"], print)
     other = toy_project.parent / "other"
     shutil.copytree(
         toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")
@@ -39,10 +42,12 @@ def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_pr
     blocked = toy_project.parent / "file"
     blocked.write_text("no folder")
     with_remote(toy_project, f"{blocked}/store")
-    monkeypatch.setattr(dvc, "PUSH_WAITS", (0.0,))
+    monkeypatch.setattr(sessions, "PUSH_WAITS", (0.0,))
     repro("first", toy_project)
     said = []
-    with pytest.raises(dvc.PushFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first"):
-        dvc.push(["first"], toy_project, said.append)
+    failed = pytest.raises(PushFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first")
+    with DvcSession(toy_project) as session, failed as failure:
+        session.push(["first"], said.append)
+    assert "Not a directory" in str(failure.value)
     assert len(said) == 1
     assert (toy_project / "data" / "first").read_text() == "done"

@@ -15,8 +15,8 @@ from typing import Any
 from ipu_model.files import read_json
 from tasks.project.artifacts import RUNS
 from tasks.project.dvc_at_work import at_work, dvc_processes
+from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
-from tasks.project.intact import LOCK
 from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
 from tasks.project.stage_kinds import cache_of
 

@@ -1,4 +1,4 @@
-"""What a run would do with each stage, and why; nothing is run, restored or changed.
+"""An oracle of tasks/project/dvc_records.py, as it was before: what a run would do with each stage, and why.
 
 DVC decides by the command of a stage, the hashes of what it reads, and its parameters. The same is worked out here for
 a whole plan: where a stage would be restored, the hashes of what it makes are known from DVC's run-cache, so that the
@@ -18,8 +18,8 @@ from typing import Any
 
 from flows.checkout import Checkout
 from ipu_model.files import read_json
+from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
-from tasks.project.intact import LOCK
 from tasks.project.plan_file import (
     COMPOSED_FILE,
     PARAMS_FILE,
@@ -223,7 +223,7 @@ def _run_cache(cache: Path) -> dict[str, list[Record]]:
         try:
             record = read_dvc_file(path)
         except ParamsError:
-            continue  # half of an entry, which flows/dvc_leftovers.py removes
+            continue  # half of an entry, which flows/dvc/leftovers.py removes
         if isinstance(record, dict) and "cmd" in record:
             found.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
     return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in found.items()}

@@ -1,4 +1,4 @@
-"""`dvc repro`, stage by stage or together: verdicts, progress, failures, and stages that die with the flow."""
+"""DVC in a process that stays: verdicts, progress, failures, and stages that die with the flow."""
 
 import os
 import signal
@@ -8,8 +8,9 @@ import sys
 import pytest
 import yaml
 
-from flows import dvc
-from flows.repro import Repro, StageFailed, StagePaused
+from flows.dvc import session as sessions
+from flows.dvc.session import DvcFailed, DvcSession, Look, StageFailed, StagePaused, StageStopped
+from flows.stopping import stop
 from tests.flows.toy_repro import repro
 from tests.places import ROOT
 
@@ -69,16 +70,21 @@ def test_only_stages_that_were_sent_may_run(toy_project, ran):
     assert repro("second", toy_project, sent=["first", "second"]) == "ran"
 
 
-def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_ends_with_0(toy_project, monkeypatch):
-    monkeypatch.setattr(dvc, "DVC", ("sh", "-c", "echo \"ERROR: failed to transfer '4b98' - [Errno 28]\"; exit 0"))
-    with pytest.raises(StageFailed, match=r"DVC could not keep what it made in its cache") as failure:
-        repro("first", toy_project)
-    assert "failed to transfer '4b98'" in str(failure.value)
+def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_raises_nothing(toy_project, monkeypatch):
+    """DVC logs the files that it could not copy, and goes on."""
+    (toy_project / ".dvc" / "cache" / "files").mkdir(parents=True)
+    (toy_project / ".dvc" / "cache" / "files" / "md5").symlink_to("/proc/nothing")
+    said = []
+    with pytest.raises(StageFailed, match="stage first failed"):
+        repro("first", toy_project, said)
+    assert [line for line in said if line.startswith("ERROR: ")]
+    (toy_project / ".dvc" / "cache" / "files" / "md5").unlink()
+    assert repro("first", toy_project) == "ran"
 
 
 def test_a_full_disk_is_named_where_dvc_does_not_say_it(toy_project, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "second")
-    monkeypatch.setattr("flows.dvc_failures.LITTLE", 1 << 62)
+    monkeypatch.setattr("flows.dvc.session.LITTLE", 1 << 62)
     with pytest.raises(StageFailed, match=r"No space left on device: the disk of \S+ is full, make room there"):
         repro("second", toy_project)
 
@@ -139,22 +145,31 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
         assert line.read() == ""  # the stage's end of the line was closed: it is dead, and was before its sleep ended
 
 
-def starts(project, monkeypatch):
-    """Count the starts of a DVC that stays: a list that grows with its words."""
-    log = project.parent / "starts.txt"
-    log.touch()
-    counted = 'echo "$*" >> "$0"; exec "$@"'
-    monkeypatch.setattr(dvc, "LANE", ("sh", "-c", counted, str(log), *dvc.LANE))
-    return lambda: [line.partition(" dvc ")[2] for line in log.read_text().splitlines()]
+def answers(code):
+    """A process in place of DVC's: `code` sees the first request as `do`, and replies by `reply`."""
+    text = (
+        "import json, os, sys, time\n"
+        "reply = lambda **said: os.write(int(sys.argv[1]), json.dumps(said).encode() + b'\\n')\n"
+        f"do = json.loads(input())\n{code}\n"
+    )
+    return (sys.executable, "-c", text)
 
 
-def test_a_dvc_that_stays_brings_all_stages_and_each_hears_its_own_lines(toy_project, ran, monkeypatch):
-    plan, started = ["first", "second", "gate@squad"], starts(toy_project, monkeypatch)
+@pytest.fixture
+def started(monkeypatch):
+    """Counts the processes of DVC that were started."""
+    count, start = [], stop.start
+    monkeypatch.setattr(stop, "start", lambda *words: (count.append(words), start(*words))[1])
+    return count
+
+
+def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project, ran, started):
+    plan = ["first", "second", "gate@squad"]
     said, shares = {stage: [] for stage in plan}, {stage: [] for stage in plan}
-    with Repro(toy_project, stays=True) as one:
-        verdicts = [one.bring(stage, said[stage].append, shares[stage].append) for stage in plan]
+    with DvcSession(toy_project) as session:
+        verdicts = [session.update(stage, said[stage].append, shares[stage].append, alone=True) for stage in plan]
     assert verdicts == ["ran", "ran", "ran"]
-    assert started() == ["repro --single-item"]
+    assert len(started) == 1
     assert ran() == ["first", "second"]
     for stage in plan:
         assert said[stage] == [f"Running stage '{stage}':", "[ 50%] half way", "[100%] all the way"]
@@ -163,57 +178,90 @@ def test_a_dvc_that_stays_brings_all_stages_and_each_hears_its_own_lines(toy_pro
     lock = yaml.safe_load((toy_project / "dvc.lock").read_text())
     del lock["stages"]["second"]
     (toy_project / "dvc.lock").write_text(yaml.safe_dump(lock))
-    with Repro(toy_project, stays=True) as one:
-        verdicts = [one.bring(stage, said[stage].append, shares[stage].append) for stage in plan]
+    with DvcSession(toy_project) as session:
+        verdicts = [session.update(stage, said[stage].append, shares[stage].append, alone=True) for stage in plan]
     assert verdicts == ["skipped", "restored", "skipped"]
     assert ran() == []
 
 
-def test_a_dvc_that_stays_outlives_a_stage_that_fails_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
+def test_a_session_sees_parameters_and_a_plan_that_changed_meanwhile(toy_project, ran):
+    params, plan = toy_project / "params.yaml", toy_project / "dvc.yaml"
+    with DvcSession(toy_project) as session:
+        assert session.update("second", print, print) == "ran"
+        params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
+        assert session.look(["first", "second"]) == Look(["first"], True)
+        assert session.update("second", print, print) == "ran"
+        plan.write_text(plan.read_text().replace("cmd: python stage.py first", "cmd: env python stage.py first"))
+        assert session.look(["first", "second"]) == Look([], True)
+        assert session.update("first", print, print) == "ran"
+    assert ran() == ["first", "second", "second", "first"]
+
+
+def test_a_session_outlives_a_stage_that_fails_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
     plan = ["first", "second", "gate@squad"]
     monkeypatch.setenv("TOY_FAILS", "second")
-    with Repro(toy_project, stays=True) as one:
-        assert one.bring("first", print, print) == "ran"
+    with DvcSession(toy_project) as session:
+        assert session.update("first", print, print) == "ran"
         with pytest.raises(StageFailed, match="stage second failed") as failure:
-            one.bring("second", print, print)
-        assert one.bring("first", print, print) == "skipped"
+            session.update("second", print, print)
+        assert session.update("first", print, print) == "skipped"
     assert "told to fail" in str(failure.value)
     assert "stage first" not in str(failure.value)
     monkeypatch.delenv("TOY_FAILS")
-    with Repro(toy_project, stays=True) as one:
-        assert [one.bring(stage, print, print) for stage in plan] == ["skipped", "ran", "ran"]
+    with DvcSession(toy_project) as session:
+        assert [session.update(stage, print, print) for stage in plan] == ["skipped", "ran", "ran"]
     assert ran() == ["first", "second"]
 
 
-def test_a_stage_that_reads_its_input_does_not_read_the_names_of_others_and_may_end_within_a_line(toy_project):
+def test_a_stage_that_reads_its_input_does_not_read_requests_and_may_end_within_a_line(toy_project):
     (toy_project / "stage.py").write_text(
-        "import pathlib, sys\nprint(repr(sys.stdin.read()))\nsys.stdout.write('no end of line')\n"
+        "import pathlib, sys\nprint(repr(sys.stdin.read()))\nsys.stdout.buffer.write(b'\\xff no end of line')\n"
         "pathlib.Path('data').mkdir(exist_ok=True)\npathlib.Path('data', sys.argv[1]).write_text('done')\n"
         "pathlib.Path('metrics').mkdir(exist_ok=True)\npathlib.Path('metrics/squad.json').write_text('{}')\n"
     )
     said = []
-    with Repro(toy_project, stays=True) as one:
-        assert [one.bring(stage, said.append, print) for stage in ("first", "second")] == ["ran", "ran"]
-    assert said[:2] == ["Running stage 'first':", "''"]
-    assert not [line for line in said if one._word in line]
+    with DvcSession(toy_project) as session:
+        assert [session.update(stage, said.append, print) for stage in ("first", "second")] == ["ran", "ran"]
+    assert said[:4] == ["Running stage 'first':", "''", "\ufffd no end of line", "Running stage 'second':"]
 
 
-SAYS = """read name; echo "Running stage '$name':"; {}; echo "$0 0"; exec sleep 120"""
+def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
+    plan = toy_project / "dvc.yaml"
+    plan.write_text(plan.read_text().replace("outs: [data/first]", "outs: [data/other]"))
+    with pytest.raises(StageFailed, match=r"(?s)first failed .exit code 255.*ERROR: .*output 'data/other'") as failure:
+        repro("first", toy_project)
+    assert "Traceback" not in str(failure.value)
+    plan.write_text("stages: nonsense")
+    with DvcSession(toy_project) as session, pytest.raises(DvcFailed, match=r"ERROR: .*dvc.yaml"):
+        session.restore(["first"])
 
 
-def test_a_stage_whose_outs_a_dvc_that_stays_could_not_keep_has_failed(toy_project, monkeypatch):
-    transfer = "echo \"ERROR: failed to transfer '4b98' - [Errno 28]\""
-    monkeypatch.setattr(dvc, "LANE", ("sh", "-c", SAYS.format(transfer)))
-    with Repro(toy_project, stays=True) as one:
-        with pytest.raises(StageFailed, match="stage first failed .DVC could not keep what it made in its cache"):
-            one.bring("first", print, print)
-        process = one._process
-    assert process.returncode == -signal.SIGKILL
+def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
+    said = "reply(say='ERROR: failed to transfer 4b98'); reply(answer={'verdict': 'ran', 'lost': ['first']})"
+    monkeypatch.setattr(sessions, "CHILD", answers(f"{said}; time.sleep(120)"))
+    with DvcSession(toy_project) as session:
+        with pytest.raises(
+            StageFailed, match="stage first failed .DVC could not keep what it made in its cache"
+        ) as failure:
+            session.update("first", print, print)
+        assert "failed to transfer 4b98" in str(failure.value)
 
 
-def test_a_dvc_that_stays_must_have_said_a_word_of_each_stage(toy_project, monkeypatch):
-    monkeypatch.setattr(dvc, "LANE", ("sh", "-c", 'read name; echo "Running stage \'first\':"; echo "$0 0"'))
-    with Repro(toy_project, stays=True) as one:
-        assert one.bring("first", print, print) == "ran"
-        with pytest.raises(StageFailed, match="stage second failed .DVC ended without a word of it"):
-            one.bring("second", print, print)
+def test_a_process_that_dies_is_told_with_what_it_printed_and_another_takes_its_place(toy_project, monkeypatch):
+    killed = answers("print('half of it', flush=True); os.kill(os.getpid(), 9)")
+    with DvcSession(toy_project) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions, "CHILD", killed)
+            with pytest.raises(StageFailed, match=r"(?s)stage first failed .SIGKILL .*half of it"):
+                session.update("first", print, print)
+        assert session.update("first", print, print) == "ran"
+
+
+def test_a_stage_that_was_asked_to_stop_and_has_nothing_to_keep_is_told_from_one_that_failed(toy_project, monkeypatch):
+    monkeypatch.setattr(stop, "number", 0)
+    monkeypatch.setattr(sessions, "CHILD", answers("reply(say='asked'); reply(failed={'code': -2}); time.sleep(120)"))
+    with DvcSession(toy_project) as session:
+        with pytest.raises(StageStopped):
+            session.update("first", lambda line: setattr(stop, "number", signal.SIGINT), print)
+        with pytest.raises(StageStopped):
+            session.update("second", print, print)

@@ -1,4 +1,4 @@
-"""Whether a stage reads what the stages before it wrote: bytes against the hashes that dvc.lock states.
+"""An oracle of tasks/project/dvc_records.py, as it was before: bytes against the hashes that dvc.lock states.
 
 DVC looks at a file's bytes again only when its time or its size changed, and never at those that it takes from its
 cache or a remote. What a disk changes by itself changes neither, nor does who means to deceive, so a stage that runs

@@ -3,14 +3,16 @@
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tasks.project.dvc_records import md5_of, require
 from tasks.project.errors import InputError
-from tasks.project.intact import require
 from tasks.project.plan_file import read_plan
+from tests.tasks.project import oracle_intact
 
 PLAN = """
 stages:
@@ -86,3 +88,46 @@ def test_only_what_is_named_is_looked_at(checkout: Path) -> None:
 
 def test_without_a_lock_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
     require(["data/corpus"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("data/corpus/a.txt", b"ALPHA"),
+        ("data/corpus/sub/b.txt", None),
+        ("data/corpus/__pycache__/c.pyc", b"compiled"),
+        ("reports/corpus.json", b"[]"),
+        ("elsewhere.txt", b"nobody's"),
+    ],
+)
+def test_what_is_refused_and_what_is_left_is_as_before(
+    checkout: Path, name: str, content: bytes | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where DVC's cache holds the list of the folder, and bytes that are not what their name says."""
+    cache = checkout / ".dvc" / "cache" / "files" / "md5"
+    outs = yaml.safe_load((checkout / "dvc.lock").read_text())["stages"]["corpus"]["outs"]
+    files = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
+    listing = json.dumps([{"md5": md5(data), "relpath": path} for path, data in files.items()], sort_keys=True)
+    for digest, data in ((outs[0]["md5"], listing.encode()), (outs[1]["md5"], b"{"), (md5(b"alpha"), b"ALPHA")):
+        (cache / digest[:2]).mkdir(parents=True, exist_ok=True)
+        (cache / digest[:2] / digest[2:]).write_bytes(data)
+    place = checkout / name
+    if content is None:
+        place.unlink()
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    other = tmp_path_factory.mktemp("before") / "checkout"
+    shutil.copytree(checkout, other)
+    for paths in (["data/corpus/a.txt"], ["data/corpus/sub/b.txt", "reports/corpus.json"], ["data/corpus"]):
+        said = []
+        for root, look in ((checkout, require), (other, oracle_intact.require)):
+            try:
+                look(paths, root)
+                said.append("")
+            except InputError as error:
+                said.append(str(error))
+        assert said[0] == said[1]
+    left = [sorted(path.relative_to(root) for path in root.rglob("*")) for root in (checkout, other)]
+    assert left[0] == left[1]
+    assert md5_of(checkout) == oracle_intact.md5_of(checkout) == oracle_intact.md5_of(other)

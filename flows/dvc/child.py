@@ -1,0 +1,205 @@
+"""The process that imports DVC. It answers the requests that come on its standard input, one JSON object a line.
+
+flows/dvc/session.py starts this file by its path, in a checkout:
+
+    python -P child.py dvc DESCRIPTOR [--wait-for-lock]
+
+Replies go to the descriptor, one JSON object a line: `say` holds a line for people; `answer` ends a request, and so
+does `failed`. Standard output and error belong to the stages. It ends where its input does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import dvc.stage.run
+from dvc.dependency.param import BadParamFileError, ParamsDependency
+from dvc.exceptions import DvcException
+from dvc.logger import ColorFormatter
+from dvc.repo import Repo
+from dvc.repo.reproduce import _reproduce_stage
+from dvc.stage.cache import RunCacheNotFoundError, StageCache
+from dvc.stage.exceptions import StageCmdFailedError
+
+LOGGERS = ("dvc", "dvc_data", "dvc_objects")
+"""DVC gives these handlers that write to standard output and error."""
+
+Say = Callable[[str], None]
+
+
+class CommandFailed(StageCmdFailedError):
+    """DVC's error of a command, which keeps the exit code in its text alone."""
+
+    def __init__(self, command: str, status: int | None = None) -> None:
+        super().__init__(command, status)
+        self.status = status
+
+
+dvc.stage.run.StageCmdFailedError = CommandFailed
+
+
+class RunCache(StageCache):
+    """DVC's run-cache, which notes what becomes of each stage that changed: it is restored, or else it runs."""
+
+    def restore(self, stage: Any, *args: Any, **options: Any) -> None:
+        """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
+        try:
+            super().restore(stage, *args, **options)
+        except RunCacheNotFoundError:
+            self.repo.verdicts[stage.addressing] = "ran"
+            self.repo.say(f"Running stage '{stage.addressing}':")
+            raise
+        self.repo.verdicts[stage.addressing] = "restored"
+
+
+class Checkout(Repo):
+    """DVC's view of a checkout, which knows what became of the stages of the last update."""
+
+    def __init__(self, say: Say, wait_for_lock: bool) -> None:
+        """Read the configuration.
+
+        Args:
+            say: takes lines for people.
+            wait_for_lock: while another DVC does the bookkeeping of a stage; else it fails after a few seconds.
+        """
+        super().__init__(_wait_for_lock=wait_for_lock)
+        self.say, self.stage_cache = say, RunCache(self)
+        self.verdicts: dict[str, str] = {}
+
+    def pull(self, targets: str | Sequence[str], **options: Any) -> Any:
+        """Restore outputs from the remote; DVC does so for a stage of which nothing else changed."""
+        pulled = super().pull(targets, **options)
+        if isinstance(targets, str):
+            self.verdicts[targets] = "restored"
+        return pulled
+
+    def update_stage(self, stage: str, pull: bool, alone: bool) -> dict[str, Any]:
+        """Bring a stage up to date.
+
+        Args:
+            stage: its name.
+            pull: take what is missing from the remote.
+            alone: what the stage reads is up to date.
+
+        Returns:
+            `verdict`, and `lost`: names of stages whose outputs are not in the cache, though DVC raised nothing.
+        """
+        self.verdicts, lost = {}, []
+
+        def reproduce(one: Any, **options: Any) -> Any:
+            try:
+                done = _reproduce_stage(one, **options)
+            except BadParamFileError as error:
+                error.files = [dep.def_path for dep in one.deps if isinstance(dep, ParamsDependency)]
+                raise
+            if self.verdicts.get(one.addressing) == "ran" and not one.outs_cached():
+                lost.append(one.addressing)
+            return done
+
+        self.reproduce([stage], single_item=alone, pull=pull, repro_fn=reproduce)
+        return {"verdict": self.verdicts.get(stage, "skipped"), "lost": lost}
+
+    def look(self, plan: Sequence[str]) -> dict[str, Any]:
+        """Return what has to be done for a plan: the contents of `Look`.
+
+        DVC names a stage whose own inputs, parameters, command or outputs changed, not those that come after it: all
+        from the first such stage on count as changed, and all of them where one changed that `plan` needs and lacks.
+        """
+        graph = self.index.graph
+        needs = {stage.addressing: [other.addressing for other in graph.successors(stage)] for stage in graph}
+        needed = _upstream(needs, plan)
+        changed = needed & set(self.status())  # of all stages: of several, DVC looks at what they need once for each
+        if not changed <= set(plan):
+            return {"unchanged": [], "is_complete": False}
+        unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
+        may_change = _upstream(needs, needed - set(plan)) & set(plan) - set(unchanged)
+        return {"unchanged": unchanged, "is_complete": not may_change}
+
+
+def _upstream(needs: Mapping[str, Sequence[str]], names: Iterable[str]) -> set[str]:
+    """Return the stages of these names, and all that they need."""
+    found: set[str] = set()
+    left = list(names)
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += needs[name]
+    return found
+
+
+class _Handler(logging.Handler):
+    """Passes warnings and errors on."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(ColorFormatter(log_colors=False))
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(self.format(record))
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """What a request failed with: the exit code of a command, the files that hold no parameters, or neither."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    for one in causes:
+        if isinstance(one, CommandFailed):
+            return {"code": one.status}
+    logging.getLogger("dvc").error("", exc_info=error)
+    return {"code": None, "files": [name for one in causes for name in getattr(one, "files", ())]}
+
+
+def main(descriptor: int, wait_for_lock: bool) -> None:
+    """Answer requests until there are no more.
+
+    Args:
+        descriptor: takes the replies.
+        wait_for_lock: see `Checkout`.
+    """
+    requests = os.fdopen(os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # a stage that reads its input must not read requests
+    os.set_inheritable(descriptor, False)
+    replies = os.fdopen(descriptor, "w")
+
+    def reply(kind: str, content: Any) -> None:
+        print(json.dumps({kind: content}), file=replies, flush=True)
+
+    def say(line: str) -> None:
+        reply("say", line)
+
+    for name in LOGGERS:
+        logging.getLogger(name).handlers = [_Handler(say)]
+    checkout: Checkout | None = None
+    for line in requests:
+        request = json.loads(line)
+        try:
+            checkout = checkout or Checkout(say, wait_for_lock)
+            answer = getattr(checkout, request.pop("do"))(**request)
+        except (DvcException, OSError) as error:
+            reply("failed", _failure(error))
+        else:
+            reply("answer", answer)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Answer the requests about a checkout that standard input holds.")
+    parser.add_argument("dvc", help="the word dvc, for who looks for one at work")
+    parser.add_argument("descriptor", type=int, help="takes the replies")
+    parser.add_argument("--wait-for-lock", action="store_true", help="of another DVC")
+    asked = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):  # asked to end while no stage is at work here
+        main(asked.descriptor, asked.wait_for_lock)
+
+
+if __name__ == "__main__":
+    _main()
