@@ -73,6 +73,9 @@ class Checkout(Repo):
         self.say, self.stage_cache = say, RunCache(self)
         self.verdicts: dict[str, str] = {}
 
+    def ready(self) -> None:
+        """Answer: DVC is imported, and its configuration read."""
+
     def pull(self, targets: str | Sequence[str], **options: Any) -> Any:
         """Restore outputs from the remote; DVC does so for a stage of which nothing else changed."""
         pulled = super().pull(targets, **options)

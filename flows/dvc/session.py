@@ -171,7 +171,7 @@ class DvcSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.end()
+        self._close()
 
     def start(self) -> subprocess.Popen[str]:
         """Start the process if there is none."""
@@ -184,18 +184,23 @@ class DvcSession:
             finally:
                 os.close(theirs)
                 self._streams.callback(os.close, replies)
+            self._streams.enter_context(contextlib.suppress(BrokenPipeError))
+            self._streams.enter_context(self._process)  # closes its streams
             assert self._process.stdout is not None
             self._replies, self._output = _Lines(replies), _Lines(self._process.stdout.fileno())
         return self._process
 
     def end(self) -> None:
-        """End the process, and the stage with it."""
+        """End the process, and the stage with it; a request that another thread waits for fails."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _close(self) -> None:
+        """End the process, and close what it was heard by; the next request starts another."""
+        self.end()
         self._streams.close()
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            with contextlib.suppress(BrokenPipeError), process:  # closes its streams
-                process.wait()
+        self._process = None
 
     def update(
         self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, alone: bool = False
@@ -221,6 +226,8 @@ class DvcSession:
         if stop.number:
             raise StageStopped(stage)
         heard = _Heard(say, progress)
+        self.start()
+        self._ask("ready", lambda line: None)  # a signal could meet it while it imports DVC
         with stop.passed_to(self.start()):
             reply = self._ask("update_stage", heard.take, stage=stage, pull=pull, alone=alone)
         done, code = reply.get("answer"), reply.get("code")
@@ -233,7 +240,7 @@ class DvcSession:
         if code is None:
             code = reply.get("ended", DVC_FAILED)
         reason = "DVC could not keep what it made in its cache" if done else describe_exit(code)
-        self.end()  # it would count as a DVC at work
+        self._close()  # it would count as a DVC at work
         raise StageFailed(stage, reason + _explain(stage, self.root, reply.get("files", ())), list(heard.tail))
 
     def look(self, plan: Sequence[str]) -> Look:
@@ -289,7 +296,7 @@ class DvcSession:
         self.start()
         reply = self._ask(what, lines.append, **arguments)
         if "answer" not in reply:
-            self.end()  # what it keeps of a remote may be out of date
+            self._close()  # what it keeps of a remote may be out of date
             raise DvcFailed("\n".join(f"  {line}" for line in lines))
         return reply["answer"]
 
@@ -324,7 +331,7 @@ class DvcSession:
         for line in self._output.read_to_end():
             take(line)
         ended = self._process.wait()
-        self.end()
+        self._close()
         return {"code": None, "ended": ended}
 
 

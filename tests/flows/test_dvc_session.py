@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
@@ -146,11 +148,11 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
 
 
 def answers(code):
-    """A process in place of DVC's: `code` sees the first request as `do`, and replies by `reply`."""
+    """A process in place of DVC's, which is ready, and answers the next request with `code`, which has `reply`."""
     text = (
         "import json, os, sys, time\n"
         "reply = lambda **said: os.write(int(sys.argv[1]), json.dumps(said).encode() + b'\\n')\n"
-        f"do = json.loads(input())\n{code}\n"
+        f"input()\nreply(answer=None)\ninput()\n{code}\n"
     )
     return (sys.executable, "-c", text)
 
@@ -265,3 +267,17 @@ def test_a_stage_that_was_asked_to_stop_and_has_nothing_to_keep_is_told_from_one
             session.update("first", lambda line: setattr(stop, "number", signal.SIGINT), print)
         with pytest.raises(StageStopped):
             session.update("second", print, print)
+
+
+def test_a_session_that_is_ended_ends_the_request_that_another_thread_waits_for(toy_project):
+    (toy_project / "stage.py").write_text(
+        f"import sys, time\nsys.path.insert(0, {str(ROOT)!r})\nfrom tasks.project.process import die_with_parent\n"
+        "die_with_parent()\nprint('begun', flush=True)\ntime.sleep(600)\n"
+    )
+    begun = threading.Event()
+    with DvcSession(toy_project) as session, ThreadPoolExecutor(1) as thread:
+        update = thread.submit(session.update, "first", lambda line: line == "begun" and begun.set(), print)
+        assert begun.wait(120)
+        session.end()
+        with pytest.raises(StageFailed, match=r"stage first failed .SIGKILL"):
+            update.result(120)
