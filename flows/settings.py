@@ -56,4 +56,7 @@ def _rows(differ: list[tuple[str, list[Any]]]) -> tuple[Row, ...]:
 
 
 def _said(value: Any) -> str:
-    return "none" if value is None or value is ABSENT else str(value)
+    """A value in words; 2 and 2.0 are the same number, however params.yaml writes it."""
+    if value is None or value is ABSENT:
+        return "none"
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
