@@ -9,7 +9,6 @@ The server may be shared: nothing of anybody else is changed without a word, and
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -42,9 +41,8 @@ TEMPLATE: dict[str, Any] = {
 }
 """The template of Podium's pools, in which runs and deployments have no variables to set. `podium worker` does not read
 it, and a worker of Prefect's own is held back by it in part only (docs/security.md)."""
-CHECKOUT = "PODIUM_CHECKOUT"
 SILENT_FOR = timedelta(seconds=90)
-"""Three heartbeats of a worker's run (flows/worker_entry.py). Its host or worker died when they stay away."""
+"""Three heartbeats of a worker's run (flows/worker.py). Its host or worker died when they stay away."""
 ZOMBIES = "podium-lost-runs"
 WATCHED = "podium-watched"
 """The tag that prefect.yaml gives each deployment: its runs carry it, and no others do."""
@@ -162,11 +160,9 @@ def deploy(project: Path) -> None:
     Raises:
         PodiumError: Prefect refused; the message is its own.
     """
-    # A checkout of this machine must not get into the deployments: each worker names its own.
-    environment = {name: value for name, value in os.environ.items() if name != CHECKOUT}
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(
-        command, cwd=project, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     if done.returncode:
         raise PodiumError(f"prefect deploy failed:\n{done.stdout}")

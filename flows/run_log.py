@@ -19,8 +19,6 @@ SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run fail
 """How Prefect's lines begin that the end of a run says better: the state as one escaped line, and a link to a page that
 the server of a single run does not serve."""
 LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.log")
-TO_THE_TERMINAL = ("", "prefect._internal")
-"""Loggers of Prefect that write to the terminal."""
 
 
 def new_log(project: Path) -> Path:
@@ -46,18 +44,19 @@ def logged(path: Path) -> Iterator[None]:
     """Let what is logged in this process go to the file `path`, and not to the terminal."""
     file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     file.addFilter(lambda record: not record.getMessage().startswith(SAID_BETTER))
-    loggers = {name: logging.getLogger(name) for name in TO_THE_TERMINAL}
-    before = {name: list(logger.handlers) for name, logger in loggers.items()}
-    terminal = [handler for handler in before[""] if isinstance(handler, logging.StreamHandler)]
+    known = (logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("prefect"))
+    loggers = [logging.root, *(one for one in known if any(map(_writes_to_a_terminal, one.handlers)))]
+    before = [(logger, list(logger.handlers)) for logger in loggers]
+    terminal = [handler for handler in logging.root.handlers if isinstance(handler, logging.StreamHandler)]
     file.setFormatter(next((handler.formatter for handler in terminal if handler.formatter is not None), None))
     try:
-        for logger in loggers.values():
+        for logger in loggers:
             logger.handlers = [handler for handler in logger.handlers if not _writes_to_a_terminal(handler)]
             logger.addHandler(file)
         yield
     finally:
-        for name, logger in loggers.items():
-            logger.handlers = before[name]
+        for logger, handlers in before:
+            logger.handlers = handlers
         with contextlib.suppress(OSError):  # what a full disk did not take was said to be lost
             file.close()
 

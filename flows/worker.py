@@ -2,42 +2,56 @@
 
 Prefect's process worker takes command, environment and folder from the server (`job_variables`, the pool's template),
 follows the pull steps of the deployment, and does so again in its own process when a run crashes or is cancelled, to
-look for hooks: whoever reaches the server runs commands there. This one takes nothing but the run's id.
+look for hooks: whoever reaches the server runs commands there. This one takes nothing but the run's id. It looks after
+what it started until nothing of it is left, and then says how the run ended, where the run could not say so itself.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import anyio
 import anyio.abc
+import psutil
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import WorkPool
+from prefect.client.schemas.objects import State, WorkPool
 from prefect.exceptions import ObjectNotFound
-from prefect.runner._flow_run_executor import FlowRunExecutorContext
-from prefect.runner._starter_engine import EngineCommandStarter
-from prefect.utilities.processutils import command_to_string, setup_signal_handlers_worker
-from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
+from prefect.states import Cancelled, Crashed
+from prefect.utilities.processutils import setup_signal_handlers_worker
+from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 
-from flows.deploy import CHECKOUT, POOL_TYPE, POOLS, TEMPLATE
+from flows import api
+from flows.deploy import POOL_TYPE, POOLS, TEMPLATE
 from flows.preflight.server import require_server
 from flows.sent_runs import checked_name
+from flows.stopping import PATIENCE_S
 from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.process import STARTED_BY_A_WORKER, describe_exit
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
-    from prefect.states import State
 
 ENTRY = "flows.worker_entry"
+HEARTBEATS = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
+HEARTBEAT_S = 30
+"""Seconds between heartbeats of runs on workers; the automation of flows/deploy.py waits for three of them."""
+LOOK_S = 2.0
+"""Seconds between looks at a run: whether somebody cancelled it."""
+GROUP_S = 0.5
+"""Seconds between looks at processes that were asked to end."""
 
 
-class OwnJob(ProcessJobConfiguration):
+class OwnJob(BaseJobConfiguration):
     """Nothing of it comes from the server."""
 
     @classmethod
@@ -48,22 +62,17 @@ class OwnJob(ProcessJobConfiguration):
         return cls()
 
 
-class NoHooks:
-    """Podium's flows have no hooks; those of a deployment would be code of a stranger."""
-
-    async def run_cancellation_hooks(self, flow_run: FlowRun, state: State) -> None:
-        """Nothing."""
-
-    async def run_crashed_hooks(self, flow_run: FlowRun, state: State) -> None:
-        """Nothing."""
+class Ended(BaseWorkerResult):
+    """A run of which nothing is left, and of which the server has been told how it ended."""
 
 
-class OwnWorker(ProcessWorker, abc.ABC):  # ABC: Prefect does not register it in place of its own type `process`
+class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not registered in place of Prefect's own
     """See the module."""
 
     type = POOL_TYPE
     job_configuration = OwnJob
     project: Path
+    say: Callable[..., None]
 
     @classmethod
     def get_default_base_job_template(cls) -> dict[str, Any]:
@@ -71,29 +80,82 @@ class OwnWorker(ProcessWorker, abc.ABC):  # ABC: Prefect does not register it in
         return TEMPLATE
 
     async def run(
-        self,
-        flow_run: FlowRun,
-        configuration: ProcessJobConfiguration,
-        task_status: anyio.abc.TaskStatus[int] | None = None,
-    ) -> ProcessWorkerResult:
-        """Start this checkout's flow for a run, and wait for its end; Prefect's own, without what it loads."""
-        async with FlowRunExecutorContext() as context:
-            command = command_to_string([sys.executable, "-m", ENTRY])
-            env, channel = {**configuration.env, CHECKOUT: str(self.project)}, context.control_channel
-            starter = EngineCommandStarter(command=command, cwd=self.project, env=env, control_channel=channel)
-            executor = context.create_executor(flow_run, starter, propose_submitting=False, hook_runner=NoHooks())
-            async with anyio.create_task_group() as group:
-                ended: list[Any] = []
+        self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
+    ) -> Ended:
+        """Start this checkout's entry for a run, in a process group of its own, and look after it to its end."""
+        process = await anyio.open_process(
+            [sys.executable, "-m", ENTRY],
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            stderr=None,
+            cwd=self.project,
+            env={**os.environ, STARTED_BY_A_WORKER: str(flow_run.id), HEARTBEATS: str(HEARTBEAT_S)},
+            start_new_session=True,
+        )
+        if task_status is not None:
+            task_status.started(process.pid)
+        stopped = True
+        try:
+            await self._wait(process, flow_run.id)
+            stopped = False
+        finally:
+            with anyio.CancelScope(shield=True):
+                code = await _end(process)
+                said = "its worker was stopped" if stopped else f"its process ended with {describe_exit(code)}"
+                patience = 0.0 if stopped else api.PATIENCE_S
+                await anyio.to_thread.run_sync(
+                    api.patiently, lambda: _settle(flow_run.id, code != 0, said), self.say, patience
+                )
+        return Ended(status_code=0, identifier=str(process.pid))
 
-                async def execute(*, task_status: anyio.abc.TaskStatus[Any]) -> None:
-                    ended.append(await executor.submit(task_status=task_status))
+    async def _wait(self, process: anyio.abc.Process, run: UUID) -> None:
+        """Return when the process has ended, or somebody cancelled its run."""
+        while process.returncode is None:
+            with anyio.move_on_after(LOOK_S):
+                await process.wait()
+                return
+            with contextlib.suppress(ObjectNotFound, *api.UNREACHED):
+                state = (await self.client.read_flow_run(run)).state
+                if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                    return
 
-                handle = await group.start(execute)
-                if task_status is not None:
-                    task_status.started(handle.pid)
-        if not ended or ended[0] is None or ended[0].status_code is None:
-            raise RuntimeError("the process of the run could not be started")
-        return ProcessWorkerResult(status_code=ended[0].status_code, identifier=str(handle.pid))
+
+async def _end(process: anyio.abc.Process) -> int:
+    """End what is left of a run, by SIGTERM to its process group and SIGKILL after PATIENCE_S; its exit status."""
+    _send(process, signal.SIGTERM)
+    with anyio.move_on_after(PATIENCE_S):
+        while _is_at_work(process.pid):
+            await anyio.sleep(GROUP_S)
+    _send(process, signal.SIGKILL)
+    return await process.wait()
+
+
+def _send(process: anyio.abc.Process, number: signal.Signals) -> None:
+    if _is_at_work(process.pid):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.killpg(process.pid, number)
+
+
+def _is_at_work(group: int) -> bool:
+    """Whether a process of the group still runs; one whose exit code nobody has taken yet does not."""
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+def _settle(run: UUID, failed: bool, said: str) -> None:
+    """Tell the server how a run ended whose process did not: cancelled, or else, if the process failed, crashed."""
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
+        state = client.read_flow_run(run).state
+        ended: State | None = None
+        if state is not None and state.is_cancelling():
+            ended = Cancelled(message="it was cancelled, and nothing of it is at work any more")
+        elif state is not None and failed and (state.is_pending() or state.is_running()):
+            ended = Crashed(message=said)
+        if ended is not None:
+            client.set_flow_run_state(run, ended)
 
 
 def work(
@@ -120,7 +182,7 @@ def work(
     require_server()
     _require_pool(pool)
     worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
-    worker.project = project.resolve()
+    worker.project, worker.say = project.resolve(), say
     setup_signal_handlers_worker(os.getpid(), "the worker", say)
     asyncio.run(worker.start(printer=say))
 

@@ -1,31 +1,44 @@
 """What a worker starts for a run: one of Podium's two flows, from this checkout, by the run's id and parameters alone.
 
-    python -m flows.worker_entry       # by a worker; PREFECT__FLOW_RUN_ID names the run, PODIUM_CHECKOUT the folder
+    python -m flows.worker_entry       # by a worker, in its checkout; PREFECT__FLOW_RUN_ID names the run
 
 Entrypoint, path, pull steps and variables of the deployment are what its author says, and are not read.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
-from tasks.project.process import takes_no_words
+from prefect.client.orchestration import get_client
+from prefect.engine import handle_engine_signals
+from prefect.exceptions import Abort, ParameterBindError, SignatureMismatchError, TerminationSignal
+from prefect.flow_engine import load_flow_run, run_flow
+from prefect.states import Failed
 
-HEARTBEAT_S = 30
-"""Seconds between heartbeats of runs on workers; the automation of flows/deploy.py waits for three of them."""
+from flows.on_worker import run_stages
+from flows.pipeline import pipeline
+from tasks.project.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
 
-def run_flow_of(run_id: UUID) -> None:
-    """Run the flow of this checkout that has the name of the run's flow; a run of any other ends as Failed."""
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ParameterBindError, SignatureMismatchError
-    from prefect.flow_engine import load_flow_run, run_flow
-    from prefect.states import Failed
+class LeftToTheWorker(Abort):
+    """The run was asked to end, and its worker says how it did once nothing of it is at work any more."""
 
-    from flows.on_worker import run_stages
-    from flows.pipeline import pipeline
 
+def run_flow_of(run_id: UUID, worker: int) -> int:
+    """Run the flow of this checkout that has the name of the run's flow; a run of any other ends as Failed.
+
+    Args:
+        run_id: of the run.
+        worker: the process that started this one.
+
+    Returns:
+        The exit code.
+    """
     run, flows = load_flow_run(run_id), (pipeline, run_stages)
     with get_client(sync_client=True) as client:
         name = client.read_flow(run.flow_id).name
@@ -33,26 +46,41 @@ def run_flow_of(run_id: UUID) -> None:
         if wanted is None:
             message = f"this worker runs the flows {pipeline.name} and {run_stages.name} of its own checkout, no other"
             client.set_flow_run_state(run_id, Failed(message=message))
-            return
+            return 0
+        wanted.fn = _leaving(wanted.fn, worker)
         try:
             run_flow(wanted, flow_run=run, return_type="state")
         except (ParameterBindError, SignatureMismatchError) as error:
             client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing, or others: {error}"))
+        except LeftToTheWorker:
+            return 128 + signal.SIGTERM
+    return 0
+
+
+def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
+    """The function of a flow; on SIGTERM Prefect would say at once that the run crashed, of a cancelled one, too."""
+
+    @functools.wraps(flow)
+    def leaving(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return flow(*args, **kwargs)
+        except TerminationSignal as asked:
+            if os.getppid() == worker:
+                raise LeftToTheWorker from asked
+            raise  # the worker is gone: nobody else says it
+
+    return leaving
 
 
 def main() -> None:
-    """Run the flow, and end as Prefect's worker expects it."""
+    """Run the flow, and end as the worker expects it."""
     takes_no_words("Run the flow of a run that a worker took; it names the run.")
-    os.environ["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_S)  # read when prefect is imported
-
-    from prefect._internal.control_listener import configure_from_env
-    from prefect.engine import handle_engine_signals
-
-    os.chdir(os.environ["PODIUM_CHECKOUT"])
-    run_id = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
-    configure_from_env()
+    worker = os.getppid()
+    die_with_parent()
+    run_id, code = UUID(os.environ[STARTED_BY_A_WORKER]), 0
     with handle_engine_signals(run_id):
-        run_flow_of(run_id)
+        code = run_flow_of(run_id, worker)
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

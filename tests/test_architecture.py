@@ -266,6 +266,16 @@ def test_helpers_of_ipu_model_need_the_standard_library_alone():
         )
 
 
+def test_nothing_uses_a_private_module_of_prefect():
+    """Neither by an import nor by its name in a text: what is not documented may be another with any version."""
+    found = []
+    for path in sources(*PACKAGES, "tests"):
+        named = re.findall(r"\bprefect(?:\.\w+)*\._\w+", path.read_text(encoding="utf-8"))
+        imported = [name for name in imported_modules(path) if re.match(r"prefect\b.*\._", name)]
+        found += [f"{path.relative_to(ROOT)}: {name}" for name in (*named, *imported)]
+    assert found == []
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES, "tests"), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down_only(path):
     here = path.relative_to(ROOT).as_posix()

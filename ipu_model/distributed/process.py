@@ -26,7 +26,7 @@ PAUSED = 4
 STOP_AT = "PODIUM_STOP_AT"
 PATIENCE_SECONDS = 5.0
 """How long an update under way may still take after SIGTERM, before it is given up between two micro-batches. Whoever
-sends SIGTERM kills after a while (Prefect after 30 s), and the checkpoint takes its time, too."""
+sends SIGTERM kills after a while (Slurm after 30 s), and the checkpoint takes its time, too."""
 PR_SET_PDEATHSIG = 1
 LOCK = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)

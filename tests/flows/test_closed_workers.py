@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -12,10 +11,9 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 from prefect.workers.process import ProcessWorker
 
-from flows import checkout, deploy
-from tasks.project.strict_yaml import read_yaml
-from tests.flows.worker_hosts import descendants, wait_until
-from tests.flows.worker_team import a_team
+from flows import deploy
+from tests.flows.worker_hosts import wait_until
+from tests.flows.worker_team import a_team, parameters_of_training
 
 pytestmark = pytest.mark.soak
 THEIRS = """
@@ -138,21 +136,10 @@ def test_a_worker_starts_its_own_flows_whatever_the_server_says(team, attacker):
     assert host.ran() == []
 
 
-def command_of(pid):
-    """The words that a process was started with."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 def test_a_run_of_theirs_that_is_cancelled_or_lost_loads_no_code_into_the_worker(team, attacker):
     host = team.hosts["worker"]
     host.hold.touch()
-    values = read_yaml(host.project / "params.yaml")
-    parameters = {
-        "names": ["corpus", "validate@corpus", "pretrain@phase1"],
-        "values": values,
-        "code": checkout.code_hashes(host.project),
-        "checkout_name": checkout.own_name(values, None),
-    }
+    parameters = parameters_of_training(host, 1)
     deployment = attacker.deployment("podium-stages", "held", job_variables=variables(attacker))
     cancelled = attacker.run(deployment, **parameters)
     wait_until(lambda: "pretrain@phase1" in host.ran(), "training")
@@ -161,8 +148,7 @@ def test_a_run_of_theirs_that_is_cancelled_or_lost_loads_no_code_into_the_worker
     wait_until(lambda: attacker.state(cancelled).is_cancelled(), "the end of the cancelled run")
     lost = attacker.run(deployment, **parameters)
     wait_until(lambda: host.ran().count("pretrain@phase1") == 2, "training again")
-    (flow,) = (pid for pid in descendants(host.worker.pid) if b"flows.worker_entry" in command_of(pid))
-    os.kill(flow, signal.SIGKILL)
+    os.kill(host.flow(), signal.SIGKILL)
     wait_until(lambda: attacker.state(lost).is_crashed(), "the end of the lost run")
     host.hold.unlink()
     assert attacker.ran() == []

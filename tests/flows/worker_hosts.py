@@ -73,7 +73,7 @@ stages:
 """
 # Every stage names itself and its process in TOY_LOG, a file of its host; training waits while TOY_HOLD is there.
 TOY = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 from ipu_model.files import write_json, write_text
 from tasks.project.main import run_main
@@ -95,6 +95,8 @@ def main():
             sys.exit(4)
         if params.pretrain.seed == 99:
             sys.exit("error: loss is not finite")
+        if params.pretrain.seed == 77:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while Path(os.environ["TOY_HOLD"]).exists():
             time.sleep(0.05)
         write_text(Path("models/phase1/weights"), Path("data/corpus/text").read_text() + " learned")
@@ -271,6 +273,12 @@ class Host:
     def processes(self):
         """Process ids of the stages that ran here."""
         return [int(line.split()[1]) for line in self.log.read_text().splitlines()]
+
+    def flow(self):
+        """Process id of the one run that its worker has started."""
+        started = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(self.worker.pid)}
+        (found,) = (pid for pid, command in started.items() if b"flows.worker_entry" in command)
+        return found
 
     def lose(self):
         """The machine is gone: worker, flow and stages at once."""

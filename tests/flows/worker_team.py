@@ -6,9 +6,11 @@ import json
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Crashed
+from prefect.states import Cancelling, Crashed
 
-from tests.flows.worker_hosts import Host, Server, wait_until
+from flows import checkout
+from tasks.project.strict_yaml import read_yaml
+from tests.flows.worker_hosts import Host, Server, descendants, is_alive, wait_until
 
 
 class Team:
@@ -71,6 +73,60 @@ class Team:
             if host.worker is not None:
                 host.lose()
         self.server.stop()
+
+
+def parameters_of_training(host, seed):
+    """Arguments of `podium-stages` for the stages up to a training, as a run from this host would send them."""
+    values = read_yaml(host.project / "params.yaml")
+    values["pretrain"]["seed"] = seed
+    return {
+        "names": ["corpus", "validate@corpus", "pretrain@phase1"],
+        "values": values,
+        "code": checkout.code_hashes(host.project),
+        "checkout_name": checkout.own_name(values, None),
+    }
+
+
+class Training:
+    """A run that was sent to the worker, and waits in its training."""
+
+    def __init__(self, host, seed):
+        parameters = parameters_of_training(host, seed)
+        before = host.ran().count("pretrain@phase1")
+        with get_client(sync_client=True) as client:
+            deployment = client.read_deployment_by_name("podium-stages/cpu")
+            self.id = client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+        wait_until(lambda: host.ran().count("pretrain@phase1") > before, "training", alive=host.worker)
+        self.stage = host.processes()[-1]
+        self.flow = host.flow()
+        self.processes = [self.flow, *descendants(self.flow)]
+        assert self.stage in self.processes
+
+    def states(self):
+        """The names of the states that the run went through since a worker took it."""
+        with get_client(sync_client=True) as client:
+            states = sorted(client.read_flow_run_states(self.id), key=lambda state: state.timestamp)
+        return [state.name for state in states if not state.is_scheduled()]
+
+    def state(self):
+        with get_client(sync_client=True) as client:
+            return client.read_flow_run(self.id).state
+
+    def cancel(self):
+        """As `prefect flow-run cancel` does."""
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(self.id, Cancelling())
+
+    def went_through(self, *states):
+        """Wait for the run's end: these states came after Running, and no other."""
+        wait_until(lambda: self.state().is_final(), "the run's end")
+        assert self.states() == ["Pending", "Submitting", "Running", *states]
+
+    def ends_as(self, *states):
+        """The same, of a run whose worker says how it ended: nothing of it is at work by then."""
+        wait_until(lambda: self.state().is_final(), "the run's end")
+        assert not [pid for pid in self.processes if is_alive(pid)]
+        self.went_through(*states)
 
 
 @contextlib.contextmanager
