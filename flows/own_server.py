@@ -17,13 +17,15 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.preflight.server import may_be_named
+from tasks.project import garbage
 from tasks.project.errors import PodiumError
 from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
-UVICORN = ("--factory", "flows.server_app:create_app", "--log-level", "error", "--lifespan", "on")
+UVICORN = ("--factory", "flows.own_server:create_app", "--log-level", "error", "--lifespan", "on")
 # What Prefect tells a temporary server: that it serves one program, and no pages. Profiles are about other servers.
 SERVES_ONE = {
     "PREFECT_UI_ENABLED": "0",
@@ -135,3 +137,11 @@ def _answers(url: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
+
+
+def create_app() -> Any:
+    """Prefect's application, for uvicorn; loaded without a look for garbage."""
+    with garbage.loading():
+        from prefect.server.api import server
+
+        return server.create_app()

@@ -173,7 +173,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
         run.error = f"the run ended early, by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
         if not isinstance(stopped, (stages.RunStopped, Interrupted)):
-            raise  # a signal to a run of a worker, which Prefect answers
+            raise  # a signal to a run of a worker, which says how it ended
         return Cancelled(message=run.error)
     finally:
         run.end()

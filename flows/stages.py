@@ -55,7 +55,7 @@ class RunStopped(Exception):
 
 
 CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
-"""What ends a run that was cancelled: by Ctrl-C, by SIGTERM, or by Prefect, which sends a run of a worker SIGTERM."""
+"""What ends a run that was cancelled: by Ctrl-C, by SIGTERM, or on a worker, which sends its run SIGTERM."""
 
 
 def cancelled_by(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 The stages at work are asked to stop, each in a process group of its own, and have time to make a checkpoint; their last
 line says whether they did. Without a stage at work the command ends at once. A second Ctrl-C waits for nothing.
 
-On a worker, Prefect cancels a run in its own way; there nobody listens here.
+On a worker nobody listens here: the worker itself ends what it started (flows/worker.py).
 """
 
 from __future__ import annotations

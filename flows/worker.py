@@ -24,14 +24,14 @@ import anyio
 import anyio.abc
 import psutil
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State, WorkPool
+from prefect.client.schemas.objects import WorkPool
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 
 from flows import api
-from flows.deploy import POOL_TYPE, POOLS, TEMPLATE
+from flows.deploy import POOL_TYPE, POOLS
 from flows.preflight.server import require_server
 from flows.sent_runs import checked_name
 from flows.stopping import PATIENCE_S
@@ -74,11 +74,6 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
     project: Path
     say: Callable[..., None]
 
-    @classmethod
-    def get_default_base_job_template(cls) -> dict[str, Any]:
-        """The template for a pool that has none yet."""
-        return TEMPLATE
-
     async def run(
         self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
     ) -> Ended:
@@ -92,10 +87,10 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
             env={**os.environ, STARTED_BY_A_WORKER: str(flow_run.id), HEARTBEATS: str(HEARTBEAT_S)},
             start_new_session=True,
         )
-        if task_status is not None:
-            task_status.started(process.pid)
         stopped = True
         try:
+            if task_status is not None:
+                task_status.started(process.pid)
             await self._wait(process, flow_run.id)
             stopped = False
         finally:
@@ -122,40 +117,32 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
 
 async def _end(process: anyio.abc.Process) -> int:
     """End what is left of a run, by SIGTERM to its process group and SIGKILL after PATIENCE_S; its exit status."""
-    _send(process, signal.SIGTERM)
+    _signal(process.pid, signal.SIGTERM)
     with anyio.move_on_after(PATIENCE_S):
-        while _is_at_work(process.pid):
+        while _signal(process.pid, 0):
             await anyio.sleep(GROUP_S)
-    _send(process, signal.SIGKILL)
+    _signal(process.pid, signal.SIGKILL)
     return await process.wait()
 
 
-def _send(process: anyio.abc.Process, number: signal.Signals) -> None:
-    if _is_at_work(process.pid):
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-            os.killpg(process.pid, number)
-
-
-def _is_at_work(group: int) -> bool:
-    """Whether a process of the group still runs; one whose exit code nobody has taken yet does not."""
+def _signal(group: int, number: int) -> bool:
+    """Send a process group a signal, 0 being none; whether one of it is at work: one that awaits its parent is not."""
     for process in psutil.process_iter(["status"]):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                os.killpg(group, number)
                 return True
     return False
 
 
 def _settle(run: UUID, failed: bool, said: str) -> None:
-    """Tell the server how a run ended whose process did not: cancelled, or else, if the process failed, crashed."""
+    """Tell the server how a run ended that did not say so itself: cancelled, else crashed if its process failed."""
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         state = client.read_flow_run(run).state
-        ended: State | None = None
         if state is not None and state.is_cancelling():
-            ended = Cancelled(message="it was cancelled, and nothing of it is at work any more")
+            client.set_flow_run_state(run, Cancelled(message="nothing of it is at work any more"))
         elif state is not None and failed and (state.is_pending() or state.is_running()):
-            ended = Crashed(message=said)
-        if ended is not None:
-            client.set_flow_run_state(run, ended)
+            client.set_flow_run_state(run, Crashed(message=said))
 
 
 def work(
