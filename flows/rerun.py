@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import checkout, dvc, integrity, releases, report
+from flows import checkout, dvc, releases, report
 from flows.dvc.session import DvcSession
 from flows.ending import tell_end
 from flows.pages import live_page
@@ -19,6 +19,7 @@ from flows.preflight.server import may_be_named
 from flows.run_request import RunRequest
 from flows.screen import screen
 from tasks.project import streams
+from tasks.project.dvc_records import verify
 from tasks.project.given import given_paths
 from tasks.project.plan_file import Stage
 from tasks.project.plans import foreign_plans
@@ -43,7 +44,8 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
         return None  # before DVC starts: the run is refused with all that stands in its way
     checkout.prepare(request.checkout, screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]
-    integrity.set_aside_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
+    for text in verify([gate.name for gate in gates], root):
+        screen().tell(text)
     with DvcSession(root) as session:
         if session.look(plan).unchanged != plan:
             return None

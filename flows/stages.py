@@ -19,7 +19,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc, integrity, releases
+from flows import dvc, releases
 from flows.api import extra
 from flows.at_once import Bring, bring_all
 from flows.dvc import leftovers
@@ -32,7 +32,7 @@ from flows.stopping import Interrupted, stop
 from tasks.host.room import stages_at_once
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
-from tasks.project.errors import InputError
+from tasks.project.dvc_records import verify
 from tasks.project.plan_file import Plan, Stage, read_plan
 from tasks.project.streams import printable
 from tasks.project.usage import took, usage_file
@@ -102,7 +102,9 @@ def run_plan(
     """
     known = read_plan(root)
     gates = [known[stage] for stage in plan if known[stage].is_gate]
-    integrity.set_aside_damaged([gate.name for gate in gates], root, tell)
+    names = [gate.name for gate in gates]
+    for text in verify(names, root):
+        tell(text)
     fetch_released(plan, root, released)
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), tell
     leftovers.mend(root, say)
@@ -124,8 +126,8 @@ def run_plan(
             run.sort(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
             _push(kept, lanes[0])  # found in a cache of this host: other hosts may not have them
-    if gates and any(stage.status == "restored" for stage in run.stages):
-        _require_restored([gate.name for gate in gates], root)
+    if any(stage.status == "restored" for stage in run.stages) and (damaged := verify(names, root)):
+        raise RunFailed("\n".join(damaged))
     run.read_results(root)
     for gate in gates if publish else ():
         if run.accepts(gate.name):
@@ -184,13 +186,6 @@ def fetch_released(plan: Sequence[str], root: Path, chosen: releases.Chosen | No
     try:
         releases.fetch(plan, root, tell, chosen)
     except releases.ReleaseFailed as error:
-        raise RunFailed(str(error)) from None
-
-
-def _require_restored(gates: Sequence[str], root: Path) -> None:
-    try:
-        integrity.require_restored(gates, root)
-    except InputError as error:
         raise RunFailed(str(error)) from None
 
 

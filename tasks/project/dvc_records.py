@@ -78,6 +78,18 @@ def require_judged(stage: str, root: Path = Path(), copies: Path | None = None) 
     _require([_Stated(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, place)
 
 
+def verify(gates: Iterable[str], root: Path) -> list[str]:
+    """Look at what gates wrote and judged, byte by byte; returns what is wrong, in words, and moved away as `require`
+    does, so that DVC restores it, or makes it anew."""
+    problems = []
+    for gate in gates:
+        try:
+            require_judged(gate, root)
+        except InputError as error:
+            problems.append(str(error))
+    return problems
+
+
 def _outs(lock: dict[str, Any]) -> dict[str, str]:
     """Path -> MD5 of every output that dvc.lock states."""
     stages = lock.get("stages", {})
