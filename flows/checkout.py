@@ -26,6 +26,7 @@ from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import Params, check, with_value
 from tasks.project.plan_file import Plan, read_plan
+from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.project.strict_yaml import yaml_text
 from tasks.project.written_folders import check_written, written_places
 
@@ -121,6 +122,7 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
     if checkout.folder == checkout.project:
         write_composed(checkout.folder, checkout.composed)
         remove_gone(checkout.folder, say)
+        _mark_resolved(checkout)
         return
     checkout.folder.mkdir(parents=True, exist_ok=True)
     root, folder = checkout.project.resolve(), checkout.folder.resolve()
@@ -130,6 +132,13 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
     _share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
     write_composed(folder, checkout.composed)
+    _mark_resolved(checkout)
+
+
+def _mark_resolved(checkout: Checkout) -> None:
+    """Tell the stages that their parameters were checked, unless somebody has edited them since."""
+    if base_of(None, checkout.folder) == checkout.values:
+        os.environ[RESOLVED] = hash_of_parameters(checkout.folder)
 
 
 def folder_of(

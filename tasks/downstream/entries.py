@@ -12,7 +12,7 @@ from ipu_model.strict import nearest
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import PUBLISHED, EntryParams, RowsParams
-from tasks.project.params import PHASES, Params, packed
+from tasks.project.params import PHASES, Params, load_sections, packed
 
 BASE = "base"
 
@@ -90,6 +90,15 @@ def entry_of(params: Params, name: str) -> Entry:
     if name not in found:
         raise ParamsError(f"{name!r} is nothing that params.yaml fine-tunes for{nearest(name, list(found))}")
     return found[name]
+
+
+def load_entry(name: str) -> Entry:
+    """Return the entry of that name in params.yaml, of which only what decides an entry is looked at.
+
+    Raises:
+        ParamsError: there is none, or it cannot be used.
+    """
+    return entry_of(load_sections("downstream", "packing", "pretrain", "base_model"), name)
 
 
 def only_entry(params: Params, kind: str = "") -> Entry:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import load_entry
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
@@ -23,7 +23,6 @@ from tasks.pages.markup import csv_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.params import load_params
 from tasks.reading.near_duplicates import read_report
 from tasks.reading.text_files import read_reading
 from tasks.statistics.calibration import Bin, Calibration, calibration
@@ -198,7 +197,7 @@ def main() -> None:
         "podium score"
     )
     parser.add_argument("name", help="the entry, or what its stage is called")
-    task: PageTask[Any, Any, Any] = part_of(entry_of(load_params(), parser.parse_args().name), "page")
+    task: PageTask[Any, Any, Any] = part_of(load_entry(parser.parse_args().name), "page")
     started_at = time.perf_counter()
     print(f"{in_words(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
 

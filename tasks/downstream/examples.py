@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from ipu_model.files import new_folder
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import load_entry
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.inputs.splits import Groups, sample, set_apart
 from tasks.project import artifacts, streams
 from tasks.project.main import run_main
 from tasks.project.param_downstream import OwnDataParams
-from tasks.project.params import load_params
 from tasks.reading.text_files import add_to_reading, read_reading
 
 
@@ -122,7 +121,7 @@ def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Read or generate the examples of a downstream task.")
     parser.add_argument("name", help="the entry, or what its stage is called")
-    task: ExamplesTask = part_of(entry_of(load_params(), parser.parse_args().name), "examples")
+    task: ExamplesTask = part_of(load_entry(parser.parse_args().name), "examples")
     started_at = time.perf_counter()
     said = make_examples(task, artifacts.examples_folder(task.entry.name))
     print(f"{task.entry.name}: {said}; {time.perf_counter() - started_at:.1f} s")

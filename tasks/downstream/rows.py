@@ -25,13 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder, sha256_of
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import load_entry
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.parallel import Progress, ordered_map, useful_workers
-from tasks.project.params import load_params
 from tasks.project.row_folders import HELD_OUT
 from tasks.reading.parquet import read_batches, size_of
 from tasks.rows.packing import pack
@@ -311,7 +310,7 @@ def main() -> None:
     parser.add_argument("splits", nargs="*", help="all of them, where none is named")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    task: RowsTask = part_of(entry_of(load_params(), arguments.name), "rows")
+    task: RowsTask = part_of(load_entry(arguments.name), "rows")
     for split in arguments.splits or task.splits:
         print(in_words(task, split, write_rows(task, split)))
 

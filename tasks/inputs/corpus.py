@@ -30,7 +30,7 @@ from tasks.inputs.tables import Line, checked, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.params import CorpusParams, load_params
+from tasks.project.params import CorpusParams, load_sections
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, repetitions, write_reading
 
@@ -178,7 +178,7 @@ def _table(group: list[Document]) -> pa.Table:
 def main() -> None:
     argparse.ArgumentParser(description="Read, fetch or generate the corpus.").parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    params = load_params().corpus
+    params: CorpusParams = load_sections("corpus").corpus
     started_at = time.perf_counter()
     summary = make_corpus(params, artifacts.CORPUS)
     if params.source == "none":

@@ -49,9 +49,9 @@ def _bytes_of(file: Path, text_column: str) -> int:
 
 def main() -> None:
     takes_no_words("Print the MB of text of the corpus of params.yaml, or nothing where nobody says.")
-    from tasks.project.params import load_params
+    from tasks.project.params import load_sections
 
-    if (megabytes := expected_mb(load_params().corpus)) is not None:
+    if (megabytes := expected_mb(load_sections("corpus").corpus)) is not None:
         print(megabytes)
 
 

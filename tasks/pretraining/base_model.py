@@ -20,7 +20,7 @@ from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.main import run_main
 from tasks.project.param_inputs import BaseModelParams
-from tasks.project.params import ModelParams, load_params
+from tasks.project.params import ModelParams, load_sections
 from tasks.project.process import takes_no_words
 from tasks.reading.model_card import CARD, read_origin
 from tasks.reading.model_folders import (
@@ -181,7 +181,7 @@ def summary(record: dict[str, Any]) -> str:
 
 def main() -> None:
     takes_no_words("Stage base_model: a BERT to start from, taken from a folder or the Hub.")
-    params = load_params()
+    params = load_sections("base_model", "model")
     print(summary(write_base_model(params.base_model, params.model)))
 
 

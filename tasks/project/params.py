@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 
 from ipu_model.strict import nearest
 from tasks.project import artifacts
@@ -191,6 +191,18 @@ def load_params(path: Path = artifacts.PARAMS) -> Params:
         ParamsError: all problems of the file in one message, each with the nearest valid name or the range.
     """
     return check(read_yaml(Path(path)), str(path))
+
+
+def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
+    """Return these sections of params.yaml, checked, as attributes; what else the file states is not looked at.
+
+    Raises:
+        ParamsError: all problems of these sections in one message.
+    """
+    fields: dict[str, Any] = {name: (Params.model_fields[name].annotation, Params.model_fields[name]) for name in names}
+    values = read_yaml(Path(path))
+    part = create_model("Params", __base__=Section, **fields)
+    return build(part, {name: value for name, value in values.items() if name in names}, str(path))
 
 
 def packed(section: S, packing: bool) -> S:

@@ -13,10 +13,11 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ipu_model.files import sha256_of
 from tasks.project import artifacts
 from tasks.project.composing import require_plan
 from tasks.project.errors import InputError, WrongWorker
-from tasks.project.params import load_params
+from tasks.project.params import load_params, load_sections
 from tasks.project.plan_file import PLAN_FILE, Stage, read_plan
 
 KINDS = ("cpu", "cuda", "ipu")
@@ -25,6 +26,8 @@ AUTO = "auto"
 STAGE_KINDS = "PODIUM_STAGE_KINDS"
 STAGES_SENT = "PODIUM_STAGES_SENT"
 """Set by the flow on a worker: the stages it was sent, which alone may run there."""
+RESOLVED = "PODIUM_RESOLVED"
+"""Set by the flow: the hash of the parameters and of the plan that it has checked and written for its stages."""
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
 
 _held: list[int] = []
@@ -53,9 +56,10 @@ def enter_stage() -> None:
     root = Path(os.environ.get("DVC_ROOT", "."))
     if not (root / artifacts.PARAMS).is_file():
         return
-    params = load_params(root / artifacts.PARAMS)
-    require_plan(root, params)
-    runtime, stage = params.device.runtime, _stage_of(os.environ["DVC_STAGE"], root)
+    if os.environ.get(RESOLVED) != hash_of_parameters(root):  # started by dvc repro, or changed since
+        require_plan(root, load_params(root / artifacts.PARAMS))
+    runtime: str = load_sections("device", path=root / artifacts.PARAMS).device.runtime
+    stage = _stage_of(os.environ["DVC_STAGE"], root)
     _require_sent(stage, root)
     kind, offered = stage.kind(runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
@@ -66,6 +70,11 @@ def enter_stage() -> None:
         )
     if stage.holds_device:
         hold_device(kind, offered)
+
+
+def hash_of_parameters(root: Path) -> str:
+    """Return what stands for the bytes of params.yaml and plan.yaml."""
+    return " ".join(sha256_of(root / name) for name in (artifacts.PARAMS, artifacts.PLAN) if (root / name).is_file())
 
 
 def _stage_of(name: str, root: Path) -> Stage:

@@ -22,7 +22,7 @@ from ipu_model.files import new_folder
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.params import TokenizerParams, load_params
+from tasks.project.params import TokenizerParams, load_sections
 from tasks.reading.parquet import group_batches
 from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
@@ -92,10 +92,10 @@ def _warn_of_capitals(vocabulary: Vocabulary) -> None:
 def main() -> None:
     argparse.ArgumentParser(description="Make data/tokenizer: trained on the corpus, or a given one.").parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    everything = load_params()
-    params = everything.tokenizer
+    own = load_sections("tokenizer", "model")
+    params: TokenizerParams = own.tokenizer
     started_at = time.perf_counter()
-    vocabulary = make_tokenizer(params, everything.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
+    vocabulary = make_tokenizer(params, own.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     print(
         f"tokenizer ({params.source}): {len(vocabulary.tokens):,} entries, "
         f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s"

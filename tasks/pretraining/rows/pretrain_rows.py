@@ -26,7 +26,7 @@ from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.project.params import PHASES, PretrainRowsParams, load_sections, packed
 from tasks.project.process import item
 from tasks.project.row_folders import HELD_OUT, Manifest
 
@@ -87,8 +87,8 @@ def main() -> None:
     parser.add_argument("phase", type=item, choices=PHASES)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    whole = load_params()
-    params = packed(whole.pretrain_rows, whole.packing)
+    own = load_sections("pretrain_rows", "packing")
+    params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
     print(_from_corpus(params, phase) if params.source == "corpus" else _from_prepared(params, phase))
 
 

@@ -18,7 +18,7 @@ from tasks.pretraining.rows.row_shards import Shard, Share
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.project.params import PHASES, PretrainRowsParams, load_sections, packed
 from tasks.project.process import item
 
 
@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("share", type=item, help="1 to the number of shares, pretrain_rows.shares")
     share = parser.parse_args().share
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    whole = load_params()
-    params = packed(whole.pretrain_rows, whole.packing)
+    own = load_sections("pretrain_rows", "packing")
+    params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
     if share not in map(str, params.shares):
         raise ParamsError(f"share {share}: pretrain_rows.shares={params.shares} has no such share")
     number = int(share)

@@ -11,9 +11,10 @@ from ruamel.yaml import YAML
 from ipu_model.ipu.config import IpuConfig
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
-from tasks.project.params import check, load_params
+from tasks.project.params import check, load_params, load_sections
 from tasks.project.strict_yaml import parse_yaml, read_yaml, yaml_text
 from tests.places import ROOT
+from tests.plans import values_with
 
 PRESETS = ROOT / "presets"
 
@@ -321,3 +322,15 @@ def test_an_override_takes_every_key_of_an_ipu_config(base, preset, section):
     for wrong in (f"{section}.layers_per_ip=[6]", f"{section}={{layers_per_ip: [6]}}"):
         with pytest.raises(ParamsError, match=f"{section}.layers_per_ip is not known; did you mean layers_per_ipu"):
             resolve(base, preset, [wrong], PRESETS)
+
+
+def test_a_stage_looks_at_its_own_sections_alone(tmp_path):
+    values = values_with("corpus.demo_documents=7")
+    values["pretrain"]["seed"] = values["corpus"]["seed"] = -1
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(values))
+    assert load_sections("tokenizer", "packing", path=path).packing is values["packing"]
+    with pytest.raises(ParamsError) as refused:
+        load_sections("corpus", path=path)
+    said = f"{path} cannot be used:\n  corpus.seed=-1: input should be greater than or equal to 0"
+    assert str(refused.value) == said

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tasks.project import stage_kinds
 from tasks.project.composing import compose
 from tasks.project.errors import InputError
 from tasks.project.params import check
@@ -110,3 +111,20 @@ def test_two_device_stages_of_a_host_take_turns(checkout):
     assert second.stdout.readline() == "entered\n"
     second.communicate("\n", 30)
     first.communicate()
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "plan.yaml"])
+def test_a_stage_checks_a_plan_that_no_flow_has_checked_for_it(checkout, monkeypatch, name):
+    """What the flow resolved it takes, as long as neither file was touched since."""
+    checked = []
+    monkeypatch.setattr(stage_kinds, "require_plan", lambda root, params: checked.append(params))
+    monkeypatch.setenv("DVC_ROOT", str(checkout))
+    monkeypatch.setenv("DVC_STAGE", "tokenizer")
+    monkeypatch.setenv(stage_kinds.RESOLVED, stage_kinds.hash_of_parameters(checkout))
+    stage_kinds.enter_stage()
+    assert not checked
+    (checkout / name).write_text((checkout / name).read_text() + "# a line more\n")
+    stage_kinds.enter_stage()
+    monkeypatch.delenv(stage_kinds.RESOLVED)
+    stage_kinds.enter_stage()
+    assert len(checked) == 2
