@@ -1,4 +1,4 @@
-"""The door: what a job on IPUs will need, before anything compiles. Neither torch nor PopTorch is imported."""
+"""What a job on IPUs will need, before anything compiles. Neither torch nor PopTorch is imported."""
 
 from __future__ import annotations
 

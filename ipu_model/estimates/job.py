@@ -1,4 +1,4 @@
-"""What a device job will need, whatever its device: the one door to the estimates."""
+"""What a device job will need, whatever its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door to the device: writes job.json, runs `python -m ipu_model`, reads result.json.
+"""A device job: writes job.json, runs `python -m ipu_model`, reads result.json.
 
 The only module of `tasks` that names `ipu_model.jobs.job`; the others import Job and its parts from here. The
 device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started

@@ -1,4 +1,4 @@
-"""Writing packed rows: the door of `tasks` to the row format of `ipu_model.rows.format`.
+"""Writing packed rows in the format of `ipu_model.rows.format`.
 
 Legend: N sequences, T their tokens one after the other, R rows, L tokens per row, S sequences per row
 at most, P masked positions per row at most.
