@@ -29,7 +29,7 @@ from tasks.downstream.squad.slices import Slice
 from tasks.reading.near_duplicates import Pair, Report, Source
 from tasks.reading.near_duplicates import Shown as Pairs
 from tasks.statistics.calibration import calibration
-from tasks.validation import validation_page
+from tasks.validation import validate
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere
 from tests.places import copy_project
@@ -161,7 +161,7 @@ def _validation(folder: Path) -> Path:
         "checks": [{**check, "ok": False, "failed": 2, "of": 12}],
         "statistics": statistics,
     }
-    return _written(folder, validation_page.page(verdict))
+    return _written(folder, validate.page(verdict))
 
 
 def _classes(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Shown
 from flows.run_request import resolve_request
 from ipu_model.files import write_text
-from tasks.validation import validation_page
+from tasks.validation import validate
 from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG, at, everywhere
 from tests.flows.shown_runs import shown
@@ -60,7 +60,7 @@ def _validation(valid: bool, folder: Path) -> Path:
         "not_checked": [] if valid else [f"ids unique {EVIL}"],
         "statistics": {"numbers": [{"name": f"characters {EVIL}", "value": 123456}], "histograms": histograms},
     }
-    return _written(folder / "reports/validation/corpus.html", validation_page.page(verdict))
+    return _written(folder / "reports/validation/corpus.html", validate.page(verdict))
 
 
 def _check(name: str, ok: bool) -> dict[str, Any]:

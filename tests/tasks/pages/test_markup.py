@@ -48,7 +48,7 @@ from tasks.pages.markup import (
 from tasks.project.errors import ParamsError
 from tasks.project.strict_yaml import yaml_text
 from tasks.statistics.calibration import calibration
-from tasks.validation import validation_page
+from tasks.validation import validate
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
@@ -176,7 +176,7 @@ the name of an axis."""
 def pages(text: str, folder: Path) -> dict[str, str]:
     """Every HTML page, with `text` in every field that it shows."""
     return {
-        "validation": validation_page.page(planted(VERDICT, text)),
+        "validation": validate.page(planted(VERDICT, text)),
         "evaluation": _evaluation_page(text),
         "glue": _glue_page(text),
         "run": run_page.page(_run(text), folder),

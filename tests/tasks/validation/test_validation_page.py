@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tasks.validation.validation_page import page
+from tasks.validation.validate import page
 from tests.tasks.hostile import without_own_script
 
 EVIL = "<script>alert('x')</script>\"&"

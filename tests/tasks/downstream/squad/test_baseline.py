@@ -12,8 +12,8 @@ from ipu_model.files import read_json, write_json
 from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.gate import gate
 from tasks.downstream.squad import scores
-from tasks.downstream.squad.baseline import RULES, choose_rule
 from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.downstream.task import part_of
 from tasks.project.params import check, load_params, parameter_values
 from tests.tasks.downstream.entries import change_parameters
