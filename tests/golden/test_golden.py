@@ -159,7 +159,7 @@ def test_runs_of_a_toy_of_three_stages(
         require_same(name, mask(text, places(toy_project), OF_RUNS))
 
     script = toy_project / "stage.py"
-    toy = script.read_text()
+    toy = script.read_text("utf-8")
     script.write_text(PAUSES)
     same("run-paused", podium("run", "--name", "paused"))
     script.write_text(toy)
@@ -169,9 +169,12 @@ def test_runs_of_a_toy_of_three_stages(
     same("run-rejected", podium("run", "--name", "rejected") + podium("run", "--name", "rejected"))
     same("run-published", podium("run", "--name", "published", *ACCEPTED, "--verbose"))
     same("runs", podium("runs") + podium("runs", "show", "failed") + podium("runs", "show", "published"))
+    (toy_project / "runs/checkouts/rejected/data/second").unlink()
+    plans = [("--name", "published", *ACCEPTED), ("--name", "rejected"), ACCEPTED, ("--set", FASTER)]
+    same("plan-toy", "".join(podium("plan", *words) for words in plans))
     for name in ("failed", "published"):
-        same(f"page-toy-{name}", text_of((toy_project / f"runs/checkouts/{name}/reports/run.html").read_text()))
-    same("page-toy-index", text_of((toy_project / artifacts.INDEX_PAGE).read_text()))
+        same(f"page-toy-{name}", text_of((toy_project / f"runs/checkouts/{name}/reports/run.html").read_text("utf-8")))
+    same("page-toy-index", text_of((toy_project / artifacts.INDEX_PAGE).read_text("utf-8")))
 
 
 def test_compare(podium: Podium, project: Path) -> None:
@@ -195,7 +198,7 @@ def test_evaluate_and_predict(podium: Podium, tmp_path: Path, monkeypatch: pytes
     evaluated = podium("evaluate", "colours", "unknown.csv", *cpu, "--output", "colours-made")
     evaluated += podium("evaluate", "names", "tagged.csv", *cpu, "--output", "names-made")
     require_same("evaluate", mask(evaluated, folder, (DURATION,)))
-    require_same("page-evaluate", mask(text_of(Path("colours-made/report.html").read_text()), folder))
+    require_same("page-evaluate", mask(text_of(Path("colours-made/report.html").read_text("utf-8")), folder))
 
 
 PLANTED: Masks = ((re.escape(re.sub("[\x1b\u202e]", "\ufffd", EVIL)), "EVIL"), (re.escape(LONG), "LONG"))
