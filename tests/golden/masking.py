@@ -22,7 +22,7 @@ LONGEST = 300
 """Characters of a line of a page."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 EVERYWHERE: Masks = (
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[+-]\d\d:?\d\d| UTC)?", "TIME"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[+-]\d\d(?::?\d\d)?| [A-Z]{3,5}\b)?", "TIME"),
     (r"runs/logs/[\w-]+\.log", "runs/logs/LOG"),
     (r"\b[0-9a-f]{64}\b", "SHA256"),
     (r"(?i)(python) +\d+\.\d+\.\d+\w*", r"\1 VERSION"),

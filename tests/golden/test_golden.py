@@ -54,7 +54,12 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         monkeypatch.delenv(name)
     for name in ("PREFECT_API_URL", "NO_COLOR", "FORCE_COLOR", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {"COLUMNS": "100", "PODIUM_THREADS": "1", "PODIUM_CHECK_SECONDS": "120"}.items():
+    for name, value in {
+        "COLUMNS": "100",
+        "LC_ALL": "C.UTF-8",
+        "PODIUM_THREADS": "1",
+        "PODIUM_CHECK_SECONDS": "120",
+    }.items():
         monkeypatch.setenv(name, value)
     for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
