@@ -98,7 +98,7 @@ def pipeline(
         if (request := _request.get()) is None:
             words, ends, sent = words_of(overrides), words_of(to), queues is not None
             request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
-            checkout.check_inputs(project, request.values, request.plan)
+        checkout.check_inputs(project, request.values, request.plan)
         return _run(request, called, queues, command, log)
     except PodiumError as error:
         run_labels.label(run_labels.name_of(called or recipe, "refused"))
