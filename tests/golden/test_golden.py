@@ -19,10 +19,9 @@ from ipu_model.files import write_json, write_text
 from tasks.downstream.applying import job
 from tasks.project import artifacts
 from tasks.project.params import load_params
-from tasks.validation import validation_page
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
+from tasks.validation.validate import page, validate
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
 from tests.flows.conftest import prefect_session, toy_project  # noqa: F401 (fixtures)
@@ -239,7 +238,7 @@ def test_pages_of_validation(tmp_path: Path) -> None:
         "rows-wrong": judged_rows(judge, tmp_path / "b", tokenizer, "phase1", wrong),
     }
     for name, verdict in verdicts.items():
-        require_same(f"page-validation-{name}", mask(text_of(validation_page.page(verdict)), {"FOLDER": tmp_path}))
+        require_same(f"page-validation-{name}", mask(text_of(page(verdict)), {"FOLDER": tmp_path}))
 
 
 def test_two_commits_differ_in_bytes_and_values_but_not_in_what_a_host_decides(tmp_path: Path) -> None:
