@@ -19,6 +19,7 @@ LONGEST = (
     "test_environments.py",
     "test_pipeline.py",
     "test_rerun.py",
+    "test_golden.py",
     "test_deploy.py",
     "test_foretell.py",
     "test_end_to_end.py",

@@ -38,43 +38,48 @@ ENVIRONMENT = {
 
 
 def git(*words: str) -> str:
-    """What git prints in this checkout."""
+    """Return what git prints in this checkout."""
     return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def record(commit: str, params: Path | None, folder: Path) -> dict[str, Any]:
-    """What a commit makes: the exit code of its run, hashes of its files, and its values; made once in a folder."""
-    given = b"" if params is None else params.read_bytes()
-    full = git("rev-parse", "--verify", f"{commit}^{{commit}}")
-    name = f"{full[:12]}-{hashlib.sha256(given).hexdigest()[:8]}"
-    kept, clone = folder / f"{name}.json", folder / name
-    if not kept.is_file():
+    """Return the exit code of a commit's run, hashes of its files and its values; run it unless `folder` has them."""
+    override = b"" if params is None else params.read_bytes()
+    revision = git("rev-parse", "--verify", f"{commit}^{{commit}}")
+    name = f"{revision[:12]}-{hashlib.sha256(override).hexdigest()[:8]}"
+    file, clone = folder / f"{name}.json", folder / name
+    if not file.is_file():
         shutil.rmtree(clone, ignore_errors=True)
         git("clone", "--quiet", "--no-checkout", str(ROOT), str(clone))
-        git("-C", str(clone), "checkout", "--quiet", "--detach", full)
+        git("-C", str(clone), "checkout", "--quiet", "--detach", revision)
         if params is not None:
             shutil.copyfile(params, clone / "params.yaml")
         code = run(clone, folder / "home" / name)
         if code not in ENDED:
-            raise SystemExit(f"error: the run of {commit} in {clone} ended with exit code {code}")
-        kept.write_text(json.dumps({"exit code": code, **outputs(clone)}, indent=1))
-    found: dict[str, Any] = json.loads(kept.read_text())
-    return found
+            print(f"error: the run of {commit} in {clone} ended with exit code {code}", file=sys.stderr)
+            raise SystemExit(2)
+        file.write_text(json.dumps({"exit code": code, **outputs(clone)}, indent=1))
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
 
 
 def run(clone: Path, home: Path) -> int:
-    """The exit code of `podium run` with the clone's own code, its output on the terminal."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_", "PYTHON"))}
+    """Run `podium run` with the clone's own code, its output on the terminal; return its exit code."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_", "PYTHON"))
+    }
     names = ("PREFECT_HOME", "DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
     homes = {one: str(home / one.lower()) for one in names}
     for place in homes.values():
         Path(place).mkdir(parents=True, exist_ok=True)
     print(f"podium run in {clone}", flush=True)
-    return subprocess.run([sys.executable, "-m", "flows", "run"], cwd=clone, env=ours | ENVIRONMENT | homes).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "flows", "run"], cwd=clone, env=inherited | ENVIRONMENT | homes
+    ).returncode
 
 
 def outputs(clone: Path) -> dict[str, Any]:
-    """Path -> hash of what must be the same byte for byte; path -> values of what must be the same without times."""
+    """Return the hash of each file whose bytes are compared, and the values of each JSON file."""
     files = [path for name in BYTES for path in sorted((clone / name).rglob("*")) if path.is_file()]
     values = [path for pattern in VALUES for path in sorted(clone.glob(pattern))]
     return {
@@ -84,7 +89,7 @@ def outputs(clone: Path) -> dict[str, Any]:
 
 
 def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
-    """A line for each value that differs, with the place where it stands."""
+    """Yield a line for each value that differs, with its place."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in sorted({*before, *after}):
             place = f"{at} {name}".strip()
@@ -103,10 +108,10 @@ def main() -> None:
     parser.add_argument("after", nargs="?", default="HEAD", help="a commit; default: HEAD")
     parser.add_argument("--params", type=Path, help="parameters of both runs; default: each commit's params.yaml")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/compare-commits", help="of clones and records")
-    words = parser.parse_args()
-    folder = words.folder.resolve()
+    options = parser.parse_args()
+    folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    before, after = (record(commit, words.params, folder) for commit in (words.before, words.after))
+    before, after = (record(commit, options.params, folder) for commit in (options.before, options.after))
     lines = list(differences(before, after))
     print("\n".join(lines) or f"the same: {len(after['files'])} files, {len(after['values'])} documents of values")
     raise SystemExit(1 if lines else 0)

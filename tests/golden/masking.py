@@ -1,4 +1,4 @@
-"""What a golden copy is compared with: text of which all that differs from host to host and run to run is masked."""
+"""Compare texts with golden copies; what differs between hosts and runs is masked in both."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def mask(text: str, places: Mapping[str, Path], more: Masks = ()) -> str:
 
 
 def text_of(html: str) -> str:
-    """The words of a page, a line for each line of its source that has some; long ones are cut."""
+    """Return the words of a page, a line for each line of its source that has some; long lines are cut."""
     html = re.sub(r"<(style|script)\b.*?</\1>", "", html, flags=re.DOTALL)
     html = re.sub(r"</t[dh]>", " |", html).replace("<", " <")
     lines = (" ".join(line.split()) for line in Page(html).text.splitlines())

@@ -47,7 +47,7 @@ Podium = Callable[..., str]
 
 @pytest.fixture
 def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Podium:
-    """Call a command; returns its words, its exit code and what it printed."""
+    """Return a function that calls a command, and returns its words, its exit code and what it printed."""
     kept = ("PODIUM_LEDGER", "PODIUM_WRITE_GOLDEN")
     for name in [name for name in os.environ if name.startswith("PODIUM_") and name not in kept]:
         monkeypatch.delenv(name)
@@ -93,7 +93,7 @@ def places(project: Path) -> dict[str, Path]:
 
 
 def every_command(command: click.Command, here: click.Context) -> Iterator[list[str]]:
-    """Words of a command and of those below it."""
+    """Yield the words of a command and of those below it."""
     yield here.command_path.split()[1:]
     if isinstance(command, click.Group):
         for name in command.list_commands(here):
