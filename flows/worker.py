@@ -3,7 +3,7 @@
 Prefect's process worker takes command, environment and folder from the server (`job_variables`, the pool's template),
 follows the pull steps of the deployment, and does so again in its own process when a run crashes or is cancelled, to
 look for hooks: whoever reaches the server runs commands there. This one takes nothing but the run's id. It looks after
-what it started until nothing of it is left, and then says how the run ended, where the run could not say so itself.
+what it started until nothing of it is left, and says how the run ended, where the run could not say so itself.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ HEARTBEAT_S = 30
 """Seconds between heartbeats of runs on workers; the automation of flows/deploy.py waits for three of them."""
 LOOK_S = 2.0
 """Seconds between looks at a run: whether somebody cancelled it."""
+TOLD_S = 50.0
+"""Seconds that stages have to end until the server is told of it all the same: without heartbeats a run soon counts as
+lost, and would be sent again."""
 GROUP_S = 0.5
 """Seconds between looks at processes that were asked to end."""
 
@@ -63,7 +66,7 @@ class OwnJob(BaseJobConfiguration):
 
 
 class Ended(BaseWorkerResult):
-    """A run of which nothing is left, and of which the server has been told how it ended."""
+    """A run of which nothing is left, and of which the server knows how it ended."""
 
 
 class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not registered in place of Prefect's own
@@ -95,12 +98,17 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
             stopped = False
         finally:
             with anyio.CancelScope(shield=True):
-                code = await _end(process)
-                said = "its worker was stopped" if stopped else f"its process ended with {describe_exit(code)}"
-                patience = 0.0 if stopped else api.PATIENCE_S
-                await anyio.to_thread.run_sync(
-                    api.patiently, lambda: _settle(flow_run.id, code != 0, said), self.say, patience
-                )
+                _signal(process.pid, signal.SIGTERM)
+                await _gone(process, TOLD_S)
+                ended = f"its process ended with {describe_exit(process.returncode or 0)}"
+                said, patience = ("its worker was stopped", 0.0) if stopped else (ended, api.PATIENCE_S)
+                with contextlib.suppress(*api.UNREACHED):  # then the run counts as lost when heartbeats stay away
+                    await anyio.to_thread.run_sync(
+                        api.patiently, lambda: _settle(flow_run.id, said), self.say, patience
+                    )
+                await _gone(process, PATIENCE_S - TOLD_S)
+                _signal(process.pid, signal.SIGKILL)
+                await process.wait()
         return Ended(status_code=0, identifier=str(process.pid))
 
     async def _wait(self, process: anyio.abc.Process, run: UUID) -> None:
@@ -115,14 +123,12 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
                     return
 
 
-async def _end(process: anyio.abc.Process) -> int:
-    """End what is left of a run, by SIGTERM to its process group and SIGKILL after PATIENCE_S; its exit status."""
-    _signal(process.pid, signal.SIGTERM)
-    with anyio.move_on_after(PATIENCE_S):
+async def _gone(process: anyio.abc.Process, seconds: float) -> None:
+    """Return when nothing of a process and its group is at work, and after so many seconds in any case."""
+    with anyio.move_on_after(seconds):
+        await process.wait()
         while _signal(process.pid, 0):
             await anyio.sleep(GROUP_S)
-    _signal(process.pid, signal.SIGKILL)
-    return await process.wait()
 
 
 def _signal(group: int, number: int) -> bool:
@@ -135,13 +141,13 @@ def _signal(group: int, number: int) -> bool:
     return False
 
 
-def _settle(run: UUID, failed: bool, said: str) -> None:
-    """Tell the server how a run ended that did not say so itself: cancelled, else crashed if its process failed."""
+def _settle(run: UUID, said: str) -> None:
+    """Tell the server how a run ended that did not say so itself: cancelled, if somebody wanted that, else crashed."""
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         state = client.read_flow_run(run).state
         if state is not None and state.is_cancelling():
-            client.set_flow_run_state(run, Cancelled(message="nothing of it is at work any more"))
-        elif state is not None and failed and (state.is_pending() or state.is_running()):
+            client.set_flow_run_state(run, Cancelled(message="its worker has ended it"))
+        elif state is not None and (state.is_pending() or state.is_running()):
             client.set_flow_run_state(run, Crashed(message=said))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -25,19 +24,12 @@ from flows.pipeline import pipeline
 from tasks.project.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
 
-class LeftToTheWorker(Abort):
-    """The run was asked to end, and its worker says how it did once nothing of it is at work any more."""
-
-
-def run_flow_of(run_id: UUID, worker: int) -> int:
+def run_flow_of(run_id: UUID, worker: int) -> None:
     """Run the flow of this checkout that has the name of the run's flow; a run of any other ends as Failed.
 
     Args:
         run_id: of the run.
         worker: the process that started this one.
-
-    Returns:
-        The exit code.
     """
     run, flows = load_flow_run(run_id), (pipeline, run_stages)
     with get_client(sync_client=True) as client:
@@ -46,19 +38,19 @@ def run_flow_of(run_id: UUID, worker: int) -> int:
         if wanted is None:
             message = f"this worker runs the flows {pipeline.name} and {run_stages.name} of its own checkout, no other"
             client.set_flow_run_state(run_id, Failed(message=message))
-            return 0
+            return
         wanted.fn = _leaving(wanted.fn, worker)
         try:
             run_flow(wanted, flow_run=run, return_type="state")
         except (ParameterBindError, SignatureMismatchError) as error:
             client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing, or others: {error}"))
-        except LeftToTheWorker:
-            return 128 + signal.SIGTERM
-    return 0
 
 
 def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
-    """The function of a flow; on SIGTERM Prefect would say at once that the run crashed, of a cancelled one, too."""
+    """The function of a flow that leaves it to the worker to say how a run ended that was asked to end.
+
+    On SIGTERM Prefect would say at once that it crashed: of a cancelled run, too, and while its stages still end.
+    """
 
     @functools.wraps(flow)
     def leaving(*args: Any, **kwargs: Any) -> Any:
@@ -66,21 +58,20 @@ def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
             return flow(*args, **kwargs)
         except TerminationSignal as asked:
             if os.getppid() == worker:
-                raise LeftToTheWorker from asked
+                raise Abort from asked
             raise  # the worker is gone: nobody else says it
 
     return leaving
 
 
 def main() -> None:
-    """Run the flow, and end as the worker expects it."""
+    """Run the flow, and say how it ended."""
     takes_no_words("Run the flow of a run that a worker took; it names the run.")
     worker = os.getppid()
     die_with_parent()
-    run_id, code = UUID(os.environ[STARTED_BY_A_WORKER]), 0
+    run_id = UUID(os.environ[STARTED_BY_A_WORKER])
     with handle_engine_signals(run_id):
-        code = run_flow_of(run_id, worker)
-    raise SystemExit(code)
+        run_flow_of(run_id, worker)
 
 
 if __name__ == "__main__":
