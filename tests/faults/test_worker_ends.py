@@ -26,11 +26,11 @@ def team(tmp_path_factory):
 
 @pytest.fixture
 def worker(team, request):
-    """A host with a worker, which gives a stage 4 s to end in place of 10 minutes; a parameter in place of TOLD_S."""
+    """A host with a worker, which gives a stage 20 s to end in place of 10 minutes; a parameter in place of TOLD_S."""
     host = team.hosts["worker"]
     told = getattr(request, "param", 50.0)
     for name, line, other in (
-        ("stopping", "PATIENCE_S = 600\n", "PATIENCE_S = 4\n"),
+        ("stopping", "PATIENCE_S = 600\n", "PATIENCE_S = 20\n"),
         ("worker", "TOLD_S = 50.0\n", f"TOLD_S = {told}\n"),
     ):
         text = (ROOT / f"flows/{name}.py").read_text()
