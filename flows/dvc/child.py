@@ -183,10 +183,10 @@ def main(descriptor: int, wait_for_lock: bool) -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a stage that reads its input must not read requests
     os.set_inheritable(descriptor, False)
-    replies = os.fdopen(descriptor, "w")
+    replies = os.fdopen(descriptor, "w", buffering=1)
 
     def reply(kind: str, content: Any) -> None:
-        print(json.dumps({kind: content}), file=replies, flush=True)
+        replies.write(f"{json.dumps({kind: content})}\n")
 
     def say(line: str) -> None:
         reply("say", line)

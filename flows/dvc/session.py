@@ -310,7 +310,7 @@ class DvcSession:
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and what it printed last says why
-            print(json.dumps({"do": what, **arguments}), file=self._process.stdin, flush=True)
+            self._process.stdin.write(f"{json.dumps({'do': what, **arguments})}\n")
         with selectors.DefaultSelector() as selector:
             for stream in (self._replies, self._output):
                 selector.register(stream.descriptor, selectors.EVENT_READ, stream)

@@ -112,7 +112,6 @@ def test_no_other_module_of_the_commands_writes_to_a_terminal() -> None:
         "flows/commands/completion.py",  # a script for a shell
         "flows/commands/doctor.py",  # coloured marks, with printable text
         "flows/commands/options.py",  # JSON
-        "flows/dvc/child.py",  # for a program
         "flows/preflight/server.py",  # for a program
         "flows/__main__.py",  # words of its own
     }
