@@ -70,7 +70,7 @@ def run_stages(
         checkout.prepare(place)
         root = place.folder
         try:
-            stages.run_plan(names, root, run, publish, True, lambda record: _send(record, root), released)
+            stages.run_plan(names, root, run, publish, True, lambda record: _send_record(record, root), released)
         except stages.RunFailed as error:
             run.error = str(error)
             return Failed(message=f"on {socket.gethostname()}: {error}")
@@ -107,19 +107,21 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
         )
 
 
-def _send(record: StageRecord, root: Path) -> None:
+def _send_record(record: StageRecord, root: Path) -> None:
     """Give the orchestrating flow the record of a stage and what it measured."""
-    files = _texts(received.figures_of(record.name, root), root) if record.status not in ("failed", "paused") else {}
-    data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
-    description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
-    artifact = Artifact(key=RECORD, type="result", description=description, data=data)
-    patiently(artifact.create, get_run_logger().warning)
+    files = received.figures_of(record.name, root) if record.status not in ("failed", "paused") else []
+    sent = dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname()))
+    said = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
+    _send(said, {"record": sent, "files": _texts(files, root)})
 
 
 def _send_lock(root: Path, names: list[str]) -> None:
     """Give the orchestrating flow what names the outs of the stages so far; with it, it can pull any of them."""
-    description = f"dvc.lock after {names[-1]}"
-    artifact = Artifact(key=RECORD, type="result", description=description, data={"files": _texts([LOCK], root)})
+    _send(f"dvc.lock after {names[-1]}", {"files": _texts([LOCK], root)})
+
+
+def _send(said: str, data: dict[str, Any]) -> None:
+    artifact = Artifact(key=RECORD, type="result", description=said, data=data)
     patiently(artifact.create, get_run_logger().warning)
 
 

@@ -5,6 +5,7 @@ Consecutive stages for the same queue go together, as one run of the deployment 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,17 +42,8 @@ def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Q
 
 def groups(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
     """Consecutive stages that go to the same queue, in the order of the plan."""
-    names: list[str] = []
-    queue = cpu
-    for stage in plan:
-        wanted = device if known[stage].uses_device else cpu
-        if names and wanted != queue:
-            yield queue, names
-            names = []
-        queue = wanted
-        names.append(stage)
-    if names:
-        yield queue, names
+    for queue, names in itertools.groupby(plan, lambda stage: device if known[stage].uses_device else cpu):
+        yield queue, list(names)
 
 
 def require_deployment(queue: Queue) -> None:
