@@ -46,6 +46,7 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
         "device.runtime=cuda",
         "base_model.source=folder",
         f"base_model.path={model}",
+        "publish.base_model=user/base",
         "downstream.squad.data.source=files",
         "downstream.squad.data.train_path=nowhere.json",
     ]
