@@ -32,6 +32,7 @@ ALLOWANCE = 1 << 30
 """Bytes above what the process has already, while a part of a file is read; honest files take some hundred MB."""
 _STATUS = Path("/proc/self/status")
 _LOOK_SECONDS = 0.1
+_WATCH = f"import sys; from {__name__} import _watch; _watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
 
 T = TypeVar("T")
 
@@ -125,7 +126,7 @@ def watch_memory(what: str) -> None:
         return
     limit = _read_status(_STATUS, "RssAnon") + left
     watcher = subprocess.Popen(
-        [sys.executable, "-S", "-m", __name__, str(os.getpid()), str(limit), what],
+        [sys.executable, "-S", "-c", _WATCH, str(os.getpid()), str(limit), what],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": python_path(None)},
@@ -204,7 +205,3 @@ def limited_steps(items: Iterable[T], what: str, at_once: int = 1, allowance: in
         if not some:
             return
         yield from some
-
-
-if __name__ == "__main__":
-    _watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

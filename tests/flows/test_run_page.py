@@ -73,7 +73,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     assert "Not as by default: min_f1 is 80, by default 85." in text
     assert "published floor lowered" in text, "beside the outcome"
     assert "squad accepted floor lowered" in text
-    assert "params.yaml set for this run downstream.squad.gate.min_f1 85.0 80.0" in text
+    assert "params.yaml set for this run downstream.squad.gate.min_f1 85 80" in text
     assert "Published: published/podium-demo" in text
 
 

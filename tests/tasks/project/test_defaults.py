@@ -125,14 +125,14 @@ def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
 )
 def test_no_verb_has_a_number_that_only_the_demo_has(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
-    monkeypatch.setattr("flows.commands.run.carry_out", lambda *given: asked.append(given[1:3]))
+    monkeypatch.setattr("flows.commands.run.carry_out", lambda request, *_: asked.append(request))
     monkeypatch.chdir(tmp_path)
     write_tiny_model(tmp_path / "my-bert", ("who", "rules", "it"))
     for name in ("train.json", "text.txt"):
         (tmp_path / name).write_text("{}")
     CliRunner().invoke(cli, ["--project", str(ROOT), *words.split()], catch_exceptions=False)
-    ((preset, overrides),) = asked
-    assert unsaid(preset, overrides) == {}
+    [request] = asked
+    assert unsaid(request.preset, request.overrides) == {}
 
 
 def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
