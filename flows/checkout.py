@@ -66,15 +66,15 @@ class Checkout:
     folder: Path
     """The project itself, or a folder under runs/."""
     values: dict[str, Any]
-    """What params.yaml says there: paths count from the folder."""
+    """The values of params.yaml in the folder; relative paths start there."""
     composed: dict[str, Any]
-    """What plan.yaml says there."""
+    """The values of plan.yaml in the folder."""
     plan: Plan
     """Every stage of dvc.yaml with these."""
 
     @property
     def name(self) -> str:
-        """What its run is called; "." in the project's own folder."""
+        """The name of its run; "." for the project's own folder."""
         return "." if self.folder == self.project else self.folder.name
 
 
@@ -136,7 +136,7 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
 
 
 def _mark_resolved(checkout: Checkout) -> None:
-    """Tell the stages that their parameters were checked, unless somebody has edited them since."""
+    """Let stages skip the check of parameters that were checked here; a file edited since is checked again."""
     if base_of(None, checkout.folder) == checkout.values:
         os.environ[RESOLVED] = hash_of_parameters(checkout.folder)
 

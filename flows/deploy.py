@@ -73,7 +73,7 @@ def make_pools(client: SyncPrefectClient, say: Say) -> None:
 
 
 def _close(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
-    """Give a pool that has Prefect's own template ours; one that somebody gave another keeps it."""
+    """Replace Prefect's own template of a pool by Podium's; a template that somebody set stays."""
     template = pool.base_job_template
     if template == TEMPLATE:
         return

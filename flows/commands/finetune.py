@@ -137,7 +137,7 @@ def carry_out(
 
 
 def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:
-    """What the words of the command line state, the `--set` that a person wrote last.
+    """Return the overrides that the command line states; those of `--set` come last, so that they win.
 
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
