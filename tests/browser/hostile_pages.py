@@ -20,12 +20,12 @@ from flows.report import RunReport, StageRecord
 from flows.run_request import resolve_request
 from flows.runs import Run
 from ipu_model.files import write_json, write_text
+from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.near_duplicates import near_duplicates
-from tasks.downstream.squad import page as questions_page
+from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.slices import Slice
 from tasks.reading.near_duplicates import Pair, Report, Source
 from tasks.reading.near_duplicates import Shown as Pairs
 from tasks.statistics.calibration import calibration
@@ -187,17 +187,18 @@ def _questions(folder: Path) -> Path:
     task = task_with("squad", "page")
     source = Source(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
     near = near_duplicates(task, Report(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)})
-    html = questions_page.page(
-        {**metrics, "total": 1, "answered": 1, "files": files},
-        {"exact_match": at("metric"), "f1": "F1"},
-        [Slice(at("by"), at("slice"), 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)],
-        {at("bin"): 1},
+    found = Evaluation(
+        {"dev": [question]},
+        {"dev": [answers]},
+        {"dev": [""]},
+        {"dev": np.array([[0.0, 0.5]])},
+        [Slice(at("by"), at("slice"), 1, metrics)],
         calibration([0.5], [0.0]),
-        questions_page.worst_mistakes([question], [answers], [0.0], [0.5]),
-        note=at("note"),
-        near=near,
+        {**metrics, "total": 1, "answered": 1, "files": files},
+        at("note"),
+        near,
     )
-    return _written(folder, html)
+    return _written(folder, task.page(found))
 
 
 def _written(folder: Path, html: str, name: str = "page.html") -> Path:
@@ -228,8 +229,8 @@ PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "questions": (
         _questions,
         (
-            *("answer", "id", "question", "prediction", "candidate", "path", "source", "split", "pair", "metric"),
-            *("by", "slice", "bin", "note"),
+            *("answer", "id", "question", "prediction", "candidate", "path", "source", "split", "pair"),
+            *("by", "slice", "note"),
         ),
     ),
     "classes": (_classes, ("title", "label", "other_label", "text", "other", "note")),

@@ -21,30 +21,37 @@ class Slice:
     examples: int
     figures: Mapping[str, float]
     """Every metric in percent, with the bounds of its 95% interval; wide where the examples are few."""
+    counted: str = "examples"
+    """What the record calls their number."""
 
     def record(self) -> dict[str, Any]:
-        return {"by": self.by, "slice": self.slice, "examples": self.examples, **self.figures}
+        return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.figures}
 
 
 def by_name(
-    by: str, names: Sequence[str], order: Sequence[str], metrics: Metrics, split: str, outcomes: Array
+    by: str,
+    names: Sequence[str],
+    order: Sequence[str],
+    metrics: Metrics,
+    split: str,
+    outcomes: Array,
+    counted: str = "examples",
 ) -> list[Slice]:
     """A slice for each name of a property that some example has, in the order given.
 
     Args:
         names: of each example.
         outcomes: [N, Q] of the examples.
+        counted: see `Slice`.
     """
-    members = np.asarray(names, dtype=object)
-    found = {name: np.flatnonzero(members == name) for name in order}
-    return [_slice(by, name, where, metrics, split, outcomes) for name, where in found.items() if len(where)]
+    members, here = np.asarray(names, dtype=object), metrics.only(split)
+    rows = {name: outcomes[members == name] for name in order}
+    return [
+        Slice(by, name, len(some), here.figures({split: some}), counted) for name, some in rows.items() if len(some)
+    ]
 
 
 def sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) -> tuple[list[str], tuple[str, ...]]:
     """The name of each size, by the first limit that holds it, and all names in order."""
     names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
     return names, (*(name for _, name in limits), above)
-
-
-def _slice(by: str, name: str, members: np.ndarray, metrics: Metrics, split: str, outcomes: Array) -> Slice:
-    return Slice(by, name, len(members), metrics.only(split).figures({split: outcomes[members]}))

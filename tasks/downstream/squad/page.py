@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
 
 from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.scoring.near_duplicates import NearDuplicates
 from tasks.downstream.squad import official_v2, scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
 from tasks.downstream.squad.scores import EXACT, OVERLAP
-from tasks.downstream.squad.slices import Slice, f1_counts, slices
+from tasks.downstream.squad.slices import f1_counts, slices
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
 from tasks.pages.plots import Line, Plot, Trace, line_plot, overlay_plot
@@ -32,8 +31,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
     """Scores by kind of question, calibration, and the worst mistakes in their contexts."""
 
     def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Sliced]:
-        windows = logits.windows_of_examples()
-        return slices(examples, windows, outcomes[:, EXACT].tolist(), outcomes[:, OVERLAP].tolist())
+        return slices(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
     def more_figures(
         self, examples: Mapping[str, list[Question]], answers: Mapping[str, list[list[Answer]]]
@@ -56,11 +54,26 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
     def page(self, found: Evaluation[list[Question], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
-        mistakes = worst_mistakes(questions, found.answers[split], exact, overlap)
         assert found.calibrated is not None
-        titles, curve = self.metrics.titles, self._curve(found)
-        counts, near = f1_counts(overlap), found.near
-        return page(found.metrics, titles, _parts(found), counts, found.calibrated, mistakes, curve, found.note, near)
+        curve = self._curve(found)
+        return html_page(
+            __file__,
+            "evaluation.html.j2",
+            metrics=found.metrics,
+            titles=self.metrics.titles,
+            curve=curve,
+            curve_plot=None if curve is None else _risk_plot(curve, found.metrics["null_threshold"]),
+            reliability_plot=reliability_plot(found.calibrated),
+            slices={by: list(parts) for by, parts in groupby(found.slices, lambda part: str(part.record()["by"]))},
+            f1_counts=f1_counts(overlap),
+            found=found.calibrated,
+            mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),
+            note=found.note,
+            near=found.near,
+            shown=SHOWN_MISTAKES,
+            shown_candidates=SHOWN_CANDIDATES,
+            excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
+        )
 
     def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
@@ -89,10 +102,6 @@ def _span_scores(
     """Exact match and F1 of the best span of every question."""
     found = task.outcomes(questions, [best_span(one).text for one in answers])
     return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
-
-
-def _parts(found: Evaluation[Any, Any]) -> list[Slice]:
-    return [part for part in found.slices if isinstance(part, Slice)]
 
 
 def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:
@@ -142,50 +151,6 @@ def worst_mistakes(
         if not match
     ]
     return sorted(wrong, key=lambda mistake: (mistake.f1, -mistake.prediction.probability))
-
-
-def page(
-    metrics: Mapping[str, Any],
-    titles: Mapping[str, str],
-    parts: Sequence[Slice],
-    f1_counts: Mapping[str, int],
-    calibrated: Calibration,
-    mistakes: Sequence[Mistake],
-    curve: RiskCoverage | None = None,
-    note: str = "",
-    near: NearDuplicates | None = None,
-) -> str:
-    """The page.
-
-    Args:
-        metrics: content of metrics/squad.json.
-        titles: name in it -> what people call it.
-        parts: scores by slice.
-        f1_counts: label of an F1 range -> questions in it.
-        calibrated: probabilities of the predictions against exact match.
-        mistakes: all of them, worst first; the first SHOWN_MISTAKES are shown.
-        curve: of risk and coverage, where a question may have no answer.
-        note: what people should know of the questions.
-        near: what of them the model learnt from.
-    """
-    return html_page(
-        __file__,
-        "evaluation.html.j2",
-        metrics=metrics,
-        titles=titles,
-        curve=curve,
-        curve_plot=None if curve is None else _risk_plot(curve, metrics["null_threshold"]),
-        reliability_plot=reliability_plot(calibrated),
-        slices={by: [part for part in parts if part.by == by] for by in dict.fromkeys(part.by for part in parts)},
-        f1_counts=f1_counts,
-        found=calibrated,
-        mistakes=mistakes,
-        note=note,
-        near=near,
-        shown=SHOWN_MISTAKES,
-        shown_candidates=SHOWN_CANDIDATES,
-        excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
-    )
 
 
 def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:

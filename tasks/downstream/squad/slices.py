@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-
-from tasks.downstream.scoring.metrics import Metric, Metrics, mean_of, weighted_mean_of
+from tasks.downstream.scoring.metrics import Array, Metric, Metrics, mean_of, weighted_mean_of
+from tasks.downstream.scoring.slices import Slice, by_name, sized
 from tasks.downstream.squad.files import Question
 
 KIND = "answer"
@@ -33,27 +31,6 @@ _KINDS = ("with an answer", "without an answer")
 _ANSWER_WORDS = ((0, "no answer"), (1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
 _CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 words"), (400, "201-400 words"))
 _WINDOWS = ((1, "1 window"), (2, "2 windows"))
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Scores of the questions that have one property."""
-
-    by: str
-    """The property: answer (with or without one), question word, answer length, context length, windows or title."""
-    slice: str
-    questions: int
-    exact_match: float
-    """Percent, as all below."""
-    exact_match_low: float
-    """95% interval; wide where the questions are few."""
-    exact_match_high: float
-    f1: float
-    f1_low: float
-    f1_high: float
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def question_word(question: str) -> str:
@@ -84,9 +61,7 @@ def _f1_range(value: float) -> str:
     return F1_RANGES[1 + int(value // 0.25)]
 
 
-def slices(
-    questions: Sequence[Question], windows: Sequence[int], exact: Sequence[float], f1: Sequence[float]
-) -> list[Slice]:
+def slices(questions: Sequence[Question], windows: Sequence[int], scores: Array) -> list[Slice]:
     """Scores by whether there is an answer, where some have none, question word, length of the first reference answer,
     context length, number of windows and title.
 
@@ -95,45 +70,33 @@ def slices(
     Args:
         questions: in the order of the scores.
         windows: windows (features) of each question.
-        exact: 0.0 or 1.0 per question.
-        f1: 0 to 1 per question.
+        scores: exact match (0 or 1) and F1 (0 to 1) of each question, [N, 2].
     """
     kinds = [_KINDS[not question.answers] for question in questions]
     labels = {
         **({KIND: (kinds, _KINDS)} if _KINDS[1] in kinds else {}),
         QUESTION_WORD: ([question_word(q.question) for q in questions], _WORDS),
-        ANSWER_LENGTH: _sized(
+        ANSWER_LENGTH: sized(
             [len("".join(q.answers[:1]).split()) for q in questions], _ANSWER_WORDS, "7 or more words"
         ),
-        CONTEXT_LENGTH: _sized([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
-        WINDOWS: _sized(windows, _WINDOWS, "3 or more windows"),
+        CONTEXT_LENGTH: sized([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
+        WINDOWS: sized(windows, _WINDOWS, "3 or more windows"),
     }
-    found = []
-    for by, (names, order) in labels.items():
-        members = np.asarray(names, dtype=object)
-        found += [_slice(by, name, np.flatnonzero(members == name), exact, f1) for name in order if name in names]
-    return found + _by_title([question.title for question in questions], exact, f1)
+    found = [part for by, (names, order) in labels.items() for part in _slices(by, names, order, scores)]
+    return found + _by_title([question.title for question in questions], scores)
 
 
-def _by_title(titles: Sequence[str], exact: Sequence[float], f1: Sequence[float]) -> list[Slice]:
+def _by_title(titles: Sequence[str], scores: Array) -> list[Slice]:
     counts = Counter(titles)
     if len(counts) < 2:
         return []
     own = [name for name, count in counts.most_common(TITLES) if count >= TITLE_QUESTIONS]
-    members = np.asarray(titles, dtype=object)
-    found = [_slice(TITLE, name or "(no title)", np.flatnonzero(members == name), exact, f1) for name in own]
-    found.sort(key=lambda part: (part.f1, part.slice))
-    rest = np.flatnonzero(~np.isin(members, own)) if own else np.arange(len(members))
-    if len(rest):
-        found.append(_slice(TITLE, f"{len(counts) - len(own):,} other titles", rest, exact, f1))
-    return found
+    found = [replace(part, slice=part.slice or "(no title)") for part in _slices(TITLE, titles, own, scores)]
+    found.sort(key=lambda part: (part.figures["f1"], part.slice))
+    rest = f"{len(counts) - len(own):,} other titles"
+    few = [title not in own for title in titles]
+    return found + _slices(TITLE, [rest] * sum(few), [rest], scores[few])
 
 
-def _sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) -> tuple[list[str], tuple[str, ...]]:
-    names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
-    return names, (*(name for _, name in limits), above)
-
-
-def _slice(by: str, name: str, members: np.ndarray, exact: Sequence[float], f1: Sequence[float]) -> Slice:
-    rows = np.column_stack([exact, f1])[members]
-    return Slice(by, name, len(members), **OVERALL.figures({"dev": rows}))
+def _slices(by: str, names: Sequence[str], order: Sequence[str], scores: Array) -> list[Slice]:
+    return by_name(by, names, order, OVERALL, "dev", scores, counted="questions")

@@ -27,14 +27,12 @@ from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.glue import card as glue_card
 from tasks.downstream.glue.tasks import TASKS
 from tasks.downstream.labelled.scores import Examples
-from tasks.downstream.scoring.slices import Slice as GlueSlice
+from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.squad import card
-from tasks.downstream.squad import page as evaluation_page
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.compare import changed_csv
-from tasks.downstream.squad.comparison import Changed
+from tasks.downstream.squad.compare import Changed, changed_csv
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.slices import TITLE, Slice
+from tasks.downstream.squad.slices import TITLE
 from tasks.pages.markup import (
     FORMULA,
     JOINER,
@@ -183,24 +181,20 @@ def pages(text: str, folder: Path) -> dict[str, str]:
     }
 
 
+SCORES = {
+    f"{name}{end}": value for name, value in (("exact_match", 0.0), ("f1", 50.0)) for end in ("", "_low", "_high")
+}
+
+
 def _evaluation_page(text: str) -> str:
     question = Question(f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}")
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
-    metrics = {
-        "exact_match": 0.0,
-        "exact_match_low": 0.0,
-        "exact_match_high": 0.0,
-        "f1": 50.0,
-        "f1_low": 50.0,
-        "f1_high": 50.0,
-        "total": 1,
-        "answered": 1,
-        "files": [{"path": f"models{text}", "sha256": "a" * 64}],
-    }
-    part = Slice(TITLE, f"t{text}", 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
-    mistakes = evaluation_page.worst_mistakes([question], [answers], [0.0], [0.5])
-    titles = {"exact_match": "exact match", "f1": "F1"}
-    return evaluation_page.page(metrics, titles, [part], {"0": 1}, calibration([0.5], [0.0]), mistakes)
+    metrics = {**SCORES, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}]}
+    part, outcomes, calibrated = Slice(TITLE, f"t{text}", 1, SCORES), np.array([[0.0, 0.5]]), calibration([0.5], [0.0])
+    found = Evaluation(
+        {"dev": [question]}, {"dev": [answers]}, {"dev": [""]}, {"dev": outcomes}, [part], calibrated, metrics
+    )
+    return str(task_with("squad", "page").page(found))
 
 
 def _glue_page(text: str) -> str:
@@ -210,7 +204,7 @@ def _glue_page(text: str) -> str:
     examples, logits = Examples([f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
     split, predictions = f"dev{text}", task.predictions(logits)
     outcomes = task.outcomes(examples, predictions)
-    slices = [GlueSlice("class", f"no{text}", 1, {f"acc{text}": 50.0, "score": 50.0})]
+    slices = [Slice("class", f"no{text}", 1, {f"acc{text}": 50.0, "score": 50.0})]
     found = Evaluation(
         {split: examples}, {split: logits}, {split: predictions}, {split: outcomes}, slices, None, metrics
     )
@@ -352,7 +346,7 @@ def test_a_link_leads_to_a_page_or_is_text(text: str) -> None:
 
 @every_text
 def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
-    part = Slice(TITLE, text, 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
+    part = Slice(TITLE, text, 1, SCORES)
     outcomes = {"dev": np.array([[0.0, 0.5]])}
     found = Evaluation({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
     tables = list(drawn(task_with("squad", "page"), found).values())

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
-from tasks.downstream.squad.comparison import compare
+from tasks.downstream.squad.compare import changed_csv, compare, compare_files, in_words
 from tasks.project.errors import InputError
 from tasks.statistics.significance import mcnemar_exact
 from tests.places import ROOT

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from tasks.downstream.squad.answers import Answer
@@ -100,13 +101,14 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
     titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
     questions = [Question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
-    found = [part for part in slices(questions, [1] * 14, [float(x == 1.0) for x in f1], f1) if part.by == TITLE]
-    assert [(part.slice, part.questions, part.f1, part.exact_match) for part in found] == [
+    scores = np.array([(float(x == 1.0), x) for x in f1])
+    found = [part.record() for part in slices(questions, [1] * 14, scores) if part.by == TITLE]
+    assert [(part["slice"], part["questions"], part["f1"], part["exact_match"]) for part in found] == [
         ("bad", 5, 20.0, 20.0),
         ("good", 6, 100.0, 100.0),
         ("2 other titles", 3, 50.0, 0.0),
     ]
-    assert 0.0 < found[0].exact_match_low < 1.0  # Clopper and Pearson: 0.5 and 71.6
-    assert 71.0 < found[0].exact_match_high < 73.0
+    assert 0.0 < found[0]["exact_match_low"] < 1.0  # Clopper and Pearson: 0.5 and 71.6
+    assert 71.0 < found[0]["exact_match_high"] < 73.0
     one = [Question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
-    assert not [part for part in slices(one, [1] * 9, [1.0] * 9, [1.0] * 9) if part.by == TITLE]
+    assert not [part for part in slices(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]
