@@ -13,19 +13,10 @@ class Task(DownstreamTask):
     """Sentences, each word of which has a tag."""
 
     record: ClassVar[str] = "sentence"
-
-    @property
-    def title(self) -> str:
-        return "named entities"
-
-    @property
-    def head(self) -> str:
-        return "token_classification"
+    title: ClassVar[str] = "named entities"
+    head: ClassVar[str] = "token_classification"
+    row_kind: ClassVar[str] = "token_classification"
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
         """O, then B- and I- of every type of the training sentences."""
         return labels_of_rows(rows)
-
-    @property
-    def row_kind(self) -> str:
-        return "token_classification"

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner import about
 from tasks.downstream.ner.format import check_sentences, read_sentences
-from tasks.downstream.ner.labels import labels_of_types
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import SCHEMA, Found, Sentence
-from tasks.downstream.ner.tags import entities
+from tasks.downstream.ner.tags import entities, labels_of_types
 from tasks.inputs.dev_labels import require_known
 from tasks.inputs.splits import Groups
 from tasks.project.errors import InputError

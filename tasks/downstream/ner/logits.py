@@ -19,6 +19,16 @@ from tasks.project.errors import InputError
 from tasks.reading.labels import labels_in
 
 Array = NDArray[Any]
+FEATURES_SCHEMA = pa.schema(
+    [
+        pa.field("feature_id", pa.int32(), nullable=False),
+        pa.field("example_index", pa.int32(), nullable=False),
+        pa.field("n_tokens", pa.int32(), nullable=False),
+        pa.field("positions", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+"""One line per window: its sentence, its tokens, and the positions of the first pieces of the words that belong to it.
+The words of a sentence's windows, one after the other, are the sentence's."""
 
 
 @dataclass(frozen=True)

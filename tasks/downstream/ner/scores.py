@@ -143,10 +143,6 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         assert isinstance(gate, GateParams)
         return (Limit("f1", gate.min_f1, "min_f1", gate.max_f1_drop, "max_f1_drop"),)
 
-    @property
-    def confidence(self) -> float:
-        return self.entry.params.gate.confidence
-
     def allows(self, quantities: Sequence[float]) -> bool:
         found, correct, right = quantities
         return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right

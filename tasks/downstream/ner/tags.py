@@ -10,7 +10,7 @@ calls I- M-. They stand for the same entities as tags of IOB2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 OUTSIDE, BEGIN, INSIDE = "O", "B", "I"
@@ -108,3 +108,8 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     """The same entities, each begun with B-."""
     changed = set(begun_inside(tags))
     return [f"{BEGIN}-{parted(tag)[1]}" if place in changed else tag for place, tag in enumerate(tags)]
+
+
+def labels_of_types(types: Iterable[str]) -> tuple[str, ...]:
+    """The classes of these types: labels_of_types(["b", "a"]) == ("O", "B-a", "I-a", "B-b", "I-b")."""
+    return (OUTSIDE, *(f"{prefix}-{name}" for name in sorted(set(types)) for prefix in (BEGIN, INSIDE)))

@@ -150,9 +150,9 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """What the gate demands, the metric that leads first."""
 
     @property
-    @abstractmethod
     def confidence(self) -> float:
         """The confidence of the intervals that the gate decides by."""
+        return self.entry.params.gate.confidence
 
     @abstractmethod
     def allows(self, quantities: Sequence[float]) -> bool:

@@ -12,10 +12,9 @@ class Task(DownstreamTask):
     """Questions on texts, each answered by a span of its text."""
 
     record: ClassVar[str] = "question"
-
-    @property
-    def title(self) -> str:
-        return "questions"
+    title: ClassVar[str] = "questions"
+    head: ClassVar[str] = "question_answering"
+    row_kind: ClassVar[str] = "question_answering"
 
     @property
     def nullable(self) -> bool:
@@ -27,11 +26,3 @@ class Task(DownstreamTask):
         """The threshold for giving no answer is chosen on what was held out."""
         held_out = self.nullable and self.entry.rows.held_out_fraction > 0
         return (*self.development, *([HELD_OUT] if held_out else []))
-
-    @property
-    def head(self) -> str:
-        return "question_answering"
-
-    @property
-    def row_kind(self) -> str:
-        return "question_answering"

@@ -102,11 +102,7 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
             yield Line(where, {ID: row.get(ids.name), **{part: row[column.name] for part, column in parts.items()}})
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        data = self._data
-        found = read_question_file(
-            path, INPUT, data.columns, reading, COLUMN, data.unanswerable, WITHOUT_ANSWER, data.separator
-        )
-        write_questions(found, target)
+        write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)
 
     def read_examples(self, path: Path) -> list[Question]:
         """Whether or not their answers are known."""

@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 from ipu_model.files import new_folder
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
-from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, refuse_common_ids, require_room_for_file
+from tasks.downstream.squad.format import (
+    UNANSWERABLE,
+    Answer,
+    Problems,
+    Question,
+    refuse_common_ids,
+    require_room_for_file,
+)
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import questions_of, read_question_file, wanted_columns
 from tasks.inputs import world
@@ -147,16 +154,14 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
     wanted = list(wanted_columns(params.columns).values())
     read = checked(lines, wanted, where, reading)
-    return questions_of(read, params.columns, where, reading, unanswerable=params.unanswerable)
+    return questions_of(read, params.columns, Problems(where, params.unanswerable, reading=reading))
 
 
 def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
     """The questions of a file that the parameter `key` names, with what was counted on the way."""
     _known_ending(path, key)
     reading.files += 1
-    return read_question_file(
-        path, key, params.columns, reading, unanswerable=params.unanswerable, separator=params.separator
-    )
+    return read_question_file(path, key, params, reading)
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
@@ -173,10 +178,8 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
     else:
         lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading(), params.separator)
         first = itertools.islice(lines, FIRST_RECORDS)
-        source, is_csv = f"{path} ({key})", ending == ".csv"
-        questions_of(
-            first, params.columns, source, Reading(), numbers_are_text=is_csv, unanswerable=params.unanswerable
-        )
+        problems = Problems(f"{path} ({key})", params.unanswerable)
+        questions_of(first, params.columns, problems, numbers_are_text=ending == ".csv")
 
 
 def _check_start(path: Path, key: str) -> None:

@@ -63,7 +63,7 @@ class Problems:
 
         Args:
             source: for messages.
-            unanswerable: what becomes of questions without an answer: use, drop or refuse.
+            unanswerable: what becomes of questions without an answer: use, drop or refuse; who calls drops.
             choices: what can be done where they are refused.
             reading: gets what was changed: ids that were numbers, blanks at the edges of answers.
         """
@@ -104,22 +104,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def read_squad(
-    path: Path, key: str, unanswerable: str = "refuse", choices: str = CHOICES, reading: Reading | None = None
-) -> list[Question]:
-    """The questions of a JSON file of articles; keys beyond the format's own are ignored.
-
-    Args:
-        path: the file.
-        key: the params key that named it, for messages.
-        unanswerable, choices, reading: see `Problems`; who calls drops.
-
-    Raises:
-        InputError: not there, not JSON, not of this layout, or questions that cannot be used: all problems.
-    """
-    return questions_of_articles(parse_file(path, key), Problems(f"{path} ({key})", unanswerable, choices, reading))
-
-
 def questions_of_articles(values: Any, problems: Problems) -> list[Question]:
     """The checked questions of articles, which `articles_of` gives.
 
@@ -154,7 +138,15 @@ def _without_blanks(question: Question, reading: Reading) -> Question:
 
 
 def parse_file(path: Path, key: str) -> Any:
-    """What a JSON file of questions holds, of JSON lines a list; its arguments and errors are those of `read_squad`."""
+    """What a JSON file of questions holds, of JSON lines a list.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+
+    Raises:
+        InputError: not there, too large, not UTF-8, or not JSON.
+    """
     try:
         require_room_for_file(path, key, path.stat().st_size)
         with opened(path) as stream:

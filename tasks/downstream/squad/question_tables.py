@@ -28,7 +28,7 @@ from tasks.downstream.squad.format import (
     questions_of_articles,
     text_of,
 )
-from tasks.downstream.squad.params import ColumnParams
+from tasks.downstream.squad.params import ColumnParams, QuestionsParams
 from tasks.inputs.tables import Column, Line, checked, read_table, stated_by
 from tasks.project.errors import InputError
 from tasks.reading.packed import ending_of
@@ -60,83 +60,56 @@ def own_names(names: ColumnParams) -> set[str]:
 
 
 def read_question_file(
-    path: Path,
-    key: str,
-    names: ColumnParams,
-    reading: Reading,
-    named_by: str = NAMED_BY,
-    unanswerable: str = "refuse",
-    choices: str = CHOICES,
-    separator: str | None = None,
+    path: Path, key: str, data: QuestionsParams, reading: Reading, named_by: str = NAMED_BY, choices: str = CHOICES
 ) -> list[Question]:
-    """The questions of a .json, .csv, .jsonl or .parquet file.
+    """The questions of a .json, .csv, .jsonl or .parquet file; those without an answer among them, unless refused.
 
     Args:
         path: the file.
         key: the params key that named it, for messages.
-        names: section `columns` of the data.
+        data: says which columns hold what, and what becomes of questions without an answer.
         reading: gets the columns not used and what was changed.
         named_by: for messages, see NAMED_BY.
-        unanswerable, choices: see `Problems`; who calls drops.
-        separator: of the fields of .csv; None: it is found.
+        choices: see `Problems`.
 
     Raises:
         InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
     """
-    if ending_of(path) != ".json":
-        return read_question_table(path, key, names, reading, named_by, unanswerable, choices, separator)
-    values, source = parse_file(path, key), f"{path} ({key})"
-    records = flat_records(values, own_names(names))
-    if records is None:
-        return questions_of_articles(values, Problems(source, unanswerable, choices, reading))
-    lines = checked(itertools.starmap(Line, records), list(wanted_columns(names, named_by).values()), source, reading)
-    return questions_of(lines, names, source, reading, named_by=named_by, unanswerable=unanswerable, choices=choices)
-
-
-def read_question_table(
-    path: Path,
-    key: str,
-    names: ColumnParams,
-    reading: Reading,
-    named_by: str = NAMED_BY,
-    unanswerable: str = "refuse",
-    choices: str = CHOICES,
-    separator: str | None = None,
-) -> list[Question]:
-    """The questions of a .csv, .jsonl or .parquet file; arguments and errors are those of `read_question_file`."""
-    lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading, separator)
-    is_csv = ending_of(path) == ".csv"
-    said = {"named_by": named_by, "unanswerable": unanswerable, "choices": choices}
-    return questions_of(lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv, **said)
+    problems = Problems(f"{path} ({key})", data.unanswerable, choices, reading)
+    columns, ending = list(wanted_columns(data.columns, named_by).values()), ending_of(path)
+    if ending != ".json":
+        lines = read_table(path, columns, key, reading, data.separator)
+    else:
+        values = parse_file(path, key)
+        records = flat_records(values, own_names(data.columns))
+        if records is None:
+            return questions_of_articles(values, problems)
+        lines = checked(itertools.starmap(Line, records), columns, problems.source, reading)
+    return questions_of(lines, data.columns, problems, named_by, numbers_are_text=ending == ".csv")
 
 
 def questions_of(
     lines: Iterable[Line],
     names: ColumnParams,
-    source: str,
-    reading: Reading,
-    *,
+    problems: Problems,
     named_by: str = NAMED_BY,
+    *,
     numbers_are_text: bool = False,
-    unanswerable: str = "refuse",
-    choices: str = CHOICES,
 ) -> list[Question]:
     """Checked questions from the records of a table; answers of one form throughout.
 
     Args:
         lines: records with the columns of `wanted_columns(names)`.
         names: section `columns` of the data.
-        source: for messages.
-        reading: gets what was taken as text, and columns not used.
+        problems: gets what is wrong, and its reading what was taken as text.
         named_by: for messages, see NAMED_BY.
         numbers_are_text: as in CSV, where "20" is the number 20.
-        unanswerable, choices: see `Problems`; who calls drops.
 
     Raises:
         InputError: no record, or questions that cannot be used: all problems in one message.
     """
-    rows = _Rows(names, named_by, Problems(source, unanswerable, choices, reading), numbers_are_text)
-    return checked_questions(list(rows.questions(iter(lines))), rows.problems)
+    rows = _Rows(names, named_by, problems, numbers_are_text)
+    return checked_questions(list(rows.questions(iter(lines))), problems)
 
 
 class _Rows:

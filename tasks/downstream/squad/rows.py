@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,12 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ipu_model.files import new_folder
-from tasks.downstream.rows import ChunkRows, RowsTask, Sequences, SequenceWriter, Sides, packed_columns
+from tasks.downstream.rows import READ_AT_ONCE, ChunkRows, RowsTask, Sequences, SequenceWriter, Sides, packed_columns
 from tasks.downstream.squad import about
 from tasks.downstream.squad.features import Features, Spans, find_answers, make_features
-from tasks.downstream.squad.held_out import require_both, split_questions
 from tasks.downstream.squad.params import AnswerParams, WindowParams
+from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
+from tasks.reading.parquet import read_batches
+from tasks.rows.held_out import choose_groups
 from tasks.rows.row_files import (
     IGNORED,
     Layout,
@@ -29,19 +32,6 @@ from tasks.rows.row_files import (
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-FEATURES_SCHEMA = pa.schema(
-    [
-        pa.field("feature_id", pa.int32(), nullable=False),
-        pa.field("example_id", pa.string(), nullable=False),
-        pa.field("example_index", pa.int32(), nullable=False),
-        pa.field("n_tokens", pa.int32(), nullable=False),
-        pa.field("context_start", pa.int32(), nullable=False),
-        pa.field("offsets", pa.list_(pa.int32()), nullable=False),
-    ]
-)
-"""One line per feature: its example's id and line, its tokens, where the context begins among them, and
-the characters (start, end, start, end, ...) of its context tokens."""
 
 
 class Task(about.Task, RowsTask):
@@ -90,6 +80,57 @@ class Task(about.Task, RowsTask):
 
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
         return position_columns(layout, sequences)
+
+
+def split_questions(path: Path, fraction: float, key: str) -> Sides:
+    """The sides of a file of questions, from its texts alone: whole titles, or contexts, are on one side.
+
+    Args:
+        key: the parameter that states the fraction, for messages.
+
+    Raises:
+        InputError: the file is missing or no questions file, or all questions are about one context.
+    """
+    column = "title"
+    groups = _questions_by(path, column)
+    if len(groups) < 2:
+        column = "context"
+        groups = _questions_by(path, column)
+    chosen = pa.array(sorted(choose_groups(groups, fraction, column, key)), pa.string())
+
+    def held_out(batch: pa.RecordBatch) -> pa.Array:
+        return pc.is_in(batch.column(column), value_set=chosen)
+
+    return Sides(column, lambda batch: pc.invert(held_out(batch)), held_out)
+
+
+def require_both(path: Path, sides: Sides, key: str, section: str) -> None:
+    """Refuse held-out questions that all have an answer, or none: no threshold between the two can be chosen by them.
+
+    Args:
+        key: the parameter that states the fraction.
+        section: the section of the parameter that states a threshold, for the message.
+
+    Raises:
+        InputError: says what to set.
+    """
+    kinds: Counter[bool] = Counter()
+    for batch in read_batches(path, ["answers", sides.column], READ_AT_ONCE, "questions"):
+        answers = batch.filter(sides.held_out(batch)).column("answers")
+        kinds.update(bool(count) for count in answers.value_lengths().to_pylist())
+    if len(kinds) < 2:
+        raise InputError(
+            f"of the {kinds.total():,} questions held out {'all' if kinds[True] else 'none'} have an answer, so that "
+            f"no threshold for giving none can be chosen by them: raise {key}, or set {section}.null_threshold to a "
+            "number"
+        )
+
+
+def _questions_by(path: Path, column: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for batch in read_batches(path, [column], READ_AT_ONCE, "questions"):
+        counts.update(batch.column(column).to_pylist())
+    return counts
 
 
 def feature_sequences(features: Features, example_ids: pa.StringArray, spans: Spans | None = None) -> Sequences:

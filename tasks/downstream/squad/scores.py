@@ -245,11 +245,6 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
         return tuple(of(metric, key) for metric, key in keys.items())
 
-    @property
-    def confidence(self) -> float:
-        assert isinstance(self.entry.params.gate, GateParams)
-        return self.entry.params.gate.confidence
-
     def allows(self, quantities: Sequence[float]) -> bool:
         return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1
 

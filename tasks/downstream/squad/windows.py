@@ -9,15 +9,15 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.project.errors import InputError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from tasks.reading.parquet import group_batches
 
 Array = NDArray[Any]
 PART_TOKENS = 1 << 20
@@ -25,6 +25,18 @@ PART_TOKENS = 1 << 20
 WINDOWS_AT_ONCE = 1024
 NUMBERS = ("feature_id", "example_index", "n_tokens", "context_start")
 LOGITS = ("start_logits", "end_logits")
+FEATURES_SCHEMA = pa.schema(
+    [
+        pa.field("feature_id", pa.int32(), nullable=False),
+        pa.field("example_id", pa.string(), nullable=False),
+        pa.field("example_index", pa.int32(), nullable=False),
+        pa.field("n_tokens", pa.int32(), nullable=False),
+        pa.field("context_start", pa.int32(), nullable=False),
+        pa.field("offsets", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+"""One line per feature: its example's id and line, its tokens, where the context begins among them, and
+the characters (start, end, start, end, ...) of its context tokens."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +178,6 @@ def _stops(index: dict[str, Array], tokens: int, path: Path) -> list[int]:
 
 def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[pa.Table]:
     """Yield the next so many rows each time."""
-    import pyarrow as pa
-
     waiting: list[pa.RecordBatch] = []
     for count in counts:
         while sum(map(len, waiting)) < count:
@@ -179,8 +189,6 @@ def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[p
 
 @contextlib.contextmanager
 def _errors(path: Path, what: str, stage: str) -> Iterator[None]:
-    import pyarrow as pa
-
     try:
         yield
     except FileNotFoundError:
@@ -196,8 +204,6 @@ def _require_columns(names: Sequence[str], schema: pa.Schema, path: Path, stage:
 
 def _read_index(path: Path) -> dict[str, Array]:
     """Read what is small of each window: numbers and the id of its example."""
-    import pyarrow.parquet as pq
-
     names = [*NUMBERS, "example_id"]
     with _errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
         _require_columns([*names, "offsets"], file.schema_arrow, path, "its stage of rows")
@@ -209,10 +215,6 @@ def _read_index(path: Path) -> dict[str, Array]:
 
 
 def _offsets(path: Path, counts: Sequence[int]) -> Iterator[pa.ListArray]:
-    import pyarrow.parquet as pq
-
-    from tasks.reading.parquet import group_batches
-
     with _errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
         for table in _cut(group_batches(file, ["offsets"], WINDOWS_AT_ONCE), counts):
             yield table["offsets"].combine_chunks()
@@ -220,8 +222,6 @@ def _offsets(path: Path, counts: Sequence[int]) -> Iterator[pa.ListArray]:
 
 def _check_ids(path: Path, features: int) -> None:
     """Refuse logits of other windows."""
-    import pyarrow as pa
-
     with _errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:
         schema = pa.ipc.open_file(source).schema
         _require_columns(["feature_id", *LOGITS], schema, path, "the stage predict")
@@ -236,8 +236,6 @@ def _check_ids(path: Path, features: int) -> None:
 
 
 def _logits(path: Path, counts: Sequence[int]) -> Iterator[tuple[pa.ListArray, pa.ListArray]]:
-    import pyarrow as pa
-
     with _errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:  # a map would count as memory
         reader = pa.ipc.open_file(source)
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))

@@ -299,7 +299,7 @@ def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], k
 def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [' + "[]," * (60 << 20) + "0]}")
     key = "downstream.squad.data.train_path"
-    code = f"from tasks.downstream.squad.format import read_squad; read_squad(Path(sys.argv[1]), {key!r})"
+    code = f"from tasks.downstream.squad.format import parse_file; parse_file(Path(sys.argv[1]), {key!r})"
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
     assert "train.json (downstream.squad.data.train_path) unfolds to more than 1,080 MB" in said
 

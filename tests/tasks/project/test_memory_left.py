@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from flows.cli import cli
 from tasks.downstream.squad.examples import WHOLE_BYTES, check_question_file
-from tasks.downstream.squad.format import read_squad
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import read_question_file
 from tasks.project import memory
@@ -74,7 +73,7 @@ def test_a_file_of_questions_is_refused_before_it_is_read(tmp_path: Path, monkey
     path = squad_json(tmp_path / "train.json", "Ada came. " * 100_000)
     leave(monkeypatch, 5)
     with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which take some 5 MB of"):
-        read_squad(path, KEY)
+        read_question_file(path, KEY, QuestionsParams(), Reading())
     path.write_text(" " * (WHOLE_BYTES + 1))
     with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which take some 96 MB .* 5 MB are left"):
         check_question_file(path, KEY, QuestionsParams())
@@ -87,9 +86,9 @@ def test_a_long_text_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     table.write_text(json.dumps({"context": text, "question": "Who?", "answers": {"text": [], "answer_start": []}}))
     leave(monkeypatch, 40)
     with pytest.raises(InputError, match=r"the context of question 'q0' has 1,500,000 bytes, which take some 45 MB"):
-        read_squad(path, KEY)
+        read_question_file(path, KEY, QuestionsParams(), Reading())
     with pytest.raises(InputError, match="has 1,500,000 bytes, which take some 45 MB"):
-        read_question_file(table, KEY, QuestionsParams().columns, Reading(), unanswerable="use")
+        read_question_file(table, KEY, QuestionsParams(unanswerable="use"), Reading())
     (tmp_path / "book.txt").write_text(text)
     found = CliRunner().invoke(cli, ["ask", "nowhere", "Who?", "--context-file", str(tmp_path / "book.txt")])
     assert isinstance(found.exception, InputError)
@@ -109,7 +108,7 @@ def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [' + " " * (60 * MB) + "]}")
     limit = "import resource; from tasks.project.memory import _present; at = _present() + (200 << 20); "
     limit += "resource.setrlimit(resource.RLIMIT_DATA, (at, at)); "
-    code = limit + f"from tasks.downstream.squad.format import read_squad; read_squad(Path(sys.argv[1]), {KEY!r})"
+    code = limit + f"from tasks.downstream.squad.format import parse_file; parse_file(Path(sys.argv[1]), {KEY!r})"
     process, peak_mb = run(code, str(tmp_path / "train.json"))
     assert process.returncode == 1
     assert process.stderr.startswith(f"error: {tmp_path / 'train.json'} ({KEY}) has 62,914,572 bytes"), process.stderr

@@ -12,10 +12,9 @@ import yaml
 
 from ipu_model import files
 from tasks.downstream.squad.files import read_predictions
-from tasks.downstream.squad.format import read_squad
-from tasks.downstream.squad.params import ColumnParams
+from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import find_model
-from tasks.downstream.squad.question_tables import read_question_table
+from tasks.downstream.squad.question_tables import read_question_file
 from tasks.inputs.documents import TextColumns
 from tasks.inputs.readers import read_files
 from tasks.project.errors import ParamsError, PodiumError
@@ -51,18 +50,15 @@ SQUAD = {
     ],
 }
 QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
-SQUAD_NAMES = ColumnParams()
+TRAIN_PATH = "downstream.squad.data.train_path"
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
-    "questions.json": (SQUAD, lambda path: read_squad(path, "downstream.squad.data.train_path")),
+    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, QuestionsParams(), Reading())),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
-    "questions.jsonl": (
-        QUESTION,
-        lambda path: read_question_table(path, "downstream.squad.data.train_path", SQUAD_NAMES, Reading()),
-    ),
+    "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, QuestionsParams(), Reading())),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
         lambda path: list(read_files(path, TextColumns("text"), "auto", Reading())),

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.squad import checks as question_checks
 from tasks.downstream.squad import row_rules
+from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
 from tasks.validation import corpus_checks
@@ -176,7 +177,7 @@ def write_rows(
     }
     (folder / "manifest.json").write_text(Manifest(**{**values, **manifest}).to_json(), encoding="utf-8")
     if windows is not None:
-        pq.write_table(pa.table(windows, schema=row_rules.WINDOWS), folder / "features.parquet")
+        pq.write_table(pa.table(windows, schema=FEATURES_SCHEMA), folder / "features.parquet")
     return folder
 
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.labels import FEATURES_SCHEMA
-from tasks.downstream.ner.logits import read_word_logits
+from tasks.downstream.ner.logits import FEATURES_SCHEMA, read_word_logits
 from tasks.project.errors import InputError
 from tasks.reading.labels import labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
 

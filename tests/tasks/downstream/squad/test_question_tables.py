@@ -17,7 +17,7 @@ from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_references
 from tasks.downstream.squad.format import BLANKS
-from tasks.downstream.squad.params import ColumnParams
+from tasks.downstream.squad.params import ColumnParams, QuestionsParams
 from tasks.downstream.squad.question_tables import MADE, read_question_file
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError, ParamsError
@@ -315,11 +315,13 @@ def test_json_with_an_object_for_each_question_gives_the_rows_of_squad(
 def test_json_of_a_single_line_and_with_columns_of_other_names(tmp_path: Path) -> None:
     row = {"id": 7, "text": CONTEXT, "ask": ONE["question"], "answers": ONE["answers"]}
     path, reading = write(tmp_path / "one.json", lines([row])), Reading()
-    [found] = read_question_file(path, "FILE", columns(context="text", question="ask"), reading)
+    [found] = read_question_file(
+        path, "FILE", QuestionsParams(columns=columns(context="text", question="ask")), reading
+    )
     assert (found.id, found.context, found.answers) == ("7", CONTEXT, (("hum", 20),))
     assert reading.counts == {NUMBERS: 1}
     with pytest.raises(InputError, match="item 2 must be an object, found int"):
-        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", columns(), Reading())
+        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", QuestionsParams(), Reading())
 
 
 @pytest.mark.parametrize("form", ["articles", "flat", "table"])
@@ -328,7 +330,7 @@ def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str) ->
     path = tmp_path / ("t.jsonl" if form == "table" else "t.json")
     write(path, lines(values) if isinstance(values, list) and form == "table" else values)
     reading = Reading()
-    found = read_question_file(path, "FILE", columns(), reading)
+    found = read_question_file(path, "FILE", QuestionsParams(), reading)
     assert ([one.id for one in found], reading.counts[NUMBERS]) == (["7", "8"], 2)
     if form != "table":
         reading = Reading()

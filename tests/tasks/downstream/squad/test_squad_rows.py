@@ -14,7 +14,8 @@ from tasks.downstream.squad import examples
 from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.files import read_questions
 from tasks.downstream.squad.format import Answer, Question
-from tasks.downstream.squad.rows import FEATURES_SCHEMA, Task, write_feature_rows
+from tasks.downstream.squad.rows import Task, write_feature_rows
+from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
 from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
