@@ -15,7 +15,7 @@ from tasks.preflight.hub_check import LATER
 from tasks.project.errors import PublishError
 from tasks.project.plan_file import value_at
 from tasks.reading.model_card import read_origin
-from tasks.release.hub.transaction import TOKEN, token_of_environment
+from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin
 
 

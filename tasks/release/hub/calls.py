@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -121,9 +121,21 @@ class Waits:
 class Caller:
     """Names the target in messages and hides the token; the client repeats (tasks/release/hub/client.py)."""
 
-    endpoint: str
+    api: Any
+    """The Hub client."""
     repository: str
     waits: Waits
+
+    @property
+    def endpoint(self) -> str:
+        """Of the Hub, as messages name it."""
+        return shown(self.api.endpoint)
+
+    def info(self, step: str, revision: str | None, state: str) -> Any:
+        """The client's ModelInfo of a revision with the hashes of its files; see `asked`."""
+        return self.asked(
+            step, lambda: self.api.model_info(self.repository, revision=revision, files_metadata=True), state
+        )
 
     def asked(self, step: str, call: Callable[[], T], state: str) -> T:
         """The result of `call`.

@@ -1,11 +1,34 @@
-"""What a Hub token may do, by the Hub's own words: asked first, so that no large file is sent in vain."""
+"""The Hub token, from the environment alone, and what it may do by the Hub's own words: asked first, so that no large
+file is sent in vain.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.project.errors import PublishError
+
+TOKEN = "HF_TOKEN"
 WRITE, DISCUSS = "repo.write", "discussion.write"
+
+
+def token_of_environment() -> str:
+    """HF_TOKEN.
+
+    Raises:
+        PublishError: it is not set, or is no token.
+    """
+    token = os.environ.get(TOKEN, "").strip()
+    if not token:
+        raise PublishError(
+            f"publish.target is hub but the environment variable {TOKEN} is empty: export a token with write access "
+            "(the Hub's settings, Access Tokens); it is read from nowhere else. Nothing was published"
+        )
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise PublishError(f"{TOKEN} holds characters no token has (a blank or a line break?). Nothing was published")
+    return token
 
 
 def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | None:

@@ -12,26 +12,27 @@ never guessed.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import validate_repo_id
 
 from tasks.project.errors import PublishError
 from tasks.release.compared import ComparedRelease
+from tasks.release.hub.calls import FAILURES, Caller, Patience, Waits, may_have_landed
+from tasks.release.hub.client import hub_client
 from tasks.release.hub.commit import HubRelease, differences, send
+from tasks.release.hub.newest import require_compared
 from tasks.release.hub.review import propose
+from tasks.release.hub.token import refusal, token_of_environment
 from tasks.release.release import Release
 
-if TYPE_CHECKING:
-    from tasks.release.hub.calls import Caller, Patience
-
 log = logging.getLogger(__name__)
-
-TOKEN = "HF_TOKEN"
 
 
 def release_on_hub(
@@ -59,13 +60,7 @@ def release_on_hub(
     Raises:
         PublishError: with what the repository looks like now and what to do.
     """
-    from tasks.release.hub.calls import Caller, Patience, Waits, shown
-    from tasks.release.hub.client import hub_client
-
-    token = token_of_environment()
-    waits = Waits(patience or Patience(), token)
-    api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
-    return _Transaction(api, Caller(shown(api.endpoint), repository, waits), release, compared).run(private, review)
+    return _Transaction(_connect(repository, patience), release, compared).run(private, review)
 
 
 def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
@@ -77,27 +72,22 @@ def check_access(repositories: Sequence[str], *, review: bool, patience: Patienc
     Raises:
         PublishError: no token, no such name, no answer, or no right to write.
     """
-    from tasks.release.hub.calls import Caller, Patience, Waits, shown
-    from tasks.release.hub.client import hub_client
+    callers = [_connect(repository, patience) for repository in repositories]
+    users = [_check_rights(caller, review).get("name") for caller in callers]
+    return f"{users[0]} may publish to {', '.join(repositories)} at {callers[0].endpoint}"
 
+
+def _connect(repository: str, patience: Patience | None) -> Caller:
     token = token_of_environment()
     waits = Waits(patience or Patience(), token)
-    api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
-    who = {}
-    for repository in repositories:
-        who = _check_rights(api, Caller(shown(api.endpoint), repository, waits), review)
-    return f"{who.get('name')} may publish to {', '.join(repositories)} at {shown(api.endpoint)}"
+    return Caller(hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits), repository, waits)
 
 
-def _check_rights(api: Any, caller: Caller, review: bool) -> dict[str, Any]:
+def _check_rights(caller: Caller, review: bool) -> dict[str, Any]:
     """The Hub's own words about the token, which may write there as far as they tell."""
-    from huggingface_hub.utils import validate_repo_id
-
-    from tasks.release.hub.token import refusal
-
     state = "nothing was published"
     caller.asked("checking the name", lambda: validate_repo_id(caller.repository), state)
-    who: dict[str, Any] = caller.asked("checking the token", api.whoami, state)
+    who: dict[str, Any] = caller.asked("checking the token", caller.api.whoami, state)
     if reason := refusal(who, caller.repository, review=review):
         raise PublishError(
             f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
@@ -106,33 +96,15 @@ def _check_rights(api: Any, caller: Caller, review: bool) -> dict[str, Any]:
     return who
 
 
-def token_of_environment() -> str:
-    """HF_TOKEN.
-
-    Raises:
-        PublishError: it is not set, or is no token.
-    """
-    token = os.environ.get(TOKEN, "").strip()
-    if not token:
-        raise PublishError(
-            f"publish.target is hub but the environment variable {TOKEN} is empty: export a token with write access "
-            "(the Hub's settings, Access Tokens); it is read from nowhere else. Nothing was published"
-        )
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise PublishError(f"{TOKEN} holds characters no token has (a blank or a line break?). Nothing was published")
-    return token
-
-
 @dataclass
 class _Transaction:
-    api: Any
     caller: Caller
     release: Release
     compared: ComparedRelease | None
 
     def run(self, private: bool, review: bool) -> HubRelease:
         name = self.caller.repository
-        self._check_token(review)
+        _check_rights(self.caller, review)
         head = self._head(private)
         if private and not head.private:
             raise PublishError(
@@ -141,7 +113,7 @@ class _Transaction:
             )
         if review and differences(head, self.release):
             self._require_compared(head)
-            return propose(self.api, self.caller, self.release, head)
+            return propose(self.caller, self.release, head)
         commit, unchanged = self._commit(head)
         landed = f"main was moved to {commit}, which has no release tag, so nothing new counts as released"
         self._verify(commit, "verifying the commit", landed)
@@ -153,43 +125,29 @@ class _Transaction:
     def _require_compared(self, head: Any) -> None:
         """Refuse a head whose newest release is not the one that the gate compared with; a commit names this head as
         its parent, so that what was looked at is what it replaces."""
-        from tasks.release.hub.newest import require_compared
-
         if (compared := self.compared) is not None:
-            state = f"main is at {head.sha}; nothing was published"
-            look = functools.partial(require_compared, self.api, self.caller.repository, head, self.release, compared)
-            self.caller.asked("looking for what was released last", look, state)
-
-    def _check_token(self, review: bool) -> None:
-        _check_rights(self.api, self.caller, review)
+            self.caller.asked(
+                "looking for what was released last",
+                lambda: require_compared(self.caller.api, self.caller.repository, head, self.release, compared),
+                f"main is at {head.sha}; nothing was published",
+            )
 
     def _head(self, private: bool) -> Any:
         """The head of main; the repository is created when it is not there (or not visible to us)."""
-        from huggingface_hub.errors import RepositoryNotFoundError
-
-        name, state = self.caller.repository, "nothing was published"
+        api, name, state = self.caller.api, self.caller.repository, "nothing was published"
 
         def look() -> Any:
             try:
-                return self.api.model_info(name, files_metadata=True)
+                return api.model_info(name, files_metadata=True)
             except RepositoryNotFoundError:
                 return None
 
-        def create() -> None:
-            self.api.create_repo(name, private=private, exist_ok=True)
-
         head = self.caller.asked("looking for the repository", look, state)
         if head is None:
-            self.caller.asked("creating the repository", create, state)
-            head = self._info("reading the head", None, state)
+            create = "creating the repository"
+            self.caller.asked(create, lambda: api.create_repo(name, private=private, exist_ok=True), state)
+            head = self.caller.info("reading the head", None, state)
         return head
-
-    def _info(self, step: str, revision: str | None, state: str) -> Any:
-        return self.caller.asked(
-            step,
-            lambda: self.api.model_info(self.caller.repository, revision=revision, files_metadata=True),
-            state,
-        )
 
     def _commit(self, head: Any) -> tuple[str, bool]:
         """Commit on the head; (commit, whether it was there before).
@@ -197,20 +155,18 @@ class _Transaction:
         A failed or unanswered POST may still have landed, and somebody else may have been faster: both are seen
         by reading the head again, so the same content never makes a second commit.
         """
-        from tasks.release.hub.calls import FAILURES, may_have_landed
-
         for attempt in itertools.count():
             self._require_compared(head)
             if not differences(head, self.release):
                 return str(head.sha), attempt == 0
             try:
-                return send(self.api, self.caller.repository, self.release, head).oid, False
+                return send(self.caller.api, self.caller.repository, self.release, head).oid, False
             except FAILURES as error:
                 lost = error
             again = may_have_landed(lost) and self.caller.waits.before_next("the commit", lost, attempt)
             unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
             if may_have_landed(lost):
-                head = self._info("reading the head again", None, unknown)
+                head = self.caller.info("reading the head again", None, unknown)
             if not again and differences(head, self.release):
                 raise self.caller.failed(
                     "the commit", lost, f"main is at {head.sha}, no commit of this publish is in it"
@@ -218,7 +174,7 @@ class _Transaction:
         raise AssertionError("unreachable")
 
     def _verify(self, revision: str, step: str, state: str) -> None:
-        found = differences(self._info(step, revision, state), self.release)
+        found = differences(self.caller.info(step, revision, state), self.release)
         if found:
             raise PublishError(
                 f"{self.caller.repository} at {revision} does not hold what was sent ({'; '.join(found[:5])}). "
@@ -228,7 +184,9 @@ class _Transaction:
     def _tag(self, commit: str, state: str) -> None:
         self.caller.asked(
             "tagging the release",
-            lambda: self.api.create_tag(self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True),
+            lambda: self.caller.api.create_tag(
+                self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True
+            ),
             state,
         )
         # An existing tag is not moved: it must stand for this very content.
