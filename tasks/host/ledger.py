@@ -7,17 +7,15 @@ PODIUM_LEDGER set to nothing keeps none.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ipu_model.files import find_object, write_json
+from ipu_model.files import find_object, locked, write_json
 
 LEDGER = "PODIUM_LEDGER"
 FIGURES = ("memory", "update_seconds", "tokens_per_second")
@@ -85,17 +83,8 @@ def enter(record: Record, path: Path | None) -> None:
     """
     if path is None or not is_record(record):
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path):
+    with locked(path.with_suffix(".lock")):  # no other job of this host enters its record meanwhile
         write_json(path, {"records": bounded([*read(path), record])})
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """No other job of this host enters its record meanwhile."""
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def bounded(records: Sequence[Record]) -> list[Record]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ipu_model.files import read_json, write_json
 from tasks.host.launcher import launch_words
-from tasks.jobs.device_job import Job, JobResult, run_device_job
+from tasks.jobs.device_job import Job, run_device_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed
 from tasks.project.params import DeviceParams
@@ -24,26 +24,31 @@ OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
 """Parts of a fingerprint that the host decides, not the parameters: checked before a program is used, not reported."""
 
 
-def compiling(job: Job, name: str, root: Path = Path()) -> Job:
-    """The job called `name`, so that it only fills `executables/<name>/`."""
-    folder, run_folder = str(root / artifacts.executables_folder(name)), str(root / artifacts.RUNS / f"compile-{name}")
-    return dataclasses.replace(job, output=folder, executables=folder, run_folder=run_folder, compile_only=True)
+def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()) -> str:
+    """Fill `executables/<name>/` with the program of a job from fresh weights, and write its report.
 
+    Args:
+        name: phase1, phase2, or <entry>-finetune and -predict.
+        job: as it is trained or predicted; it only compiles here.
 
-def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()) -> JobResult:
-    """Run the compile_only `job`.
+    Returns:
+        The line that says so.
 
     Raises:
         DeviceJobFailed: see `run_device_job`; or the program was not kept.
     """
     folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
+    run_folder = root / artifacts.RUNS / f"compile-{name}"
+    job = dataclasses.replace(
+        job, output=str(folder), executables=str(folder), run_folder=str(run_folder), compile_only=True
+    )
     result = run_device_job(job, launcher=launch_words(job, device))
     record = folder / artifacts.EXECUTABLES_RECORD
     if not record.is_file():
         raise DeviceJobFailed(f"{name}: the program was compiled, but {record} was not written")
     parts = read_json(record)["parts"]
     write_json(report, {"job": name, **_reported(parts)})
-    return result
+    return f"compile {name}: program ready after {result.compile_seconds:.1f} s ({result.program}, {result.precision})"
 
 
 def _reported(parts: dict[str, Any]) -> dict[str, Any]:
@@ -51,8 +56,3 @@ def _reported(parts: dict[str, Any]) -> dict[str, Any]:
     decided = {part: value for part, value in parts.items() if part not in OF_THE_HOST}
     digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:16]
     return {"program": digest, "parts": decided}
-
-
-def said(name: str, result: JobResult) -> str:
-    """One line at the end of the stage."""
-    return f"compile {name}: program ready after {result.compile_seconds:.1f} s ({result.program}, {result.precision})"

@@ -27,7 +27,7 @@ from tasks.jobs.training import (
 )
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.param_training import PhaseParams, PretrainParams
+from tasks.project.param_training import PretrainParams
 from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, load_params
 from tasks.project.process import item
 from tasks.project.row_folders import read_manifest
@@ -59,7 +59,8 @@ def pretrain_job(
     settings = params.phase1 if phase == "phase1" else params.phase2
     rows = root / artifacts.rows_folder(phase)
     first = phase == PHASES[0]
-    start = None if untrained else _start(phase, base)
+    start = artifacts.BASE_MODEL if first else artifacts.MODELS / PHASES[0]
+    fresh = untrained or (first and not base)
     return Job(
         kind="pretrain",
         head="pretraining",
@@ -73,26 +74,17 @@ def pretrain_job(
         recompute=device.recompute,
         seed=params.seed,
         model=model_config(model, read_manifest(rows)) if first or untrained else None,
-        init_checkpoint=None if start is None else str(root / start),
+        init_checkpoint=None if fresh else str(root / start),
         optimizer=optimizer_config(params, settings),
-        schedule=_schedule(settings),
+        schedule=ScheduleConfig(
+            steps=settings.steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule
+        ),
         checkpoint_every_minutes=params.checkpoint_every_minutes,
         checkpoint_every_updates=params.checkpoint_every_updates,
         evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
         ipu_config=ipu_config(ipu, getattr(ipu, phase), device, root),
         executables=carried_executables(phase, device, root),
     )
-
-
-def _start(phase: str, base: bool) -> Path | None:
-    """The model folder that a phase starts from; None: fresh weights."""
-    if phase != PHASES[0]:
-        return artifacts.MODELS / PHASES[0]
-    return artifacts.BASE_MODEL if base else None
-
-
-def _schedule(settings: PhaseParams) -> ScheduleConfig:
-    return ScheduleConfig(steps=settings.steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule)
 
 
 def main() -> None:

@@ -10,14 +10,13 @@ environment variable HF_TOKEN only.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.files import json_text, sha256_of, write_json
 from tasks.downstream.entries import Entry, entry_of, only_entry
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.scoring.scores import ScoresTask
@@ -158,9 +157,14 @@ def build_release(
         )
     )
     figures = metrics if params.examples else cards.released_metrics(metrics)
-    texts = {CARD: card, PROVENANCE: _json(origin), METRICS: _json(figures), SCORES: _scores(entry, subject, copies)}
+    texts = {
+        CARD: card,
+        PROVENANCE: json_text(origin),
+        METRICS: json_text(figures),
+        SCORES: _scores(entry, subject, copies),
+    }
     if settings := cards.settings(metrics):
-        texts[SETTINGS] = _json(settings)
+        texts[SETTINGS] = json_text(settings)
     return gather(copies, texts, subject, examples=params.examples)
 
 
@@ -169,10 +173,6 @@ def _scores(entry: Entry, subject: Subject, copies: Path) -> str:
     task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
     examples = task.read_all(copies)
     return scores_json(task, examples, task.read_predictions(copies / subject.predictions, examples))
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def release_name(told: Wanted) -> str:

@@ -21,7 +21,6 @@ from tasks.project.params import DeviceParams, ModelParams, Params
 from tasks.project.row_folders import read_manifest
 
 FINETUNE, PREDICT = "finetune", "predict"
-JOBS = (FINETUNE, PREDICT)
 
 
 def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
