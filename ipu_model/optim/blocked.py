@@ -59,10 +59,8 @@ class Blocked(torch.optim.Optimizer):
                 weight.grad = None
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient, or whose copy has one."""
-        if closure is not None:
-            raise ValueError(f"{type(self).__name__} takes no closure: call backward before step")
         for group in self.param_groups:
             for weight in group["params"]:
                 copy = self._copies.get(weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ class Lamb(torch.optim.Optimizer):
         u = m' / (sqrt(v') + eps) + weight_decay w,   where m', v' are bias-corrected if asked
         w = w - lr * ratio * u,   ratio = phi(|w|) / |u|, or 1 where either norm is 0
 
-    phi is the identity; `max_weight_norm` makes it min(|w|, max_weight_norm), which is how PopTorch
-    bounds it (its default there is the largest fp16 number; here no bound). Groups with
-    `trust_ratio=False` (biases, LayerNorm) take ratio 1.
+    phi is the identity; PopTorch makes it min(|w|, the largest fp16 number). Groups with `trust_ratio=False`
+    (biases, LayerNorm) take ratio 1, which makes them AdamW (arXiv 1711.05101).
 
     Args:
         params: Parameters or groups, as torch's optimizers take them; fp32.
@@ -28,7 +27,6 @@ class Lamb(torch.optim.Optimizer):
         eps: Added to the root of the second moment.
         weight_decay: Part of the direction u, hence scaled by the ratio too.
         bias_correction: Divide the moments by 1 - beta^t.
-        max_weight_norm: Bound on |w| in the ratio; None for no bound.
     """
 
     def __init__(
@@ -39,7 +37,6 @@ class Lamb(torch.optim.Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         bias_correction: bool = True,
-        max_weight_norm: Optional[float] = None,
     ) -> None:
         defaults: Dict[str, Any] = {
             "lr": lr,
@@ -47,22 +44,19 @@ class Lamb(torch.optim.Optimizer):
             "eps": eps,
             "weight_decay": weight_decay,
             "bias_correction": bias_correction,
-            "max_weight_norm": max_weight_norm,
             "trust_ratio": True,
         }
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
-        if closure is not None:
-            raise ValueError("Lamb takes no closure: call backward before step")
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
             if weights:
                 directions = adam_directions(self.state, weights, group)
                 if group["trust_ratio"]:
-                    _scale_by_trust_ratio(directions, weights, group["max_weight_norm"])
+                    _scale_by_trust_ratio(directions, weights)
                 torch._foreach_add_(weights, directions, alpha=-group["lr"])
 
 
@@ -100,12 +94,11 @@ def adam_directions(state: Any, weights: List[Tensor], group: Dict[str, Any]) ->
     return list(directions)
 
 
-def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor], max_weight_norm: Optional[float]) -> None:
+def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor]) -> None:
     # Stacked, so that an accelerator computes all ratios without waiting for the host.
     weight_norms = torch.stack(list(torch._foreach_norm(weights)))
     direction_norms = torch.stack(list(torch._foreach_norm(directions)))
-    phi = weight_norms if max_weight_norm is None else weight_norms.clamp(max=max_weight_norm)
-    usable = (phi > 0) & (direction_norms > 0)
-    ratios = torch.where(usable, phi / direction_norms, torch.ones_like(phi))
+    usable = (weight_norms > 0) & (direction_norms > 0)
+    ratios = torch.where(usable, weight_norms / direction_norms, torch.ones_like(weight_norms))
     for direction, ratio in zip(directions, ratios):
         direction.mul_(ratio)

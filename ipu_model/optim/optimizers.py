@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch import Tensor, nn
@@ -13,26 +13,7 @@ from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.modeling import is_exempt
 from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import PLAIN, BlockedAdamW, BlockedLamb
-from ipu_model.optim.lamb import Lamb, adam_directions
-
-
-class UncorrectedAdamW(torch.optim.Optimizer):
-    """AdamW (arXiv 1711.05101) without bias correction, as in the original BERT: torch's always corrects."""
-
-    def __init__(self, params: Any, lr: float, betas: Any, eps: float, weight_decay: float) -> None:
-        rates: Dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**rates, "bias_correction": False})
-
-    @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
-        if closure is not None:
-            raise ValueError("UncorrectedAdamW takes no closure: call backward before step")
-        for group in self.param_groups:
-            weights = [p for p in group["params"] if p.grad is not None]
-            if weights:
-                directions = adam_directions(self.state, weights, group)
-                torch._foreach_add_(weights, directions, alpha=-group["lr"])
+from ipu_model.optim.lamb import Lamb
 
 
 def make_optimizer(
@@ -65,10 +46,9 @@ def make_optimizer(
     if device == "cpu" and decayed[0].dtype == torch.float32 and _has_fused_adamw(device):
         blocked = BlockedLamb if config.name == "lamb" else BlockedAdamW
         return blocked(groups, bias_correction=config.bias_correction, copies=copies, **shared)
-    if config.name == "lamb":
+    if config.name == "lamb" or not config.bias_correction:  # torch's AdamW always corrects
+        groups[0]["trust_ratio"] = config.name == "lamb"
         return Lamb(groups, bias_correction=config.bias_correction, **shared)
-    if not config.bias_correction:
-        return UncorrectedAdamW(groups, **shared)
     return torch.optim.AdamW(groups, fused=True if _has_fused_adamw(device) else None, **shared)
 
 
