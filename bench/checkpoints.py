@@ -31,7 +31,7 @@ from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.checkpoint import Checkpoints
-from ipu_model.train.early_stopping import NoEvaluations
+from ipu_model.train.evaluation import NoEvaluations
 from ipu_model.train.history import History
 from ipu_model.train.saving import CheckpointWriter
 

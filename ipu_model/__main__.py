@@ -10,14 +10,15 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import gc
+import importlib
 import json
 import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any, List, TextIO
+from typing import Any, List, Mapping, TextIO
 
-from ipu_model.distributed.launch import current
+from ipu_model.distributed.poprun import Importer, under_poprun
 from ipu_model.distributed.process import (
     PAUSED,
     STOP_AT,
@@ -29,7 +30,7 @@ from ipu_model.distributed.process import (
     stop_time,
 )
 from ipu_model.distributed.ranks import Instances
-from ipu_model.distributed.torchrun import exit_code
+from ipu_model.distributed.torchrun import exit_code, under_torchrun
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.jobs.job import Job
 from ipu_model.progress import Emit, Progress
@@ -90,6 +91,15 @@ def _run() -> int:
         emit("error", type=type(error).__name__, text=text)
         return exit_code(FAILED, os.environ)
     return 0
+
+
+def current(environ: Mapping[str, str], importer: Importer = importlib.import_module) -> Instances:
+    """This process's place among those that a launcher started with it. Call it once: under PopRun they talk.
+
+    Raises:
+        ConfigError: a launcher started this process, but what it needs is missing.
+    """
+    return under_torchrun(environ) or under_poprun(environ, importer) or Instances()
 
 
 def _train_or_predict(job: Job, emit: Emit, stop: StopRequest, instances: Instances) -> None:

@@ -2,7 +2,7 @@
 
 Every process trains on its share of the rows of an update. On IPUs it reads no others, and the processes add up what
 theirs hold; on CPUs and GPUs each reads the whole update, so that all know its labels without a word. What they have to
-tell one another depends on who started them: PopRun (poprun.py) or torchrun (torchrun.py); launch.py finds out.
+tell one another depends on who started them: PopRun (poprun.py) or torchrun (torchrun.py).
 """
 
 from __future__ import annotations
@@ -69,10 +69,6 @@ class Instances:
     def any_of_each(self, mine: Sequence[bool]) -> List[bool]:
         """The same for several questions at once; every instance must ask as many."""
         return [share > 0 for share in self._means([float(yes) for yes in mine], "any")]
-
-    def barrier(self) -> None:
-        """Wait until every instance came here."""
-        self._means([0.0], "barrier")  # a mean is one: it cannot end before all have called it
 
     def _means(self, values: List[float], purpose: str) -> List[float]:
         return values

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.config import IpuConfig, ModeConfig
+from ipu_model.ipu.planning import IpuPlan
 
 OVERLAP_MEMORY_OPTIMIZED = 3
 """popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized."""
@@ -42,96 +42,34 @@ ENGINE_OPTIONS = {
 }
 
 
-def training_options(
+def fill_options(
     poptorch: Any,
     options: Any,
-    config: IpuConfig,
+    plan: IpuPlan,
+    training: bool,
     *,
     set_replication: bool,
-    replicas: int,
-    accumulation: int,
     seed: int,
     cache_folder: Optional[str],
     compile_only: bool,
-    half: bool,
-    half_accumulators: Optional[bool] = None,
 ) -> None:
-    """Fill `options` for training.
+    """Fill `options` for the program that trains, or for one that infers.
 
     Args:
         poptorch: the module.
         options: poptorch.Options(), or popdist's; changed in place. Seeding also seeds torch's generator on the host.
-        config: the IPU config.
+        plan: of the program.
         set_replication: False under PopDist, whose options bring the number of replicas and refuse to be told.
-        replicas: copies of the pipeline in this process.
-        accumulation: micro-batches per update and replica.
         seed: of the device's random numbers, where the config has none.
         cache_folder: where compiled programs are kept; None = nowhere.
         compile_only: build for an IPU that is not there.
-        half: whether the job computes in fp16.
-        half_accumulators: whether gradients accumulate in fp16; None = as `half`.
 
     Raises:
         ConfigError: automatic loss scaling without fp16 gradients.
     """
-    _check_loss_scaling(config, half if half_accumulators is None else half_accumulators)
-    _shared_options(poptorch, options, config, config.training, seed, cache_folder, compile_only, half)
-    if set_replication:
-        options.replicationFactor(replicas)
-    options.Training.gradientAccumulation(accumulation)
-    # The loss of an update is a mean over its micro-batches and replicas; see losses.py.
-    options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
-    if config.auto_loss_scaling:
-        options.Training.setAutomaticLossScaling(True)
-    options.outputMode(_output_mode(poptorch, config.output_mode))
-    _place_optimizer_state(poptorch, options, config, replicas)
-    # Every stage works on another micro-batch. AutoIncrement: the tied decoder comes back to IPU 0 as a new stage.
-    options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
-    # fp16 weights have no fp32 copy: updates below half a step would round away without it.
-    options.Precision.enableStochasticRounding(half)
-
-
-def inference_options(
-    poptorch: Any,
-    options: Any,
-    config: IpuConfig,
-    *,
-    set_replication: bool,
-    replicas: int,
-    pipelined: bool,
-    seed: int,
-    cache_folder: Optional[str],
-    compile_only: bool,
-    half: bool,
-) -> None:
-    """Fill `options` for inference; arguments as in training_options.
-
-    Args:
-        pipelined: whether all IPUs of a replica work at a time; needs as many device iterations as stages.
-    """
-    _shared_options(poptorch, options, config, config.inference, seed, cache_folder, compile_only, half)
-    if set_replication:
-        options.replicationFactor(replicas)
-    options.outputMode(poptorch.OutputMode.All)
-    _place_optimizer_state(poptorch, options, config, replicas)
-    strategy = poptorch.PipelinedExecution if pipelined else poptorch.ShardedExecution
-    options.setExecutionStrategy(strategy(poptorch.AutoStage.AutoIncrement))
-    # The same question gets the same answer every time.
-    options.Precision.enableStochasticRounding(False)
-    if config.explicit_ir_inference:
-        options._Popart.set("enableExplicitIR", True)  # memory: a schedule with shorter lives of tensors
-
-
-def _shared_options(
-    poptorch: Any,
-    options: Any,
-    config: IpuConfig,
-    mode: ModeConfig,
-    seed: int,
-    cache_folder: Optional[str],
-    compile_only: bool,
-    half: bool,
-) -> None:
+    config = plan.config
+    mode = config.training if training else config.inference
+    replicas = plan.local_replicas if training else mode.replication_factor
     options.autoRoundNumIPUs(True)  # a pipeline of 3 IPUs occupies 4, the next power of two, instead of failing
     options.deviceIterations(mode.device_iterations)
     options.randomSeed(seed if config.seed is None else config.seed)
@@ -140,9 +78,50 @@ def _shared_options(
         options.useOfflineIpuTarget(MK2)
     if cache_folder is not None:
         options.enableExecutableCaching(cache_folder)
-    if config.enable_half_partials and half:
+    if config.enable_half_partials and plan.half:
         options.Precision.setPartialsType(torch.float16)  # half the memory of partial sums, less precision
     _popart_switches(options)
+    if set_replication:
+        options.replicationFactor(replicas)
+    sharded = config.replicated_tensor_sharding and replicas > 1
+    location = poptorch.TensorLocationSettings()
+    location.useOnChipStorage(not config.optimizer_state_offchip).useReplicatedTensorSharding(sharded)
+    options.TensorLocations.setOptimizerLocation(location)
+    if training:
+        _training_options(poptorch, options, plan)
+    else:
+        _inference_options(poptorch, options, plan)
+
+
+def _training_options(poptorch: Any, options: Any, plan: IpuPlan) -> None:
+    modes = poptorch.OutputMode
+    by_name = {"all": modes.All, "sum": modes.Sum, "final": modes.Final, "default": modes.Default}
+    options.outputMode(by_name[plan.config.output_mode])
+    options.Training.gradientAccumulation(plan.accumulation)
+    # The loss of an update is a mean over its micro-batches and replicas; see feeding.py.
+    options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
+    if plan.config.auto_loss_scaling:
+        if not plan.half_accumulators:  # PopART finds the scale from a histogram of the accumulated fp16 gradients
+            raise ConfigError(
+                "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: "
+                "set optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to "
+                "false and optimizer.loss_scaling to a number"
+            )
+        options.Training.setAutomaticLossScaling(True)
+    # Every stage works on another micro-batch. AutoIncrement: the tied decoder comes back to IPU 0 as a new stage.
+    options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    # fp16 weights have no fp32 copy: updates below half a step would round away without it.
+    options.Precision.enableStochasticRounding(plan.half)
+
+
+def _inference_options(poptorch: Any, options: Any, plan: IpuPlan) -> None:
+    options.outputMode(poptorch.OutputMode.All)
+    strategy = poptorch.PipelinedExecution if plan.pipelined_inference else poptorch.ShardedExecution
+    options.setExecutionStrategy(strategy(poptorch.AutoStage.AutoIncrement))
+    # The same question gets the same answer every time.
+    options.Precision.enableStochasticRounding(False)
+    if plan.config.explicit_ir_inference:
+        options._Popart.set("enableExplicitIR", True)  # memory: a schedule with shorter lives of tensors
 
 
 def _popart_switches(options: Any) -> None:
@@ -161,25 +140,3 @@ def _popart_switches(options: Any) -> None:
     switch("scheduleNonWeightUpdateGradientConsumersEarly", True)
     options._Popart.setPatterns(dict(PATTERNS))
     switch("engineOptions", dict(ENGINE_OPTIONS))
-
-
-def _check_loss_scaling(config: IpuConfig, fp16_accumulators: bool) -> None:
-    """PopART finds the scale from a histogram of the accumulated fp16 gradients, so there must be some."""
-    if config.auto_loss_scaling and not fp16_accumulators:
-        raise ConfigError(
-            "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "
-            "optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to false and "
-            "optimizer.loss_scaling to a number"
-        )
-
-
-def _place_optimizer_state(poptorch: Any, options: Any, config: IpuConfig, replicas: int) -> None:
-    sharded = config.replicated_tensor_sharding and replicas > 1
-    location = poptorch.TensorLocationSettings()
-    location.useOnChipStorage(not config.optimizer_state_offchip).useReplicatedTensorSharding(sharded)
-    options.TensorLocations.setOptimizerLocation(location)
-
-
-def _output_mode(poptorch: Any, name: str) -> Any:
-    modes = poptorch.OutputMode
-    return {"all": modes.All, "sum": modes.Sum, "final": modes.Final, "default": modes.Default}[name]

@@ -19,7 +19,7 @@ import json
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Protocol, Tuple
+from typing import Any, Dict, Iterator, List, Tuple, Union
 
 import numpy as np
 
@@ -45,24 +45,6 @@ class Made:
     slot: int = 0
 
 
-class RowSource(Protocol):
-    """Gives the calls of a training in order."""
-
-    def take(self) -> Made:
-        """The next call; waits until it is ready.
-
-        Raises:
-            RowsError: damaged rows, with the file and the row.
-            RowWorkerLost: the process that makes rows ready has ended.
-        """
-
-    def give_back(self, made: Made) -> None:
-        """Its call has ended: its memory may be used again."""
-
-    def close(self) -> None:
-        """Nothing is taken any more."""
-
-
 class InTurn:
     """Makes each call when it is taken, in this process.
 
@@ -75,7 +57,11 @@ class InTurn:
         self._pieces, self._shapes, self._updates, self._inputs = pieces, shapes, updates, inputs
 
     def take(self) -> Made:
-        """The next call, in memory of its own."""
+        """The next call, in memory of its own.
+
+        Raises:
+            RowsError: damaged rows, with the file and the row.
+        """
         columns = tuple(np.empty((x.rows, x.width), x.dtype) for x in self._shapes)
         counts = lay(next(self._pieces), self._shapes[0].rows, self._updates, self._inputs, columns)
         return Made(columns, counts)
@@ -113,7 +99,12 @@ class Ahead:
             self._ask(slot)
 
     def take(self) -> Made:
-        """The next call. Waiting lets other threads run, and signals be noticed."""
+        """The next call, when it is ready. Waiting lets other threads run, and signals be noticed.
+
+        Raises:
+            RowsError: damaged rows, with the file and the row.
+            RowWorkerLost: the process that makes rows ready has ended.
+        """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -124,7 +115,7 @@ class Ahead:
         return Made(self._columns[reply["slot"]], reply["counts"], reply["slot"])
 
     def give_back(self, made: Made) -> None:
-        """Let the worker fill the slot with the call that nobody has asked for yet."""
+        """Its call has ended: let the worker fill the slot with the call that nobody has asked for yet."""
         self._ask(made.slot)
 
     def _ask(self, slot: int) -> None:
@@ -142,6 +133,10 @@ class Ahead:
         """End the worker, at once: nothing that it does is of use to anybody else."""
         self.process.kill()
         self.process.communicate()
+
+
+RowSource = Union[InTurn, Ahead]
+"""Gives the calls of a training in order."""
 
 
 def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memory: int) -> Work:

@@ -107,7 +107,7 @@ class EvaluationConfig:
     max_rows: Optional[int] = None
     """Rows looked at, at most, spread evenly over the folder; null: all."""
     keep: str = "last"
-    """Which weights are the result: those of the last update, or the best of all evaluations (evaluation.goodness)."""
+    """Which weights are the result: those of the last update, or the best of all evaluations (Evaluations.result)."""
     patience: Optional[int] = None
     """Training stops after so many evaluations in a row that were not better than the best; null: never."""
 

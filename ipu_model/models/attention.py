@@ -1,12 +1,10 @@
-"""Self-attention over packed sequences, in two layouts that give the same numbers.
+"""Self-attention over packed sequences, every sequence by itself, pads dropped.
 
-Legend: T tokens of all sequences one after the other, B rows, L row length, H hidden size, A heads,
-D = H / A, G sequences of one group, N tokens of each of them with its pads, K = sum of G * A * N over the groups.
+Legend: T tokens of all sequences one after the other, H hidden size, A heads, D = H / A, G sequences of one group,
+N tokens of each of them with its pads, K = sum of G * A * N over the groups.
 
-`SequenceAttention` computes every sequence by itself, pads dropped. It is one autograd function (bmm,
-softmax, bmm; backward by hand), because the fused CPU kernels refuse dropout and the scores of a
-group stay in cache: fastest of eight forms measured on CPU. `RowAttention` computes whole rows
-under a block mask: the plain reference, and the form whose shapes never change.
+It is one autograd function (bmm, softmax, bmm; backward by hand), because the fused CPU kernels refuse dropout and the
+scores of a group stay in cache: fastest of eight forms measured on CPU.
 """
 
 from __future__ import annotations
@@ -113,29 +111,6 @@ class SequenceAttention:
         if heads not in self._layouts:  # made once, for all layers
             self._layouts[heads] = HeadLayout.of(self._lengths, heads)
         return _SequenceAttention.apply(query, key, value, self._layouts[heads], heads, dropout)
-
-
-class RowAttention:
-    """Attention inside each sequence of whole rows.
-
-    Args:
-        sequence_ids: [B, L], 1.. for the sequences of a row, 0 for padding.
-    """
-
-    def __init__(self, sequence_ids: Tensor) -> None:
-        # Padding attends to padding: a row of scores without any key would make softmax NaN.
-        self.allowed = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]  # [B, 1, L, L]
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
-        """query, key, value and the result: [B, L, H]."""
-        rows, length, hidden = query.shape
-        split = (rows, length, heads, hidden // heads)
-        q, k, v = (x.view(split).transpose(1, 2) for x in (query, key, value))  # [B, A, L, D]
-        scores = q @ k.transpose(-1, -2) / math.sqrt(hidden // heads)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        probabilities = scores.masked_fill(~self.allowed, -math.inf).softmax(-1)
-        probabilities = torch.nn.functional.dropout(probabilities, dropout).to(v.dtype)
-        return (probabilities @ v).transpose(1, 2).reshape(rows, length, hidden)
 
 
 def _probabilities(scores: Tensor, hidden: Tensor, scale: float) -> Tensor:

@@ -60,21 +60,19 @@ def drop(values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
     """Dropout of `values`.
 
     Args:
-        keep: From mask_for; a bool mask does as well, in plain operations that can be compiled.
+        keep: From mask_for.
         probability: 0 where nothing is dropped.
     """
     if probability == 0:
         return values
     if keep is None:
         return torch.nn.functional.dropout(values, probability)
-    if keep.dtype == torch.bool:
-        return values * (keep * kept_scale(probability)).to(values.dtype)
     return _Drop.apply(values, keep, kept_scale(probability))
 
 
 def add_dropped(residual: Tensor, values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
     """residual + drop(values, keep, probability), with a pass less over the numbers."""
-    if keep is None or keep.dtype == torch.bool or probability == 0:
+    if keep is None or probability == 0:
         return residual + drop(values, keep, probability)
     return _AddDropped.apply(residual, values, keep, kept_scale(probability))
 

@@ -19,6 +19,7 @@ from ipu_model.jobs.plan import Choice
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch
 from ipu_model.models.varlen import AMPERE, MakeAttention, choose_attention
+from ipu_model.runtimes.device import Device
 
 READS_AHEAD = 2
 """Batches that are read and copied while the GPU computes: one would wait for a slow disk at once."""
@@ -52,8 +53,8 @@ def fastest_precision() -> Choice:
     return Choice("fp32", f"auto: this GPU has compute capability {shown}, bf16 comes with 8.0")
 
 
-class CudaDevice:
-    """The device of a TorchRuntime (torch_device.CpuDevice says what each method is for).
+class CudaDevice(Device):
+    """One GPU.
 
     Args:
         local_index: Which GPU of this host: the place of the process among those that share the host.

@@ -1,10 +1,11 @@
-"""Facts of the host, never of the job: CPU threads and how the C library hands out memory."""
+"""Facts of the host, never of the job: its CPU and threads, and how the C library hands out memory."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Optional
+from pathlib import Path
+from typing import Optional, Set
 
 import torch
 
@@ -49,3 +50,22 @@ def keep_freed_memory(asked: Optional[str] = None) -> bool:
         return False
     wanted = ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20))
     return all(mallopt(option, value) == 1 for option, value in wanted)
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Set[str]:
+    """Instruction sets of the CPU as Linux names them; empty elsewhere."""
+    return set(_cpu_field("flags", cpuinfo).split())
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of the CPU as Linux names it; empty elsewhere."""
+    return " ".join(_cpu_field("model name", cpuinfo).split())
+
+
+def _cpu_field(name: str, cpuinfo: Path) -> str:
+    if not cpuinfo.is_file():
+        return ""
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2]
+    return ""

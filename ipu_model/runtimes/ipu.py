@@ -34,7 +34,6 @@ from torch import Tensor, nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, with_shared_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failure_kinds import WHOLE_TABLE
@@ -49,6 +48,7 @@ from ipu_model.ipu.optimizers import (
     optimizer_tensors,
     set_learning_rate,
 )
+from ipu_model.ipu.options import fill_options
 from ipu_model.ipu.planning import IpuPlan, cuts_table
 from ipu_model.ipu.profile import CompileProfile
 from ipu_model.ipu.program_parts import executable_parts, host_parts
@@ -62,7 +62,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.runtime import Immediate, StepMetrics
+from ipu_model.runtimes.runtime import StepMetrics
 
 PREFIX = "bert_model."
 """What the names of the device model's parameters begin with: DeviceModel holds the model under this name."""
@@ -99,7 +99,7 @@ def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
     return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
 
 
-class IpuRuntime(Immediate):
+class IpuRuntime:
     """The Runtime of `ipu_model.runtimes` on IPUs.
 
     Args:
@@ -110,6 +110,10 @@ class IpuRuntime(Immediate):
         config: Its architecture.
         emit: Told of the placement, of cache hits and misses, and of progress while compiling.
     """
+
+    reads_ahead = 0
+    """`calls` has a process of its own for that."""
+    program: Optional[str] = None
 
     def __init__(
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
@@ -181,16 +185,16 @@ class IpuRuntime(Immediate):
         plan, cache = self._plan_of(mode), self._cache
         ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
         options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
-        of_mode: Dict[str, Any] = {"set_replication": not owns_replication, "seed": self._job.seed, "half": plan.half}
-        of_mode["cache_folder"] = None if cache is None else str(cache.folder(parts))
-        of_mode["compile_only"] = self._job.compile_only
-        if mode == "training":
-            of_mode.update(replicas=plan.local_replicas, accumulation=plan.accumulation)
-            half = plan.half_accumulators
-            ipu_options.training_options(self._poptorch, options, plan.config, half_accumulators=half, **of_mode)
-        else:
-            of_mode.update(replicas=plan.config.inference.replication_factor, pipelined=plan.pipelined_inference)
-            ipu_options.inference_options(self._poptorch, options, plan.config, **of_mode)
+        fill_options(
+            self._poptorch,
+            options,
+            plan,
+            training=mode == "training",
+            set_replication=not owns_replication,
+            seed=self._job.seed,
+            cache_folder=None if cache is None else str(cache.folder(parts)),
+            compile_only=self._job.compile_only,
+        )
         return options
 
     def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], parts: Dict[str, Any], what: str) -> None:
@@ -217,6 +221,10 @@ class IpuRuntime(Immediate):
             self.program = cache.summary(parts)
         if self._job.compile_only and self._plan.instances.is_writer:
             cache.give(parts, self._job.executables)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch itself."""
+        return batch
 
     def share(self, rows: int) -> slice:
         """The rows of an update that this instance reads and trains on."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ipu_model.files import new_file, read_json, sha256_of, write_json
 from ipu_model.jobs.fingerprint import fingerprint
-from ipu_model.runtimes.cpu import cpu_flags
+from ipu_model.runtimes.host import cpu_flags
 
 Call = Callable[..., List[Tensor]]
 SMALLEST = 2

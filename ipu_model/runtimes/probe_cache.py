@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, Optional
 import torch
 
 from ipu_model.files import find_object, write_json
-from ipu_model.runtimes.cpu import cpu_flags, cpu_name
+from ipu_model.runtimes.host import cpu_flags, cpu_name
 from ipu_model.runtimes.precision_probe import Rates, Work
 
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_DEFAULT_FPMATH_MODE")

@@ -118,18 +118,3 @@ class Runtime(Protocol):
 
 class UpdateGivenUp(Exception):
     """An update was broken off between two micro-batches; weights, moments and generators are as before it."""
-
-
-class Immediate:
-    """Defaults of a runtime that prepares nothing ahead, and whose memory torch does not count."""
-
-    reads_ahead = 0
-    program: Optional[str] = None
-
-    def prepare(self, batch: Batch) -> Batch:
-        """The batch itself."""
-        return batch
-
-    def peak_device_memory_mb(self) -> Optional[float]:
-        """Unknown."""
-        return None

@@ -20,10 +20,8 @@ from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import Blocked
 from ipu_model.optim.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.cpu import CpuDevice
 from ipu_model.runtimes.device import Device
 from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
-from ipu_model.train.evaluation import add_up
 from ipu_model.train.prefetch import prefetch
 
 
@@ -65,7 +63,7 @@ class TorchRuntime:
         compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None,
         hurried: Callable[[], bool] = bool,
     ) -> None:
-        self._device, self._instances = device or CpuDevice(), instances or Instances()
+        self._device, self._instances = device or Device(), instances or Instances()
         # Any: what forward takes and gives is between the model and its head.
         self._model: Any = model.to(self._device.place_of)
         self._head, self._micro_batch_size = heads.of(head), micro_batch_size
@@ -210,9 +208,14 @@ class TorchRuntime:
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
         """Sums over the batches; of several processes each takes its share of them."""
-        own = islice(batches, self._instances.index, None, self._instances.count)
+        total = torch.zeros(len(self._head.sums), dtype=torch.float64, device=self._device.place_of)
+        self._model.eval()
         with self._device.running():
-            return add_up(self._model, self._head, own, self._device.place, self._instances.add)
+            with torch.inference_mode():
+                for batch in islice(batches, self._instances.index, None, self._instances.count):
+                    total += self._head.add_up(self._model, self._device.place(self._flatten(batch)))
+            self._instances.add([total])
+        return dict(zip(self._head.sums, total.tolist()))
 
     def state_dict(self) -> Dict[str, Tensor]:
         """Weights by Hugging Face name, on the host."""

@@ -31,7 +31,7 @@ from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
-from ipu_model.train.early_stopping import Evaluations, NoEvaluations
+from ipu_model.train.evaluation import Evaluations, NoEvaluations
 from ipu_model.train.expectation import Expectation, expectation
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict

@@ -14,7 +14,7 @@ from ipu_model.progress import Emit
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.beside import Beside, InTurn, mb
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
-from ipu_model.train.early_stopping import NoEvaluations
+from ipu_model.train.evaluation import NoEvaluations
 from ipu_model.train.history import History
 
 GUESSED_SAVE_SECONDS = 60.0

@@ -10,7 +10,6 @@ from samples import ORIGIN
 from tiny_jobs import make_columns, write_rows
 from transformers import BertForPreTraining
 
-from ipu_model.models.attention import RowAttention
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import write_model
 from ipu_model.models.modeling import build_model, initialise
@@ -18,6 +17,7 @@ from ipu_model.optim.schedule import learning_rate
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
+from tests.row_attention import RowAttention
 
 CONFIG = ModelConfig(
     vocab_size=60,

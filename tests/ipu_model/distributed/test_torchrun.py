@@ -29,7 +29,7 @@ from tiny_jobs import (
     write_rows,
 )
 
-from ipu_model.distributed.launch import current
+from ipu_model.__main__ import current
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.ranks import Instances
 from ipu_model.distributed.torchrun import TorchrunInstances, buckets, under_torchrun

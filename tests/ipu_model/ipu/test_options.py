@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, Iterator
 
 import poptorch
@@ -26,7 +27,7 @@ from published_configs import BERT_BASE_IPU, BERT_LARGE_IPU
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import IpuConfig, read_ipu_config
-from ipu_model.ipu.options import inference_options, training_options
+from ipu_model.ipu.options import fill_options
 
 
 class TwoStages(torch.nn.Module):
@@ -61,35 +62,31 @@ def recorded(executor: Any, options: Any) -> Dict[str, Any]:
     return {"general": calls, "memory": memory, "popart": popart, "locations": executable["tensor_locations"]}
 
 
-def trained(config: IpuConfig, **changes: Any) -> Dict[str, Any]:
+def filled(config: IpuConfig, training: bool, changes: Dict[str, Any]) -> Any:
+    """Options for a plan of this config; `changes` of the plan, and of what the host and the job say."""
+    plan: Any = SimpleNamespace(
+        config=config,
+        half=changes.get("half", True),
+        half_accumulators=changes.get("half_accumulators", changes.get("half", True)),
+        local_replicas=changes.get("replicas", config.training.replication_factor),
+        accumulation=changes.get("accumulation", config.gradient_accumulation_steps or 3),
+        pipelined_inference=changes.get("pipelined", False),
+    )
+    of_job = {"set_replication": True, "seed": 11, "cache_folder": None, "compile_only": False}
     options = poptorch.Options()
-    arguments: Dict[str, Any] = {
-        "set_replication": True,
-        "replicas": config.training.replication_factor,
-        "accumulation": config.gradient_accumulation_steps or 3,
-        "seed": 11,
-        "cache_folder": None,
-        "compile_only": False,
-        "half": True,
-    }
-    training_options(poptorch, options, config, **{**arguments, **changes})
+    fill_options(poptorch, options, plan, training, **{name: changes.get(name, x) for name, x in of_job.items()})
+    return options
+
+
+def trained(config: IpuConfig, **changes: Any) -> Dict[str, Any]:
+    options = filled(config, True, changes)
     model = TwoStages().train()
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-3, accum_type=torch.float16)
     return recorded(poptorch.trainingModel(model, options, optimizer), options)
 
 
 def inferred(config: IpuConfig, **changes: Any) -> Dict[str, Any]:
-    options = poptorch.Options()
-    arguments: Dict[str, Any] = {
-        "set_replication": True,
-        "replicas": config.inference.replication_factor,
-        "pipelined": False,
-        "seed": 11,
-        "cache_folder": None,
-        "compile_only": False,
-        "half": True,
-    }
-    inference_options(poptorch, options, config, **{**arguments, **changes})
+    options = filled(config, False, changes)
     return recorded(poptorch.inferenceModel(TwoStages().eval(), options), options)
 
 
@@ -221,7 +218,9 @@ def test_optimizer_state_is_sharded_only_between_several_replicas_and_off_chip_w
 def test_popdist_options_are_not_told_the_number_of_replicas() -> None:
     config = IpuConfig(replication_factor=4)
     assert trained(config, set_replication=False)["general"]["replication_factor"] == 1
-    assert inferred(config, set_replication=False, replicas=4)["general"]["replication_factor"] == 1
+    assert (
+        inferred(IpuConfig(inference_replication_factor=4), set_replication=False)["general"]["replication_factor"] == 1
+    )
 
 
 def test_pipelined_inference_runs_all_stages_at_a_time() -> None:

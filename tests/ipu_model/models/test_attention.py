@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.models.attention import HeadLayout, RowAttention, SequenceAttention
+from ipu_model.models.attention import HeadLayout, SequenceAttention
 from ipu_model.models.dropout import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
 from ipu_model.models.tiles import SCORES_PER_GROUP, SEQUENCE_TILE
+from tests.row_attention import RowAttention
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
 IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
@@ -148,14 +149,18 @@ def test_a_mask_is_applied_to_the_bits_of_any_float(dtype: torch.dtype) -> None:
     assert masked(values, keep).tolist() == [1.5, 0.0, float("inf"), 0.0, 0.0]
 
 
-def test_a_bool_mask_drops_the_same() -> None:
+def test_what_is_dropped_is_a_product_with_the_mask() -> None:
     torch.manual_seed(0)
     values = torch.randn(40, 9, requires_grad=True)
     keep = keep_mask(values.shape, 0.3)
+    plain = (keep != 0) * kept_scale(0.3)
     found = []
-    for mask in (keep, keep != 0):
+    for ours in (True, False):
         values.grad = None
-        dropped = drop(values, mask, 0.3) + add_dropped(values, 2 * values, mask, 0.3)
+        if ours:
+            dropped = drop(values, keep, 0.3) + add_dropped(values, 2 * values, keep, 0.3)
+        else:
+            dropped = values * plain + (values + 2 * values * plain)
         (dropped * torch.arange(9)).sum().backward()
         assert values.grad is not None
         found.append((dropped.detach().clone(), values.grad.clone()))

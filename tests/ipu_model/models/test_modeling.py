@@ -13,16 +13,16 @@ from tiny_jobs import TINY, make_columns, write_rows
 from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
-from ipu_model.models.attention import RowAttention
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime
-from ipu_model.runtimes.cpu import cpu_flags, cpu_name
+from ipu_model.runtimes.host import cpu_flags, cpu_name
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
+from tests.row_attention import RowAttention
 
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 LEARN = optimizer_config(learning_rate=1e-2, max_grad_norm=1.0)

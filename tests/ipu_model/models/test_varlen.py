@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ipu_model.models.attention import RowAttention, SequenceAttention
+from ipu_model.models.attention import SequenceAttention
 from ipu_model.models.encoder import Attention
 from ipu_model.models.varlen import PaddedAttention, VarlenAttention, choose_attention
+from tests.row_attention import RowAttention
 
 LENGTHS = [9, 9, 7, 4, 1]
 OFFSETS = torch.tensor([0, 9, 18, 25, 29, 30], dtype=torch.int32)

@@ -17,7 +17,7 @@ from tiny_jobs import ROOT, TINY, make_columns
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import flatten
 from ipu_model.rows.reading import Batch
-from ipu_model.runtimes.cpu import cpu_flags
+from ipu_model.runtimes.host import cpu_flags
 from ipu_model.runtimes.precision_probe import BUDGET_SECONDS, Work, lengths_of, measure, passes_of
 
 BASE = ModelConfig(vocab_size=30522)

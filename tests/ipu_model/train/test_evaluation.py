@@ -26,7 +26,7 @@ from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
-from ipu_model.train.early_stopping import EVALUATIONS, Evaluations
+from ipu_model.train.evaluation import EVALUATIONS, Evaluations
 from ipu_model.train.running import run_job
 from tests.optimizers import optimizer_config
 

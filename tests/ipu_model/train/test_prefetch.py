@@ -13,7 +13,7 @@ from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from ipu_model.errors import RowsError
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes.cpu import CpuDevice
+from ipu_model.runtimes.device import Device
 from ipu_model.train.prefetch import prefetch
 
 
@@ -88,7 +88,7 @@ def test_jobs_that_read_ahead_compute_the_same_bits(
     """Dropout included: the thread draws nothing."""
     written = {}
     for depth in (0, 2):
-        monkeypatch.setattr(CpuDevice, "reads_ahead", depth)
+        monkeypatch.setattr(Device, "reads_ahead", depth)
         folder = tmp_path / str(depth)
         trained = make_job(folder / "a", "finetune", answer_rows)
         run_here(trained)
@@ -112,7 +112,7 @@ def test_damaged_rows_stop_a_job_that_reads_ahead(
     columns: Dict[str, Any] = make_columns("pretrain", 30)
     columns["token_type_ids"][:] = 9
     write_rows(tmp_path / "rows", "pretrain", columns)
-    monkeypatch.setattr(CpuDevice, "reads_ahead", 2)
+    monkeypatch.setattr(Device, "reads_ahead", 2)
     for name, found in (("_compile", 0.0), ("expectation", None)):  # they read rows before the thread does
         monkeypatch.setattr(f"ipu_model.train.running.{name}", lambda *anything, found=found: found)
     with pytest.raises(RowsError, match=r"token_type_ids\[0\] is 9, required: at least 0 and below 2"):

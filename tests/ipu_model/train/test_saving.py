@@ -26,7 +26,7 @@ from ipu_model.memory import free_memory
 from ipu_model.models.tensors import DTYPES
 from ipu_model.train.beside import Beside
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
-from ipu_model.train.early_stopping import NoEvaluations
+from ipu_model.train.evaluation import NoEvaluations
 from ipu_model.train.preparation import check_job
 from ipu_model.train.saving import GUESSED_SAVE_SECONDS, CheckpointWriter
 
