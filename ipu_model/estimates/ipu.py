@@ -12,8 +12,8 @@ from ipu_model.estimates.ipu_constants import MK2, Generation
 from ipu_model.estimates.ipu_memory import Held, ipu_memories
 from ipu_model.estimates.ipu_time import call_interval, inference_interval, update_seconds
 from ipu_model.estimates.shapes import RowShape
+from ipu_model.ipu.checks import is_half
 from ipu_model.ipu.migration import ignore
-from ipu_model.ipu.optimizer_checks import is_half
 from ipu_model.ipu.planning import IpuPlan, cuts_table, decoder_factor, plan_ipu
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, make_plan

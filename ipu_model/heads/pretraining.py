@@ -74,7 +74,7 @@ class PretrainingOnIpu(DeviceModel):
         next_sentence_labels: Tensor,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/feeding.py.
 
         Returns:
             With weights: loss, mlm_loss and nsp_loss, fp32 scalars. Without: Head.sums of every row, [B, 6] fp32.

@@ -48,7 +48,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
         end_positions: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/feeding.py.
 
         Returns:
             With weights: loss, start_loss and end_loss, fp32 scalars. With labels alone: Head.sums of every row,

@@ -52,7 +52,7 @@ class SequenceClassificationOnIpu(DeviceModel):
         label_weights: Optional[Tensor] = None,
     ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, or fp32 values of a
-        regression (C = 1); label_weights [B, 1] fp32, see ipu/batches.py.
+        regression (C = 1); label_weights [B, 1] fp32, see ipu/feeding.py.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,

@@ -49,7 +49,7 @@ class TokenClassificationOnIpu(DeviceModel):
         labels: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/batches.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/feeding.py.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,

@@ -16,9 +16,22 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import CACHE_OFF
-from ipu_model.ipu.program_folder import CACHE_VARIABLE, RECORD, ProgramFolder, Say, Sizes, link, read_record, states
+from ipu_model.ipu.program_folder import (
+    CACHE_VARIABLE,
+    RECORD,
+    ProgramFolder,
+    Say,
+    Sizes,
+    carried,
+    difference,
+    differing,
+    give,
+    link,
+    read_record,
+    states,
+    take,
+)
 from ipu_model.ipu.pruning import run
-from ipu_model.ipu.shared_programs import carried, difference, differing, give, take
 from ipu_model.jobs.fingerprint import fingerprint, flat
 
 LIVE = ".live"
@@ -57,7 +70,7 @@ class ExecutableCache:
     Args:
         root: From cache_root.
         say: Takes lines for people.
-        shared: Folder of programs from elsewhere (shared_programs.py), for configurations that the root lacks.
+        shared: Folder of programs from elsewhere (program_folder.take), for configurations that the root lacks.
     """
 
     def __init__(self, root: Path, say: Say, shared: Optional[str] = None) -> None:

@@ -37,7 +37,7 @@ class Inputs:
     labels: Dict[str, str]
     """Part of the loss -> the column of its labels."""
     one_sequence: bool = False
-    """Every row holds one sequence: a micro-batch has one row of positions (batches.with_shared_positions)."""
+    """Every row holds one sequence: a micro-batch has one row of positions (feeding.with_shared_positions)."""
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,20 @@ The modules and the names of their parameters are those of the heads (ipu_model/
 computed differs. PopTorch traces `forward` once, so every shape and every Python branch here is fixed by
 the placement and the config. Operations are among those of the PopTorch user guide, "IPU supported
 operations". What belongs to the device (blocks, recomputation, serialised products) comes in as `DeviceOps`,
-so that the same code runs, and is tested, without PopTorch.
+so that the same code runs, and is tested, without PopTorch, which nothing here imports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Any, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ipu_model.ipu.ops import DeviceOps
 from ipu_model.ipu.placement import DeviceLayout
 from ipu_model.ipu.word_table import WordTable
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
@@ -28,6 +29,38 @@ from ipu_model.rows.format import IGNORED
 MASKED = -10000.0
 """Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32 alike, and the number is well inside
 fp16's range, unlike the smallest fp16 number: two of those added overflow to -inf, and a row of -inf is NaN."""
+
+
+def _serially(left: Tensor, right: Tensor, factor: int) -> Tensor:
+    return left @ right
+
+
+@dataclass(frozen=True)
+class DeviceOps:
+    """What PopTorch adds to torch; the defaults compute the same numbers on any device."""
+
+    block: Callable[[str, int], ContextManager[Any]] = lambda name, ipu: contextlib.nullcontext()
+    """(name, IPU): everything inside is computed on that IPU."""
+    outline: Callable[[str], ContextManager[Any]] = lambda name: contextlib.nullcontext()
+    """Operations with another name here are never compiled into shared code."""
+    checkpoint: Callable[[Tensor], Tensor] = lambda x: x
+    """Keep this activation; what lies between two of them is computed again in the backward pass."""
+    serial_matmul: Callable[[Tensor, Tensor, int], Tensor] = _serially
+    """(x, y, factor): x @ y in `factor` pieces over the columns of y, to bound temporary memory."""
+    final_loss: Callable[[Tensor], Tensor] = lambda x: x
+    """Marks the loss that gradients are taken of."""
+
+
+def device_ops(poptorch: Any) -> DeviceOps:
+    """The device model's operations as PopTorch has them."""
+    columns = poptorch.MatMulSerializationMode.OutputChannels
+    return DeviceOps(
+        block=lambda name, ipu: poptorch.Block(name, ipu_id=ipu),
+        outline=lambda name: poptorch.Attribute(__outline={"layer": name}),
+        checkpoint=poptorch.recomputationCheckpoint,
+        serial_matmul=lambda x, y, factor: x @ y if factor == 1 else poptorch.serializedMatMul(x, y, columns, factor),
+        final_loss=lambda loss: poptorch.identity_loss(loss, reduction="none"),
+    )
 
 
 class DeviceModel(nn.Module):

@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ROWS, ConfigError
-from ipu_model.estimates.ipu_constants import MK2, Generation
+from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
 from ipu_model.estimates.ipu_time import Training, call_seconds, evaluation_seconds
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu import checks, timing
+from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
+from ipu_model.ipu.checks import check_optimizer, is_half
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
-from ipu_model.ipu.optimizer_checks import check_optimizer, is_half
 from ipu_model.ipu.placement import DeviceLayout, Placement
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Division
@@ -26,6 +26,8 @@ from ipu_model.rows.format import Manifest
 
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""
+WORTHWHILE_SHARE = 0.01
+"""Of a training, for its evaluations: where they take more, a line says how to make them fewer."""
 PARTIAL_LOSS = "the loss told is that of the last micro-batch of each replica; with sum it is that of the whole update"
 
 
@@ -128,8 +130,39 @@ class IpuPlan:
         calls = math.ceil(rows / judging.rows_per_call)
         iterations = judging.config.inference_device_iterations
         each = evaluation_seconds(model, self.inference_placement, shape, self.micro_batch_size, iterations, calls)
-        call = call_seconds(self.training(model, shape))
-        return timing.evaluations_in_words(each, count, updates / self.updates_per_call * call)
+        training_seconds = updates / self.updates_per_call * call_seconds(self.training(model, shape))
+        share = count * each / training_seconds
+        told = (
+            f"held-out rows are judged {count} times on the IPUs, by turns with training: about {each:.0f} s each, "
+            f"{SWAP_SECONDS:.0f} s of them assumed for changing programs, {share:.1%} of the training"
+        )
+        if share <= WORTHWHILE_SHARE:
+            return told
+        fits = int(WORTHWHILE_SHARE * training_seconds / each)
+        enough = (
+            f"make it at most {fits}, with evaluate_every_updates" if fits else "set evaluate_every_updates to null"
+        )
+        return f"{told}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
+
+    def stops_in_words(self, model: ModelConfig, manifest: Manifest, every_minutes: float, every_updates: int) -> str:
+        """What follows from the seconds of a call for who stops a training, or loses its host: nobody hears the host
+        while a call is at work.
+
+        Args:
+            every_minutes: between checkpoints; 0 for never.
+            every_updates: the same in updates.
+        """
+        seconds = call_seconds(self.training(model, RowShape.of(manifest)))
+        kept = [f"{every_minutes:g} minutes"] * bool(every_minutes) + [f"{every_updates} updates"] * bool(every_updates)
+        lost = (
+            f"the last {' or '.join(kept)}, a call and the time of writing a checkpoint"
+            if kept
+            else "everything, as no checkpoints are made while it trains (checkpoint_every_minutes)"
+        )
+        return (
+            f"a call of the IPUs takes about {seconds:.1f} s on Mk2, going by published figures: a stop is answered "
+            f"after it, with a checkpoint. What is killed loses at most {lost}"
+        )
 
     def save(self, folder: Path) -> None:
         """Write ipu_config.json into a model folder: how it was trained, for this program and for Optimum Graphcore.

@@ -105,18 +105,15 @@ def plan_device(
             "device.recompute is of cpu and cuda; IPUs recompute what recompute_checkpoint_every_layer of an "
             "ipu_config.json says: set device.recompute to false"
         )
-    from ipu_model.estimates.ipu_time import call_seconds
-    from ipu_model.estimates.shapes import RowShape
     from ipu_model.ipu.planning import plan_ipu
-    from ipu_model.ipu.timing import stops_in_words
     from ipu_model.runtimes.ipu import check_host
 
     half = precision == "fp16"
     plan = plan_ipu(job, config, manifest.packing_factor, half, poprun, lambda text: emit("message", text=text))
     check_host(plan, job.compile_only, emit)
     if job.kind != "predict":
-        seconds = call_seconds(plan.training(config, RowShape.of(manifest)))
-        emit("message", text=stops_in_words(seconds, job.checkpoint_every_minutes, job.checkpoint_every_updates))
+        every = (job.checkpoint_every_minutes, job.checkpoint_every_updates)
+        emit("message", text=plan.stops_in_words(config, manifest, *every))
     return plan
 
 

@@ -34,14 +34,20 @@ from torch import Tensor, nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.ipu.batches import inference_tensors, sequence_logits, with_shared_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
-from ipu_model.ipu.failure_kinds import WHOLE_TABLE
-from ipu_model.ipu.failures import explained
-from ipu_model.ipu.feeding import Feed, HostCall, ahead_or_in_turn, in_memory, training_inputs
+from ipu_model.ipu.failures import WHOLE_TABLE, explained
+from ipu_model.ipu.feeding import (
+    Feed,
+    HostCall,
+    ahead_or_in_turn,
+    in_memory,
+    inference_tensors,
+    sequence_logits,
+    training_inputs,
+    with_shared_positions,
+)
 from ipu_model.ipu.laying import Inputs, require_positions
-from ipu_model.ipu.model import DeviceModel
-from ipu_model.ipu.ops import device_ops
+from ipu_model.ipu.model import DeviceModel, device_ops
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
     make_ipu_optimizer,
@@ -51,10 +57,10 @@ from ipu_model.ipu.optimizers import (
 from ipu_model.ipu.options import fill_options
 from ipu_model.ipu.planning import IpuPlan, cuts_table
 from ipu_model.ipu.profile import CompileProfile
+from ipu_model.ipu.program_folder import EVALUATION
 from ipu_model.ipu.program_parts import executable_parts, host_parts
 from ipu_model.ipu.row_source import RowSource
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
-from ipu_model.ipu.shared_programs import EVALUATION
 from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.ipu.word_table import cut_table, join_pieces
 from ipu_model.jobs.job import Job

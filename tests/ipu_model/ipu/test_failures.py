@@ -9,8 +9,7 @@ from typing import Any, Dict, List
 import pytest
 
 from ipu_model.errors import ConfigError, DeviceJobError, IpuFailure
-from ipu_model.ipu.failure_kinds import WHOLE_TABLE
-from ipu_model.ipu.failures import classify, explained
+from ipu_model.ipu.failures import WHOLE_TABLE, classify, explained
 
 
 class Error(Exception):

@@ -216,11 +216,9 @@ def test_optimizer_state_is_sharded_only_between_several_replicas_and_off_chip_w
 
 
 def test_popdist_options_are_not_told_the_number_of_replicas() -> None:
-    config = IpuConfig(replication_factor=4)
+    config = IpuConfig(replication_factor=4, inference_replication_factor=4)
     assert trained(config, set_replication=False)["general"]["replication_factor"] == 1
-    assert (
-        inferred(IpuConfig(inference_replication_factor=4), set_replication=False)["general"]["replication_factor"] == 1
-    )
+    assert inferred(config, set_replication=False)["general"]["replication_factor"] == 1
 
 
 def test_pipelined_inference_runs_all_stages_at_a_time() -> None:
