@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from typing import Any, Dict, Mapping, Optional, Sequence, Type, TypeVar
+from typing import Any, Mapping, Sequence, Type, TypeVar
 
 from ipu_model.errors import ConfigError
 
 T = TypeVar("T")
+JSON_TYPES = (str, int, float, bool, dict, list)
 
 
 def read_strictly(kind: Type[T], values: Any, where: str) -> T:
@@ -52,12 +53,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return read_strictly(hint, value, where)  # type: ignore[arg-type]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    accepted = _accepted(origin or hint)
-    if accepted is not None and (not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool)):
+    accepted = origin or hint
+    if accepted in JSON_TYPES and (not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool)):
         raise ConfigError(f"{where} must be {accepted.__name__}, found {value!r}")
     return value
-
-
-def _accepted(hint: Any) -> Optional[Type[Any]]:
-    known: Dict[Any, Type[Any]] = {str: str, int: int, float: float, bool: bool, dict: dict, list: list}
-    return known.get(hint)

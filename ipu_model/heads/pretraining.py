@@ -18,8 +18,7 @@ from ipu_model.ipu.model import DeviceModel, losses_of, pick, real, right, sums_
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, Places, fill, to_tensor
-from ipu_model.models.head import Head
-from ipu_model.models.losses import judged, summed_loss
+from ipu_model.models.head import Head, judged, summed_loss
 from ipu_model.models.masked_tokens import PredictionHead, masked_token_loss
 from ipu_model.models.tiles import LOGITS_AT_ONCE, TOKEN_TILE
 from ipu_model.rows.format import IGNORED

@@ -16,8 +16,7 @@ from ipu_model.ipu.model import DeviceModel, by_sequence, losses_of, real, right
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, Places, per_sequence, split_sequences, to_tensor
-from ipu_model.models.head import Head
-from ipu_model.models.losses import summed_loss
+from ipu_model.models.head import Head, summed_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.reading import Batch
 

@@ -15,8 +15,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import drop, mask_for
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, Places, split_sequences, to_tensor
-from ipu_model.models.head import Head, require_labels
-from ipu_model.models.losses import judged, summed_loss
+from ipu_model.models.head import Head, judged, require_labels, summed_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.reading import Batch
 

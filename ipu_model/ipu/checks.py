@@ -23,9 +23,8 @@ def accumulation_for(global_batch_size: int, micro_batch_size: int, replicas: in
     `packing_factor` sequences on average, so there the nearest whole number, at least 1, is taken.
 
     Raises:
-        ConfigError: a size below 1, or a division with a remainder; the nearest global batches are named.
+        ConfigError: a division with a remainder; the nearest global batches are named.
     """
-    _at_least_one(global_batch_size=global_batch_size, micro_batch_size=micro_batch_size, replication_factor=replicas)
     rows = micro_batch_size * replicas
     if packing_factor != 1.0:
         return max(1, math.floor(global_batch_size / packing_factor / rows + 0.5))
@@ -102,19 +101,16 @@ def check_serialization(vocab_size: int, factor: int, what: str = "embedding") -
         what: embedding or projection, whose serialization factor it is.
 
     Raises:
-        ConfigError: a factor below 1 or one that does not divide the vocabulary; the nearest that do are named.
+        ConfigError: a factor that does not divide the vocabulary; the nearest that do are named.
     """
-    key = f"{what}_serialization_factor"
-    if factor < 1:
-        raise ConfigError(f"{key}={factor} must be at least 1; 1 switches serialization off")
     rest = vocab_size % factor
     if not rest:
         return
     divisors = [part for part in range(1, vocab_size + 1) if vocab_size % part == 0]
     near = [max(part for part in divisors if part < factor), *[part for part in divisors if part > factor][:1]]
     raise ConfigError(
-        f"{key}={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / {factor} leaves {rest}. "
-        f"Use {' or '.join(map(str, near))}",
+        f"{what}_serialization_factor={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / "
+        f"{factor} leaves {rest}. Use {' or '.join(map(str, near))}",
         ROWS,
     )
 
@@ -130,7 +126,6 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
     Raises:
         ConfigError: what is no power of two, or too many; the nearest that work are named.
     """
-    _at_least_one(ipus_per_replica=ipus_per_replica, replication_factor=replicas, instances=instances)
     if replicas % instances:
         raise ConfigError(
             f"{replicas} replicas cannot be shared by {instances} instances: {replicas} / {instances} leaves "
@@ -201,12 +196,6 @@ def _clipping_problem(config: OptimizerConfig) -> str:
 def is_half(precision: str, half: bool) -> bool:
     """Whether accumulators or moments of `precision` are fp16; auto is that of the weights (`half`)."""
     return half if precision == "auto" else precision == "fp16"
-
-
-def _at_least_one(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value} must be at least 1")
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -127,22 +127,16 @@ def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_repli
     expand_layers(12, [1, -1, -1, -1], 4) == [1, 3, 3, 5]. A lone [-1] stands for one on every IPU. On a
     single IPU there is nothing to split, and layers_per_ipu is not read.
 
+    Args:
+        layers_per_ipu: One entry per IPU, or a lone [-1]: config_checks.py has refused anything else.
+
     Raises:
-        ConfigError: a count below -1, the wrong number of entries or of layers.
+        ConfigError: the wrong number of layers.
     """
     stated = list(layers_per_ipu)
-    if ipus_per_replica < 1:
-        raise ConfigError(f"ipus_per_replica={ipus_per_replica} must be at least 1")
     if ipus_per_replica == 1:
         return [num_layers]
-    if any(count < -1 for count in stated):
-        raise ConfigError(f"layers_per_ipu={stated}: a count is 0 or more, or -1 for a share of the remaining layers")
     counts = [-1] * ipus_per_replica if stated == [-1] else list(stated)
-    if len(counts) != ipus_per_replica:
-        raise ConfigError(
-            f"layers_per_ipu={stated} has {len(counts)} entries for ipus_per_replica={ipus_per_replica}: state one per "
-            f"IPU, or leave ipus_per_replica out, which then is {len(counts)}"
-        )
     wildcards = [ipu for ipu, count in enumerate(counts) if count == -1]
     fixed = sum(count for count in counts if count > 0)
     if fixed > num_layers or (not wildcards and fixed != num_layers):
@@ -169,23 +163,15 @@ def place_by_stages(
         num_layers: how often "hid" must stand.
         pipeline_stages: names of BLOCKS, and of the head's. "enc_out" has no block of its own; so has "pool" where the
             model has no pooler.
-        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0].
+        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0]; config_checks.py has refused gaps.
 
     Raises:
         ConfigError: all that is wrong, in one message.
     """
     kind = heads.outline(head)
-    stages, mapping = [list(stage) for stage in pipeline_stages], list(device_mapping)
-    problems = []
-    if len(stages) != len(mapping):
-        problems.append(
-            f"{len(stages)} pipeline_stages but {len(mapping)} entries of device_mapping: state one IPU each"
-        )
-    if sorted(set(mapping)) != list(range(max(mapping, default=-1) + 1)) or not mapping:
-        problems.append(f"device_mapping={mapping} must use the IPUs 0, 1, 2 ... without a gap")
-    problems += _problems_of_names(head, num_layers, [name for stage in stages for name in stage])
+    placed = [(name, ipu) for stage, ipu in zip(pipeline_stages, device_mapping) for name in stage]
+    problems = _problems_of_names(head, num_layers, [name for name, _ in placed])
     if not problems:
-        placed = [(name, ipu) for stage, ipu in zip(stages, mapping) for name in stage]
         where = {name: ipu for name, ipu in placed if name != "hid"}
         if kind.tied and where[kind.stage] != where["emb"]:
             problems.append(
@@ -196,7 +182,7 @@ def place_by_stages(
         raise ConfigError("pipeline_stages and device_mapping cannot be used: " + "; ".join(problems))
     layers = tuple(ipu for name, ipu in placed if name == "hid")
     pooler = where["pool"] if kind.pooler else None
-    return Placement(head, where["emb"], layers, pooler, where[kind.stage], max(mapping) + 1)
+    return Placement(head, where["emb"], layers, pooler, where[kind.stage], max(device_mapping) + 1)
 
 
 def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:

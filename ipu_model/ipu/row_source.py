@@ -140,16 +140,13 @@ RowSource = Union[InTurn, Ahead]
 
 
 def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memory: int) -> Work:
-    sizes = rows.sizes
     first, stop, _ = order.share.indices(order.rows_per_update)
     return Work(
         folder=str(rows.folder),
         manifest_sha256=rows.sha256,
         kind=rows.manifest.kind,
         labels=rows.manifest.num_labels,
-        vocab_size=sizes["vocab_size"],
-        type_vocab_size=sizes["type_vocab_size"],
-        max_positions=sizes["max_positions"],
+        model=rows.model,
         seed=order.seed,
         rows_per_update=order.rows_per_update,
         share=(first, stop),

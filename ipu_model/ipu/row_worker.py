@@ -22,6 +22,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.ipu.laying import Counts, Inputs, Slots, lay, shapes_of
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
 
 
@@ -35,10 +36,7 @@ class Work:
     kind: str
     labels: int
     """Classes of the head that they are for; 0 where it has none."""
-    vocab_size: int
-    type_vocab_size: int
-    max_positions: int
-    """Sizes of the model (rows.reading.ModelSizes)."""
+    model: ModelConfig
     seed: int
     rows_per_update: int
     share: Tuple[int, int]
@@ -72,6 +70,7 @@ class Work:
     def from_json(line: bytes) -> Work:
         """The inverse of to_json."""
         values: Dict[str, Any] = json.loads(line)
+        values["model"] = ModelConfig(**values["model"])
         return Work(**{**values, "share": tuple(values["share"]), "columns": tuple(values["columns"])})
 
 
@@ -83,7 +82,7 @@ class Worker:
     """
 
     def __init__(self, work: Work) -> None:
-        self._work, self._rows = work, RowFolder(Path(work.folder), work.kind, work, work.labels)
+        self._work, self._rows = work, RowFolder(Path(work.folder), work.kind, work.model, work.labels)
         if self._rows.sha256 != work.manifest_sha256:
             raise RowsError(f"{work.folder} was replaced since this training began: run the job again")
         self._order = UpdateRows(len(self._rows), work.rows_per_update, work.seed, slice(*work.share), work.total)

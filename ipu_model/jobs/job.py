@@ -41,6 +41,11 @@ class BatchGeometry:
     replication_factor: int = 1
     """Data-parallel copies of the model."""
 
+    def __post_init__(self) -> None:
+        for name, size in vars(self).items():
+            if size < 1:
+                raise ConfigError(f"geometry.{name}={size} must be at least 1")
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:

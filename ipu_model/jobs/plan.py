@@ -113,13 +113,7 @@ def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
 
     The micro-batch shrinks as far as needed to come near the rows that were asked for, and never grows:
     divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows.
-
-    Raises:
-        ConfigError: a size below 1.
     """
-    for name in ("global_batch_size", "micro_batch_size", "replication_factor"):
-        if getattr(geometry, name) < 1:
-            raise ConfigError(f"geometry.{name}={getattr(geometry, name)} must be at least 1")
     replicas = geometry.replication_factor
     wanted = max(1, round(geometry.global_batch_size / packing_factor))
     accumulation = -(-wanted // (geometry.micro_batch_size * replicas))
@@ -220,19 +214,15 @@ def _updates(job: Job, manifest: Manifest, division: Division, device: Optional[
         return 0, 0
     per_call = 1 if device is None else device.updates_per_call
     updates, total_rows = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
-    if division.rows_per_update > manifest.rows and updates:
-        raise RowsError(_too_few_rows(job, manifest, division, device))
-    return updates, total_rows
-
-
-def _too_few_rows(job: Job, manifest: Manifest, division: Division, device: Optional[DevicePlan]) -> str:
     rows, factor = manifest.rows, manifest.packing_factor
-    remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
-    return (
-        f"{job.rows} holds {manifest.rows} rows of {manifest.packing_factor:.2f} sequences, but one update needs "
-        f"global_batch_size {job.geometry.global_batch_size} / {manifest.packing_factor:.2f} = "
-        f"{division.rows_per_update} rows: use more data, or {remedy}"
-    )
+    if division.rows_per_update > rows and updates:
+        remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
+        raise RowsError(
+            f"{job.rows} holds {rows} rows of {factor:.2f} sequences, but one update needs global_batch_size "
+            f"{job.geometry.global_batch_size} / {factor:.2f} = {division.rows_per_update} rows: use more data, or "
+            f"{remedy}"
+        )
+    return updates, total_rows
 
 
 def _smaller_batch(geometry: BatchGeometry, rows: int, factor: float) -> str:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from ipu_model.errors import ConfigError
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch, Places
 from ipu_model.models.outline import HeadOutline
+from ipu_model.rows.format import IGNORED
 from ipu_model.rows.reading import Batch
 
 
@@ -146,3 +149,17 @@ def require_labels(name: str, labels: int) -> None:
     """Raises: ConfigError, if a head that has classes is to be made without any."""
     if labels < 1:
         raise ConfigError(f"a {name} head needs at least one label: state them in job.labels")
+
+
+def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the cross-entropy over the real labels, in fp32: [N, C], [N] -> a scalar."""
+    if len(labels) == 0:
+        return logits.sum() * 0.0
+    return cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+
+
+def judged(logits: Tensor, labels: Tensor) -> Tensor:
+    """Summed cross-entropy, right predictions, and number of the real labels; [N, C], [N] -> [3] fp64."""
+    real = labels != IGNORED
+    losses = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none").double()
+    return torch.stack([losses.sum(), ((logits.argmax(1) == labels) & real).sum().double(), real.sum().double()])

@@ -101,7 +101,7 @@ def _ours(raw: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> 
     """Weights under our names, and the names of those that nothing here computes.
 
     Raises:
-        CheckpointError: two names for one weight with other values, a weight of the encoder that is not BERT's, or
+        CheckpointError: a tied weight with other values, a weight of the encoder that is not BERT's, or
             values that are no numbers.
     """
     state: Dict[str, Tensor] = {}
@@ -109,8 +109,6 @@ def _ours(raw: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> 
         name = our_name(old)
         if name.split(".")[-1] in BUFFERS:
             continue
-        if name in state:
-            raise CheckpointError(f"{source} holds {name} twice, once as {old}: it was put together from two models")
         if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
             raise CheckpointError(f"{source}: {old} holds values that are no finite numbers ({x.dtype})")
         state[name] = x

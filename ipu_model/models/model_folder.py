@@ -135,22 +135,15 @@ def read_model(folder: Path) -> ModelFolder:
 
 
 def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
-    """Names of head parameters that the folder lacks and that must be initialised.
+    """Names of parameters of the pooler and the head that the folder lacks and that must be initialised.
 
     Raises:
-        CheckpointError: the encoder or the embeddings are incomplete, or a shape differs.
+        CheckpointError: a shape differs; of the encoder none is missing (weight_shapes.require_sizes).
     """
-    missing = [name for name in expected if name not in found.state]
-    encoder = [name for name in missing if name.startswith("bert.") and not name.startswith("bert.pooler.")]
-    if encoder:
-        raise CheckpointError(
-            f"{found.path} lacks {len(encoder)} weights of the encoder, the first is {encoder[0]}: it is no BERT, "
-            "or was saved under other names"
-        )
     for name, weight in expected.items():
         if name in found.state and found.state[name].shape != weight.shape:
             raise CheckpointError(
                 f"{found.path}: {name} has shape {tuple(found.state[name].shape)}, its config.json asks for "
                 f"{tuple(weight.shape)}: the folder is inconsistent, download or make it again"
             )
-    return missing
+    return [name for name in expected if name not in found.state]

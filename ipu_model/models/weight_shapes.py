@@ -108,7 +108,7 @@ def require_sizes(config: ModelConfig, found: Mapping[str, Tuple[int, ...]], sou
             f"{source}: its config.json asks for {config.num_layers} layers (num_hidden_layers), its weights have "
             f"{len(layers)}: the folder is inconsistent, download or make it again"
         )
-    wanted = _encoder(config, len(layers))
+    wanted = _encoder(config)
     missing = [name for name in wanted if name not in shapes]
     if missing:
         raise CheckpointError(
@@ -123,22 +123,23 @@ def require_sizes(config: ModelConfig, found: Mapping[str, Tuple[int, ...]], sou
             )
 
 
-def _encoder(config: ModelConfig, layers: int) -> Shapes:
+def _encoder(config: ModelConfig) -> Shapes:
     """The shapes of everything below the pooler and the heads."""
     hidden, between = config.hidden_size, config.intermediate_size
     square = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
     dense = dict.fromkeys(square, (hidden, hidden))
     dense.update({"intermediate.dense": (between, hidden), "output.dense": (hidden, between)})
-    norms = [f"encoder.layer.{number}.{place}" for number in range(layers) for place in ("attention.output", "output")]
+    layers = [f"encoder.layer.{number}" for number in range(config.num_layers)]
+    norms = [f"{layer}.{place}" for layer in layers for place in ("attention.output", "output")]
     shapes: Shapes = {
         "bert.embeddings.word_embeddings.weight": (config.vocab_size, hidden),
         "bert.embeddings.position_embeddings.weight": (config.max_positions, hidden),
         "bert.embeddings.token_type_embeddings.weight": (config.type_vocab_size, hidden),
     }
-    for number in range(layers):
+    for layer in layers:
         for name, shape in dense.items():
-            shapes[f"bert.encoder.layer.{number}.{name}.weight"] = shape
-            shapes[f"bert.encoder.layer.{number}.{name}.bias"] = shape[:1]
+            shapes[f"bert.{layer}.{name}.weight"] = shape
+            shapes[f"bert.{layer}.{name}.bias"] = shape[:1]
     for place in ("embeddings", *norms):
         shapes.update({f"bert.{place}.LayerNorm.{kind}": (hidden,) for kind in ("weight", "bias")})
     return shapes

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Protocol, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest, row_schema
 
 Columns = Dict[str, np.ndarray]
@@ -48,22 +49,6 @@ class Batch:
         return Batch(self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()})
 
 
-class ModelSizes(Protocol):
-    """What rows must fit: the sizes of a model (models.config.ModelConfig)."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens it has embeddings of."""
-
-    @property
-    def type_vocab_size(self) -> int:
-        """Segments."""
-
-    @property
-    def max_positions(self) -> int:
-        """Positions."""
-
-
 class RowFolder:
     """Rows of a folder, by number.
 
@@ -79,11 +64,11 @@ class RowFolder:
         ConfigError: rows longer than the model has positions.
     """
 
-    def __init__(self, folder: Path, kind: str, model: ModelSizes, labels: int = 0) -> None:
+    def __init__(self, folder: Path, kind: str, model: ModelConfig, labels: int = 0) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
-        self._model = model
+        self.model = model
         self._check_against_job(kind, labels)
         self._starts: List[int] = []
         self._chunks: List[Tuple[str, int, Columns]] = []
@@ -94,7 +79,7 @@ class RowFolder:
         self._check_counts(first)
 
     def _check_against_job(self, kind: str, labels: int) -> None:
-        manifest, model = self.manifest, self._model
+        manifest, model = self.manifest, self.model
         if manifest.kind != kind:
             raise RowsError(f"{self.folder} holds {manifest.kind} rows, this job needs {kind} rows: change `rows`")
         if manifest.num_labels != labels:
@@ -181,9 +166,9 @@ class RowFolder:
     def sizes(self) -> Dict[str, int]:
         """What bounds the values of columns (format.Column.below)."""
         return {
-            "vocab_size": self._model.vocab_size,
-            "type_vocab_size": self._model.type_vocab_size,
-            "max_positions": self._model.max_positions,
+            "vocab_size": self.model.vocab_size,
+            "type_vocab_size": self.model.type_vocab_size,
+            "max_positions": self.model.max_positions,
             "row_length": self.manifest.row_length,
             "sequence_numbers": self.manifest.max_sequences + 1,
             "num_labels": max(1, self.manifest.num_labels),

@@ -105,7 +105,9 @@ class Checkpoints:
             "history": checkpoint.history,
             "evaluations": checkpoint.evaluations,
             "rng": checkpoint.host_rng,
-            "device_rng": {name: _to_hex(x) for name, x in checkpoint.device_rng.items()},
+            "device_rng": {
+                name: x.cpu().numpy().astype(np.uint8).tobytes().hex() for name, x in checkpoint.device_rng.items()
+            },
         }
         return json_text(state)
 
@@ -153,7 +155,8 @@ class Checkpoints:
     def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
         self._check_fingerprint(path, state["fingerprint"])
         _restore_host_rng(state["rng"])
-        rng = {name: _from_hex(x) for name, x in state["device_rng"].items()}
+        hexadecimal = state["device_rng"].items()
+        rng = {name: torch.frombuffer(bytearray.fromhex(x), dtype=torch.uint8) for name, x in hexadecimal}
         model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
         best = load_tensors(path / BEST) if (path / BEST).exists() else {}
         told = (state["history"], state["evaluations"])
@@ -224,11 +227,3 @@ def _restore_host_rng(saved: Dict[str, Any]) -> None:
     random.setstate((version, tuple(values), gauss))
     generator = {**saved["numpy"]["state"], "key": np.array(saved["numpy"]["state"]["key"], dtype=np.uint32)}
     np.random.set_state({**saved["numpy"], "state": generator})
-
-
-def _to_hex(state: Tensor) -> str:
-    return state.cpu().numpy().astype(np.uint8).tobytes().hex()
-
-
-def _from_hex(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from torch import nn
 
@@ -78,6 +78,22 @@ def check_job(job: Job) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(str(folder), os.W_OK):
             raise PermissionError(13, "cannot be written", str(folder))
+
+
+def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowFolder]:
+    """Read what a job starts from.
+
+    Returns:
+        The job with the names of its classes, the model that its weights come from, its architecture, and its rows.
+
+    Raises:
+        CheckpointError, ConfigError, RowsError: something is damaged, or they do not go together.
+    """
+    base = starting_model(job)
+    config, job = architecture(job, base), with_labels(job, base)
+    rows = open_rows(job, job.rows, config)
+    check_tokenizer(rows, base)
+    return job, base, config, rows
 
 
 def starting_model(job: Job) -> Optional[ModelFolder]:

@@ -25,14 +25,7 @@ from ipu_model.runtimes.auto_precision import AUTO, choose
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.expectation import sampled_shapes
-from ipu_model.train.preparation import (
-    architecture,
-    check_tokenizer,
-    make_model,
-    open_rows,
-    starting_model,
-    with_labels,
-)
+from ipu_model.train.preparation import make_model, read_inputs
 
 BUDGET_SECONDS = 10.0
 """For what is timed; an update that takes longer than that is timed once."""
@@ -78,10 +71,7 @@ def probe(job: Job, emit: Emit) -> Probed:
     chosen = choose_runtime(job.runtime)
     if chosen.value == "ipu":
         raise ConfigError("a probe runs on CPU or CUDA: an IPU would compile for minutes first; leave --probe out")
-    base = starting_model(job)
-    config, job = architecture(job, base), with_labels(job, base)
-    rows = open_rows(job, job.rows, config)
-    check_tokenizer(rows, base)
+    job, base, config, rows = read_inputs(job)
     plan = make_plan(job, rows.manifest, chosen, choose_precision(job.precision, chosen.value))
     if plan.precision == AUTO:
         choice: Choice = choose(plan, job, config, rows, emit)

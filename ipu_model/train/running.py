@@ -35,16 +35,7 @@ from ipu_model.train.evaluation import Evaluations, NoEvaluations
 from ipu_model.train.expectation import Expectation, expectation
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
-from ipu_model.train.preparation import (
-    architecture,
-    check_job,
-    check_tokenizer,
-    make_fingerprint,
-    make_model,
-    open_rows,
-    starting_model,
-    with_labels,
-)
+from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
 from ipu_model.train.saving import CheckpointWriter, require_time
 from ipu_model.train.training import Totals, train, update_rows
 
@@ -81,12 +72,9 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         Terminated: SIGTERM came, or the time of this host ends.
     """
     check_job(job)
-    _forget_result(Path(job.run_folder))
+    (Path(job.run_folder) / RESULT).unlink(missing_ok=True)  # what stands there is always this run's
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
-    base = starting_model(job)
-    config, job = architecture(job, base), with_labels(job, base)
-    rows = open_rows(job, job.rows, config)
-    check_tokenizer(rows, base)
+    job, base, config, rows = read_inputs(job)
     precision = choose_precision(job.precision, chosen.value)
     stop.agree = instances.any_of_each
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
@@ -109,12 +97,6 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         runtime.close()
     write_text(Path(job.run_folder) / RESULT, result.to_json())
     return result
-
-
-def _forget_result(run_folder: Path) -> None:
-    """What stands there is always this run's."""
-    if (run_folder / RESULT).exists():
-        (run_folder / RESULT).unlink()
 
 
 def _compile_only(run: _Run) -> JobResult:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List
 import pytest
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu import executables, program_folder, pruning
+from ipu_model.ipu import executables, program_folder
 from ipu_model.ipu.executables import ExecutableCache, cache_root, fingerprint, flat
 from ipu_model.ipu.program_folder import ProgramFolder
 
@@ -258,17 +258,17 @@ def test_use_keeps_an_executable_young(open_cache: Any) -> None:
     cache = open_cache()
     cache.expectation(PARTS)
     cache.outcome(PARTS)
-    found = pruning.entries(folder.parent)
-    assert pruning.unused_for(found, 30, time.time()) == []
+    found = executables.entries(folder.parent)
+    assert executables.unused_for(found, 30, time.time()) == []
 
 
 def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_cache: Any) -> None:
     old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
     record = json.loads((old / "podium.json").read_text(encoding="utf-8"))
     (old / "podium.json").write_text(json.dumps({**record, "created": "2020-01-31T12:00:00+00:00"}), encoding="utf-8")
-    found = {entry.path.name: entry for entry in pruning.entries(tmp_path / "cache")}
-    assert pruning.older_than(list(found.values()), 30, time.time()) == [found[old.name]]
-    assert pruning.unused_for(list(found.values()), 30, time.time()) == []
+    found = {entry.path.name: entry for entry in executables.entries(tmp_path / "cache")}
+    assert executables.older_than(list(found.values()), 30, time.time()) == [found[old.name]]
+    assert executables.unused_for(list(found.values()), 30, time.time()) == []
     assert found[new.name].built_at == pytest.approx(time.time(), abs=60)
     dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
     assert dry.stdout.splitlines()[1].split()[0] == old.name
@@ -278,9 +278,9 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
 
 def test_two_prunes_at_once_both_end_well(open_cache: Any) -> None:
     folder = build(open_cache())
-    entry = pruning.entries(folder.parent)[0]
-    assert pruning.remove(entry)
-    assert pruning.remove(entry)
+    entry = executables.entries(folder.parent)[0]
+    assert executables.remove(entry)
+    assert executables.remove(entry)
 
 
 def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
@@ -312,7 +312,7 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
 def test_links_into_a_read_only_cache_that_is_gone_are_removed(open_cache: Any) -> None:
     folder = build(open_cache())
     (folder / "9999.popef").symlink_to(folder.parent / "gone")
-    assert [entry.size for entry in pruning.entries(folder.parent)] == [7]
+    assert [entry.size for entry in executables.entries(folder.parent)] == [7]
     assert open_cache().expectation(PARTS)[0]
     assert [path.name for path in folder.glob("*.popef")] == ["1234.popef"]
 
@@ -321,7 +321,7 @@ def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, op
     for age, size in ((3, 4), (2, 4), (1, 4)):
         folder = build(open_cache(), changed(micro_batch_size=age), b"x" * size)
         os.utime(str(folder / "podium.json"), (time.time() - age * 86400,) * 2)
-    going = pruning.beyond(pruning.entries(tmp_path / "cache"), 9e-9)  # 12 bytes are there, 9 may stay
+    going = executables.beyond(executables.entries(tmp_path / "cache"), 9e-9)  # 12 bytes are there, 9 may stay
     assert [entry.parts["geometry.micro_batch_size"] for entry in going] == [3]
 
 
@@ -329,10 +329,10 @@ def test_a_folder_in_use_is_not_pruned(open_cache: Any) -> None:
     folder = build(open_cache())
     cache = open_cache()
     cache.folder(PARTS)
-    entry = pruning.entries(folder.parent)[0]
-    assert not pruning.remove(entry)
+    entry = executables.entries(folder.parent)[0]
+    assert not executables.remove(entry)
     cache.close()
-    assert pruning.remove(entry)
+    assert executables.remove(entry)
     assert not folder.exists()
 
 
@@ -343,4 +343,4 @@ def test_a_rule_is_required_and_checked(tmp_path: Path, rule: List[str]) -> None
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    assert pruning.entries(tmp_path) == []
+    assert executables.entries(tmp_path) == []

@@ -69,12 +69,9 @@ def test_wildcards_share_the_remaining_layers(num_layers: int, layout: List[int]
 @pytest.mark.parametrize(
     ("layout", "ipus", "said"),
     [
-        ([0, 4, 4], 4, r"has 3 entries for ipus_per_replica=4.* which then is 3"),
         ([0, 4, 4, 5], 4, r"places 13 encoder layers, the model has 12.* use \[-1, -1, -1, -1\].*\[3, 3, 3, 3\]"),
         ([8, -1, 8, -1], 4, r"places 16 encoder layers, the model has 12"),
         ([0, 4, 4, 3], 4, r"places 11 encoder layers, the model has 12"),
-        ([0, -2, 4, 4], 4, r"a count is 0 or more, or -1"),
-        ([12], 0, r"ipus_per_replica=0 must be at least 1"),
     ],
 )
 def test_a_layout_that_does_not_hold_the_model_is_refused(layout: List[int], ipus: int, said: str) -> None:
@@ -149,8 +146,6 @@ def test_stages_without_a_block_of_ours_make_no_stage() -> None:
 @pytest.mark.parametrize(
     ("head", "stages", "mapping", "said"),
     [
-        ("pretraining", TF2_PRETRAIN, [0, 1, 2, 3], "5 pipeline_stages but 4 entries of device_mapping"),
-        ("pretraining", TF2_PRETRAIN, [0, 1, 2, 4, 0], "without a gap"),
         (
             "pretraining",
             TF2_PRETRAIN,
@@ -168,7 +163,6 @@ def test_stages_without_a_block_of_ours_make_no_stage() -> None:
         ),
         ("question_answering", [["emb"], HID4 * 3, ["pool", "pool", "qa_head"]], [0, 1, 0], "pool stands 2 times"),
         ("question_answering", [["emb"], HID4 * 3, ["qa_heads"]], [0, 1, 0], "qa_heads not known; valid: emb, hid"),
-        ("question_answering", [], [], "must use the IPUs"),
     ],
 )
 def test_an_explicit_layout_that_cannot_be_is_refused(

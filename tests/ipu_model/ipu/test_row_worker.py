@@ -154,13 +154,12 @@ def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> Non
 
 STARTER = """
 import os, signal, sys, time
-from types import SimpleNamespace
 from ipu_model.ipu.laying import Inputs
 from ipu_model.ipu.row_source import Ahead
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
 
-sizes = SimpleNamespace(vocab_size=60, type_vocab_size=2, max_positions=32)
-rows = RowFolder(sys.argv[1], "pretrain", sizes)
+rows = RowFolder(sys.argv[1], "pretrain", ModelConfig(vocab_size=60, max_positions=32))
 source = Ahead(rows, UpdateRows(90, 24, 7), range(40), Inputs(("input_ids",), {"mlm_loss": "masked_labels"}))
 for number in (signal.SIGINT, signal.SIGTERM):
     os.kill(source.process.pid, number)
