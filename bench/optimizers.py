@@ -22,7 +22,7 @@ from ipu_model.runtimes.host import keep_freed_memory
 
 
 class PlainLamb(torch.optim.Optimizer):
-    """LAMB as one writes it down: tensor by tensor, the formula of ipu_model.optim.lamb.Lamb with bias correction."""
+    """LAMB as one writes it down: tensor by tensor, the formula of optim.optimizers.Lamb with bias correction."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> None:
         super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps})

@@ -16,13 +16,13 @@ from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
 from ipu_model.distributed.ranks import Instances
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.jobs.plan import Plan, make_plan
-from ipu_model.optim.schedule import learning_rate
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import AUTO, choose
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.preparation import make_model
+from ipu_model.train.training import learning_rate
 
 
 def train(spec: dict[str, Any], session: Session) -> None:

@@ -76,15 +76,11 @@ def _run() -> int:
     except Terminated as paused:
         emit("paused", text=f"{paused}; run it again to continue")
         return exit_code(PAUSED, os.environ)
-    except InstanceLost as error:
-        emit("error", type=type(error).__name__, text=str(error))
-        return FAILED
-    except (ConfigError, RowsError, CheckpointError) as error:
-        emit("error", type=type(error).__name__, text=str(error))
-        return exit_code(USAGE, os.environ)
     except DeviceJobError as error:
         emit("error", type=type(error).__name__, text=str(error))
-        return exit_code(FAILED, os.environ)
+        if isinstance(error, InstanceLost):
+            return FAILED  # the one thing that starting all processes again helps
+        return exit_code(USAGE if isinstance(error, (ConfigError, RowsError, CheckpointError)) else FAILED, os.environ)
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         text = f"{error.strerror or error}{place}: check that the path can be written and that the disk has room"

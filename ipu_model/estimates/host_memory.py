@@ -5,7 +5,7 @@ them, M its masked tokens, P weights, e bytes of a number in the precision of pr
 
 What a layer keeps for its way back is read off the code: models/encoder.py, attention.py, dropout.py; what the losses
 and the update need off masked_tokens.py, optim/blocked.py and lamb.py; what is copied for checkpoints off
-train/saving.py and beside.py.
+train/saving.py.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _update(work: Work) -> List[Term]:
         numbers = BLOCK + (max(counted.words, work.config.hidden_size**2) if work.optimizer == "lamb" else 0)
     elif work.optimizer == "adamw" and work.bias_correction:  # fused
         numbers = 0
-    else:  # optim/lamb.py: roots of the second moment, and directions
+    else:  # optim/optimizers.py: roots of the second moment, and directions
         numbers = 2 * counted.every
     return [_gradients(work), Term(f"directions of {work.optimizer}", FP32 * numbers, "optimizer.name=adamw")]
 

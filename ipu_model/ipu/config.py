@@ -14,13 +14,10 @@ be read by it. Reading is strict and names every problem at once; keys of older 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import write_text
 from ipu_model.ipu.config_checks import conflicts, pipeline, raise_problems, value_problem
 from ipu_model.ipu.migration import ignore, migrate, unknown_key
 
@@ -193,12 +190,6 @@ def read_ipu_config(
     bad = {name for name, problem in wrong.items() if problem}
     raise_problems(where, problems + conflicts({**known, **stated}, bad))
     return IpuConfig(**{name: _copied(value) for name, value in stated.items()})
-
-
-def save_ipu_config(path: Path, config: IpuConfig) -> None:
-    """Write an ipu_config.json that Optimum Graphcore 0.7 and this program read with the same meaning."""
-    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_text(Path(path), text + "\n")
 
 
 def _as_float(value: Any) -> Any:

@@ -14,10 +14,12 @@ from ipu_model.errors import ROWS, ConfigError
 from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
 from ipu_model.estimates.ipu_time import Training, call_seconds, evaluation_seconds
 from ipu_model.estimates.shapes import RowShape
+from ipu_model.files import write_json
 from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.checks import check_optimizer, is_half
-from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
+from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
+from ipu_model.ipu.migration import ignore
 from ipu_model.ipu.placement import DeviceLayout, Placement
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Division
@@ -172,7 +174,7 @@ class IpuPlan:
         config = dataclasses.replace(
             self.config, gradient_accumulation_steps=self.accumulation, executable_cache_dir=""
         )
-        save_ipu_config(folder / CONFIG, config)
+        write_json(folder / CONFIG, config.to_dict())
 
     def as_dict(self) -> Dict[str, Any]:
         """For the printed plan, result.json and the fingerprint of checkpoints."""
@@ -226,7 +228,9 @@ def plan_ipu(
             say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
         rows, batch = job.geometry.micro_batch_size, job.geometry.global_batch_size
         checks.check_accumulation(accumulation, placement, rows, replicas, packing_factor, batch)
-    pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
+    pipelined = _pipelined(
+        job, config, inference_placement, say if predicting else ignore
+    )  # of a training job it is no news
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
     shape = (job.head, job.geometry.micro_batch_size, config, *placements, *counts, mode.device_iterations)
@@ -324,7 +328,3 @@ def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[
         filled = f"{needed} stages; with {needed} or more all IPUs work at once"
         say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill {filled}")
     return iterations >= needed
-
-
-def _ignore(text: str) -> None:
-    """Inference of a training job is no news."""

@@ -91,7 +91,7 @@ class ScheduleConfig:
     warmup_fraction: float = 0.1
     """Share of the updates with rising learning rate."""
     shape: str = "linear"
-    """Shape of the decay after it: optim/schedule.py."""
+    """Shape of the decay after it: train/training.py."""
 
     def __post_init__(self) -> None:
         _one_of("schedule.shape", self.shape, SCHEDULES)

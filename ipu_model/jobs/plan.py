@@ -49,7 +49,7 @@ class Plan:
     """Rows of all updates, each visit counted; where epochs end inside the last update, the rest of it is empty."""
     warmup_updates: int
     schedule: str
-    """How the learning rate decays after them: schedule.py."""
+    """How the learning rate decays after them: training.learning_rate."""
     epochs: float
     """Passes over the rows, rounded to four digits."""
     rows_per_call: int = 0

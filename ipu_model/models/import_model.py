@@ -21,8 +21,7 @@ from ipu_model.models.model_folder import (
     write_model,
 )
 from ipu_model.models.modeling import build_model
-from ipu_model.models.weight_files import read_weights
-from ipu_model.models.weight_shapes import our_name
+from ipu_model.models.weight_files import our_name, read_weights
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}

@@ -28,8 +28,7 @@ from ipu_model.models.architecture import (
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
-from ipu_model.models.weight_files import WEIGHTS, read_weights
-from ipu_model.models.weight_shapes import our_name
+from ipu_model.models.weight_files import WEIGHTS, our_name, read_weights
 
 ORIGIN = "podium.json"
 WITHOUT_HEAD = {"masked_lm": "BertForMaskedLM", "encoder": "BertModel"}
@@ -138,7 +137,7 @@ def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[
     """Names of parameters of the pooler and the head that the folder lacks and that must be initialised.
 
     Raises:
-        CheckpointError: a shape differs; of the encoder none is missing (weight_shapes.require_sizes).
+        CheckpointError: a shape differs; of the encoder none is missing (weight_files.require_sizes).
     """
     for name, weight in expected.items():
         if name in found.state and found.state[name].shape != weight.shape:

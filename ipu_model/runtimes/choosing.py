@@ -145,8 +145,7 @@ def make_runtime(
         from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 
         return IpuRuntime(load_poptorch(), job, device, model, config, emit)
-    from ipu_model.runtimes.device import Device
-    from ipu_model.runtimes.torch_device import TorchRuntime
+    from ipu_model.runtimes.torch_device import Device, TorchRuntime
 
     instances = instances or Instances()
     where: Optional[Device] = None

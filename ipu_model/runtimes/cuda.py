@@ -19,7 +19,7 @@ from ipu_model.jobs.plan import Choice
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch
 from ipu_model.models.varlen import AMPERE, MakeAttention, choose_attention
-from ipu_model.runtimes.device import Device
+from ipu_model.runtimes.torch_device import Device
 
 READS_AHEAD = 2
 """Batches that are read and copied while the GPU computes: one would wait for a slow disk at once."""

@@ -1,4 +1,4 @@
-"""Writes checkpoints beside a training: `python -m ipu_model.train.checkpoint_process FD`, started by beside.py.
+"""Writes checkpoints beside a training: `python -m ipu_model.train.checkpoint_process FD`, started by saving.py.
 
 A process and no thread: PopTorch's `execute` keeps Python's lock for the whole call (poptorch_core,
 python/poptorch.cpp), so a thread would write for milliseconds between two calls of up to a minute. Standard library

@@ -20,8 +20,8 @@ import ipu_model.train.training
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
 from ipu_model.errors import CheckpointError
 from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
-from ipu_model.optim.schedule import learning_rate
 from ipu_model.train.running import run_job
+from ipu_model.train.training import learning_rate
 from tests.optimizers import optimizer_config
 
 LAMB = optimizer_config(name="lamb", learning_rate=1e-4, loss_scaling=64.0)

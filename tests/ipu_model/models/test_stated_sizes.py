@@ -20,7 +20,7 @@ from ipu_model.files import open_regular, read_json
 from ipu_model.models import weight_files
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import read_model
-from ipu_model.models.weight_shapes import MAX_HEADER_BYTES, read_shapes
+from ipu_model.models.weight_files import MAX_HEADER_BYTES, read_shapes
 
 OLD_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < weight_files.SAFE_TORCH
 READERS: Dict[str, Callable[[Path, Path], Any]] = {

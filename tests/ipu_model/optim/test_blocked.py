@@ -13,8 +13,7 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim import blocked
 from ipu_model.optim.blocked import BlockedAdamW, BlockedLamb, blocks
-from ipu_model.optim.lamb import Lamb
-from ipu_model.optim.optimizers import _has_fused_adamw, make_optimizer
+from ipu_model.optim.optimizers import Lamb, _has_fused_adamw, make_optimizer
 from tests.optimizers import optimizer_config
 
 pytestmark = pytest.mark.skipif(

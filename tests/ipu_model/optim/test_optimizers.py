@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.optim.lamb import Lamb
-from ipu_model.optim.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from ipu_model.optim.optimizers import Lamb, clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from tests.optimizers import optimizer_config
 
 SETTINGS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6}

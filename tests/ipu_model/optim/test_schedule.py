@@ -7,7 +7,7 @@ from typing import List
 import pytest
 
 from ipu_model.errors import ConfigError
-from ipu_model.optim.schedule import learning_rate
+from ipu_model.train.training import learning_rate
 
 
 def test_ten_updates_with_four_of_warm_up() -> None:

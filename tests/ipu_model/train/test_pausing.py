@@ -20,9 +20,8 @@ from ipu_model.distributed.process import PATIENCE_SECONDS, PAUSED, StopRequest,
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
-from ipu_model.train.beside import InTurn
 from ipu_model.train.running import run_job
-from ipu_model.train.saving import GUESSED_SAVE_SECONDS
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS, InTurn
 
 NOON = 1_800_000_000.0
 

@@ -13,7 +13,7 @@ from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from ipu_model.errors import RowsError
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes.device import Device
+from ipu_model.runtimes.torch_device import Device
 from ipu_model.train.prefetch import prefetch
 
 
