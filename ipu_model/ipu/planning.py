@@ -228,9 +228,8 @@ def plan_ipu(
             say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
         rows, batch = job.geometry.micro_batch_size, job.geometry.global_batch_size
         checks.check_accumulation(accumulation, placement, rows, replicas, packing_factor, batch)
-    pipelined = _pipelined(
-        job, config, inference_placement, say if predicting else ignore
-    )  # of a training job it is no news
+    told = say if predicting else ignore  # inference of a training job is no news
+    pipelined = _pipelined(job, config, inference_placement, told)
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
     shape = (job.head, job.geometry.micro_batch_size, config, *placements, *counts, mode.device_iterations)
