@@ -4,7 +4,7 @@ Legend: H hidden size, I inner size, A heads, V vocabulary, T tokens of a micro-
 them, M its masked tokens, P weights, e bytes of a number in the precision of products.
 
 What a layer keeps for its way back is read off the code: models/encoder.py, attention.py, dropout.py; what the losses
-and the update need off masked_tokens.py, optim/blocked.py and lamb.py; what is copied for checkpoints off
+and the update need off masked_tokens.py, optim/blocked.py and optimizers.py; what is copied for checkpoints off
 train/saving.py.
 """
 
