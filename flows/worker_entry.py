@@ -8,6 +8,7 @@ Entrypoint, path, pull steps and variables of the deployment are what its author
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,8 @@ def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
                 raise Abort from asked
             raise  # the worker is gone: nobody else says it
 
+    # Prefect looks for the types of parameters where the function stands that it is given, which is here.
+    leaving.__signature__ = inspect.signature(flow, eval_str=True)  # type: ignore[attr-defined]
     return leaving
 
 

@@ -8,7 +8,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled
 
-from flows import api, on_worker, pipeline, report, sent_runs
+from flows import api, on_worker, pipeline, report, sent_runs, worker_entry
 from flows.report import RunReport, StageRecord, outcome
 from flows.run_log import checked_log
 from flows.sent_runs import Queue
@@ -132,6 +132,18 @@ def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.look()
     assert cancelled_by(stopped.value) == "a cancellation in Prefect"
+
+
+SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-1", "code": {"flows": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("flow", "sent"), [(pipeline.pipeline, {"overrides": ["pretrain.seed=7"]}), (on_worker.run_stages, SENT)]
+)
+def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, sent, monkeypatch):
+    read = flow.validate_parameters(sent)
+    monkeypatch.setattr(flow, "fn", worker_entry._leaving(flow.fn, 0))
+    assert flow.validate_parameters(sent) == read
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])

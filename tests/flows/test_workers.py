@@ -80,6 +80,19 @@ def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
         assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
 
 
+def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
+    leading = team.host("leading")
+    leading.start_worker("flows", "default", "cpu")
+    asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium/podium")
+        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked).id
+        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
+    assert (state.name, state.message) == ("Completed", "published")
+    assert leading.ran() == [], "its stages were sent"
+    leading.lose()
+
+
 def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     before = team.report()["folder"]
     words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")

@@ -190,18 +190,11 @@ class Host:
         self.folder, self.project = folder, folder / "podium"
         self.log, self.hold = folder / "ran.txt", folder.parent / "hold"
         self.worker = None
-        self.project.mkdir(parents=True)
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-            copy(ROOT / name, self.project / name)
-        (self.project / ".dvc").mkdir()
+        self.make_project()
         (self.project / ".dvc" / "config").write_text(
             f"[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
             f"['remote \"store\"']\n    url = {remote}\n"
         )
-        (self.project / "dvc.yaml").write_text(DVC_YAML)
-        (self.project / "tasks" / "toy.py").write_text(TOY)
-        (self.project / "tasks/release/publish.py").write_text(PUBLISH)
         self.environment = {
             **server.environment(),
             "HOME": str(folder),
@@ -212,6 +205,16 @@ class Host:
             "TOY_LOG": str(self.log),
             "TOY_HOLD": str(self.hold),
         }
+
+    def make_project(self):
+        """Make the checkout: this one, with toys in place of its stages."""
+        (self.project / ".dvc").mkdir(parents=True)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, self.project / name)
+        (self.project / "dvc.yaml").write_text(DVC_YAML)
+        (self.project / "tasks" / "toy.py").write_text(TOY)
+        (self.project / "tasks/release/publish.py").write_text(PUBLISH)
 
     def start_worker(self, pool, queue, kinds, *options):
         words = [sys.executable, "-m", "flows", "worker", "--pool", pool, "--queue", queue, *options]
