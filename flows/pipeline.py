@@ -30,7 +30,7 @@ from flows import (
 )
 from flows.pages import live_page
 from flows.plan import ALL
-from flows.preflight import device_jobs
+from flows.preflight import device
 from flows.run_log import checked_log
 from flows.run_request import RunRequest, resolve_request
 from flows.sent_runs import Queue
@@ -126,7 +126,7 @@ def _run(
     values, root, plan = request.values, request.root, list(request.target)
     run_labels.label(tags=run_labels.tags_of(values, request.preset, project))
     if is_sent():  # podium run has looked at more than this before it starts a flow
-        device_jobs.require_fit(request, stages.tell)
+        device.require_fit(request, stages.tell)
     words, folder = list(request.overrides), os.path.relpath(root, project)
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
     with run_locks.held(project, run.name, stages.tell, run_locks.HERE if queues is None else run_locks.SENT):

@@ -1,1 +1,1 @@
-"""Checks before the first stage, a module for each of the things they look at."""
+"""Checks before the first stage, by what they look at."""

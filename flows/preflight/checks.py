@@ -7,22 +7,20 @@ changes. What cannot be found out in time is said and refuses nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from flows.preflight import device, device_jobs, disk, host, hub, inputs, network, remotes, server, surroundings
-from flows.preflight.finding import Finding
-from flows.preflight.question import Question, asked
+from flows.preflight import device, disk, host, inputs, server
+from flows.preflight.question import Finding, asked
 from flows.run_request import RunRequest
 from tasks.project.errors import InputError, ParamsError
 
-__all__ = ["Finding", "look", "of_parameters", "refusal", "require"]
-
-_SETTINGS = (network.settings, device.known, device_jobs.fit, inputs.there, inputs.written, disk.room)
-_PLACES = (remotes.dvc_remote, remotes.checkpoints, hub.token, hub.origin, server.known)
-_CHECKS = (*host.CHECKS, *surroundings.CHECKS, *_SETTINGS, *_PLACES)
-AT_ONCE: tuple[Callable[[RunRequest], Iterator[Finding]], ...] = _CHECKS
-"""Checks that wait for nothing."""
-TO_ASK: tuple[Callable[[RunRequest], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
+AT_ONCE = (
+    *(host.system, host.python, host.size, host.folders, host.spelling, host.prefect_home, server.settings),
+    *(device.known, device.fit, inputs.there, inputs.written, disk.room),
+    *(disk.dvc_remote, disk.checkpoints, inputs.token, inputs.origin, server.known),
+)
+"""Checks that wait for nothing, in the order of the report."""
+TO_ASK = (device.asked, inputs.heads, inputs.asked, server.asked)
 """Checks that may wait, as questions that are asked side by side."""
 
 
@@ -57,11 +55,7 @@ def _those_that_run(request: RunRequest) -> tuple[str, ...]:
         return request.target
 
 
-def _unsaid(text: str) -> None:
-    """For who wants to know of problems alone."""
-
-
-def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None] = _unsaid) -> None:
+def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
     """Refuse a run that cannot end well.
 
     Args:
@@ -79,7 +73,7 @@ def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str
     if problems := [finding for finding in findings if finding.level == "problem"]:
         raise (ParamsError if of_parameters(problems) else InputError)(refusal(problems))
     for finding in findings:
-        if finding.level == "ok" and finding.name == device_jobs.NAME:
+        if finding.level == "ok" and finding.name == device.JOBS:
             tell(finding.text)
 
 

@@ -1,4 +1,5 @@
-"""The device of training and prediction: its Python, its runtime, and what starts several processes."""
+"""The device of training and prediction: its Python, its runtime, what starts several processes, and whether its jobs
+fit into its memory, which is worked out: nothing is started."""
 
 from __future__ import annotations
 
@@ -6,21 +7,28 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
 from flows import dvc
-from flows.preflight.finding import Finding, ok, problem
-from flows.preflight.question import FAR_S, Question
+from flows.foretold import RUNS, jobs_of
+from flows.plan_words import in_short
+from flows.preflight.disk import hashing_takes_long
+from flows.preflight.question import FAR_S, Finding, Question, ok, problem, warning
 from flows.run_request import RunRequest
 from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
-from tasks.preflight.foretelling import attached_ipus
+from tasks.preflight.foretelling import Foretold, attached_ipus
+from tasks.project.dvc_records import StageForecast
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.param_sections import Place
 from tasks.project.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
 from tasks.project.stage_kinds import STAGE_KINDS, offered_kinds
+
+JOBS = "device jobs"
+OF_THE_RECIPE = "ipu"
+"""The runtime whose memory no host changes; what a worker has of others is not known here."""
 
 
 def known(request: RunRequest) -> Iterator[Finding]:
@@ -104,3 +112,47 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
         knob = f"{stage.meta.get('because', stage.name)} names {stage.host}"
         places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
     return places
+
+
+def fit(request: RunRequest) -> Iterator[Finding]:
+    """Each job that would run: what it will need, or that it does not fit or cannot run as stated."""
+    try:
+        jobs = jobs_of(request, _to_run(request))
+    except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
+        yield warning(JOBS, f"nothing is foretold of them: {error}")
+        return
+    for job in jobs:
+        yield _finding(job, request)
+
+
+def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
+    """Say what the device jobs of a run will need, and refuse one that does not fit or cannot run as stated.
+
+    Raises:
+        ParamsError: names the largest part of its memory and what makes it smaller, or what the job requires.
+    """
+    findings = list(fit(request))
+    for finding in findings:
+        tell(finding.text)
+    if problems := [finding.text for finding in findings if finding.level == "problem"]:
+        raise ParamsError("\n".join(problems))
+
+
+def _to_run(request: RunRequest) -> list[StageForecast]:
+    """Those that would run; all, where looking would take long."""
+    if request.on_workers or hashing_takes_long(request):
+        return [StageForecast(stage, RUNS, ()) for stage in request.target]
+    return [one for one in request.forecast if one.status == RUNS]
+
+
+def _finding(job: Foretold, request: RunRequest) -> Finding:
+    elsewhere = request.on_workers and job.runtime != OF_THE_RECIPE
+    if job.impossible and not elsewhere:
+        return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)
+    if job.estimate is None:  # what was assumed may be why, so that the job itself has the last word
+        return warning(JOBS, f"{job.name}: {job.problem}")
+    if not job.refusal or elsewhere:
+        return ok(JOBS, in_short(job))
+    if request.force:
+        return warning(JOBS, f"{job.refusal}; it is tried all the same (--force)")
+    return problem(JOBS, f"{job.refusal}. podium run --force tries it all the same (a flow: force)")

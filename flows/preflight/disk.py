@@ -1,4 +1,4 @@
-"""Room for what a run will write, against a rough estimate that takes no time.
+"""Where a run writes: room on the disk, against a rough estimate that takes no time, and remotes.
 
 Rows take ROWS bytes for every byte of text and masking, as docs/data-scale.md measured at a gigabyte; weights take four
 bytes a parameter, twice more in a checkpoint, which holds both moments. Only what is clearly too little is refused:
@@ -8,17 +8,20 @@ the estimate is low where a folder is too large to be looked through at once, an
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.preflight.finding import Finding, ok, problem, warning
+from flows.preflight.question import Finding, ok, problem, warning
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes
+from tasks.project.errors import ParamsError
 from tasks.project.given import GIVEN, value_at
 from tasks.project.params import ModelParams
+from tasks.project.stage_kinds import default_remote
 
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
@@ -34,6 +37,8 @@ HASHED = 2e9
 WALK_S = 1.0
 MODELS = "models/"
 """What a stage writes there that uses a device is a model it trained."""
+SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
+"""Scheme of a URL -> the one whose package DVC takes for it; of the others it is dvc_SCHEME."""
 
 
 def room(request: RunRequest) -> Iterator[Finding]:
@@ -106,3 +111,54 @@ def bytes_of(path: Path) -> float:
         if time.monotonic() > until:
             break
     return total
+
+
+def dvc_remote(request: RunRequest) -> Iterator[Finding]:
+    """DVC's own: a folder that can be written, or a URL that DVC has the package for."""
+    remote = default_remote(request.project)
+    if remote is None:
+        if request.curious:
+            yield ok("remote", "none: results stay on this host")
+        return
+    name, url = remote
+    if "://" not in url:
+        yield _folder("remote", request.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
+        return
+    scheme = url.partition("://")[0]
+    package = f"dvc_{SAME.get(scheme, scheme)}"
+    if importlib.util.find_spec(package) is None:
+        wheel = package.replace("_", "-")
+        yield problem("remote", f"the DVC remote {name} ({url}) needs the package {wheel}: pip install {wheel}")
+    else:
+        yield ok("remote", f"{name}, {url}; not reached in advance")
+
+
+def checkpoints(request: RunRequest) -> Iterator[Finding]:
+    """checkpoint.remote, the same way."""
+    from tasks.host.checkpoint_travel import address_of
+
+    remote = request.params.checkpoint.remote
+    if remote is None or request.on_workers:
+        return
+    try:
+        address = address_of(remote, request.project)
+    except ParamsError as error:
+        yield problem("checkpoints", str(error), of_parameters=True)
+        return
+    if "://" in address:
+        yield ok("checkpoints", f"{remote}; not reached in advance")
+    else:
+        yield _folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
+
+
+def _folder(name: str, path: Path, what: str, knob: str) -> Finding:
+    """A folder that is there and can be written, or that can be made."""
+    path = Path(os.path.normpath(path))
+    place = next(one for one in (path, *path.parents) if one.exists())
+    if not place.is_dir():
+        return problem(name, f"{what} is {path}, and {place} is no folder: name another ({knob})")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return problem(
+            name, f"{what} is {path}, and {place} cannot be written: let this user, or name another ({knob})"
+        )
+    return ok(name, f"{what}: {path}{'' if place == path else ', which will be made'}")

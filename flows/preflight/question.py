@@ -1,6 +1,6 @@
-"""Checks that may wait for a device, a network or a slow disk: each in a process of its own, which ends in time.
+"""What a check says, and checks that may wait for a device, a network or a slow disk: each in a process of its own.
 
-Such a program reads one JSON object from standard input and writes a line of JSON for each finding:
+Such a program ends in time. It reads one JSON object from standard input and writes a line of JSON for each finding:
 {"name": ..., "level": "ok" | "warning" | "problem", "text": ..., "of_parameters": ...}. What it wrote before its time
 was over counts.
 """
@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
-from flows.preflight.finding import Finding, warning
 from tasks.project.errors import InputError
 from tasks.project.process import describe_exit, die_with_parent, python_path
 
+Level = Literal["ok", "warning", "problem"]
 HERE_S = 4.5
 """For what this host knows: a run is refused within five seconds."""
 FAR_S = 14.0
@@ -32,6 +32,34 @@ CHECK_SECONDS = "PODIUM_CHECK_SECONDS"
 """Setting of a host that is slow, or in no hurry: takes the place of both."""
 KEPT_LINES = 3
 """Last lines of a failed program that the message repeats."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `podium doctor`; a run is refused for every problem, and says the warnings."""
+
+    name: str
+    """What was looked at, in a word or two."""
+    level: Level
+    text: str
+    """For a problem: what was found, what is required, and which parameter or setting to change."""
+    of_parameters: bool = False
+    """Whether the parameters are at fault, which is exit code 2, and not the host."""
+
+
+def ok(name: str, text: str) -> Finding:
+    """All is well."""
+    return Finding(name, "ok", text)
+
+
+def warning(name: str, text: str) -> Finding:
+    """Worth a line, and no reason to refuse."""
+    return Finding(name, "warning", text)
+
+
+def problem(name: str, text: str, *, of_parameters: bool = False) -> Finding:
+    """A reason to refuse."""
+    return Finding(name, "problem", text, of_parameters)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The Prefect server that a run reports to, where one is named.
+"""The Prefect server that a run reports to, where one is named, and the settings that every connection reads.
 
     python -m flows.preflight.server
 
@@ -8,25 +8,62 @@ asks it, with the settings that the run itself would use.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
+import ssl
 import sys
 import tomllib
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from flows.preflight.finding import Finding, ok, problem
-from flows.preflight.network import is_usable
-from flows.preflight.question import FAR_S, Question
+from flows.preflight.question import FAR_S, Finding, Question, ok, problem
 from flows.run_request import RunRequest
 from tasks.project.errors import InputError
 from tasks.project.process import takes_no_words
 
+CERTIFICATES = "SSL_CERT_FILE"
+PROXIES = ("http", "https", "all")
+SCHEMES = ("http", "https", "socks5", "socks5h")
 URL = "PREFECT_API_URL"
 SECONDS = 5.0
 NONE_IS_NAMED = f"{URL} is not set: name the server, for example http://127.0.0.1:4200/api, which `make server` starts"
+
+
+def settings(request: RunRequest) -> Iterator[Finding]:
+    """Proxies and certificates."""
+    for text in _troubles():
+        yield problem("network", text)
+
+
+def is_usable() -> bool:
+    """Whether it is worth asking anybody."""
+    return not list(_troubles())
+
+
+def _troubles() -> Iterator[str]:
+    path = os.environ.get(CERTIFICATES)
+    if path:
+        try:
+            ssl.create_default_context(cafile=path)
+        except OSError as error:  # ssl.SSLError is one
+            reason = error.strerror or error.reason if isinstance(error, ssl.SSLError) else error.strerror
+            yield f"{CERTIFICATES}={path} holds no certificates that can be read ({reason}): correct it, or unset it"
+    for kind, url in urllib.request.getproxies().items():
+        if kind not in PROXIES:
+            continue
+        scheme, variable = urlsplit(url if "://" in url else f"http://{url}").scheme, f"{kind}_proxy"
+        if scheme not in SCHEMES:
+            yield f"{variable} (or {variable.upper()}) names a proxy of the kind {scheme!r}: {', '.join(SCHEMES)} exist"
+        elif scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
+            yield (
+                f"{variable} (or {variable.upper()}) names a SOCKS proxy, which needs the package socksio: "
+                "pip install socksio into this Python, or unset it"
+            )
 
 
 def known(request: RunRequest) -> Iterator[Finding]:

@@ -53,7 +53,7 @@ def look(project, *overrides, **choices):
 def refuse(project, *overrides, **choices):
     """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
-        checks.require(resolve_request(project, None, overrides, **choices), lambda text: None)
+        checks.require(resolve_request(project, None, overrides, **choices), lambda text: None, lambda text: None)
     return refused.value
 
 

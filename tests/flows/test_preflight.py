@@ -197,7 +197,7 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
     said = []
     began = time.monotonic()
-    checks.require(resolve_request(project, None, ()), said.append)
+    checks.require(resolve_request(project, None, ()), said.append, lambda text: None)
     assert said == ["device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)"]
     assert time.monotonic() - began < 50, "it sleeps for 60"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.given_model import model_values
-from flows.preflight.hub import asked
+from flows.preflight.inputs import asked
 from flows.run_request import resolve_request
 from tasks.preflight.given_inputs import look, wanted
 from tasks.preflight.hub_check import findings as findings_of_hub
