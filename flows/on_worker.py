@@ -1,7 +1,7 @@
 """Consecutive stages of one run, on the worker they belong to, in that worker's own checkout.
 
 Nothing that is sent is believed: names, paths and targets are checked before any of them is used (flows/allowed.py).
-The flow `podium` sends these runs to queues (flows/workers.py). What it needs to know comes back through the server:
+The flow `podium` sends these runs to queues (flows/sent_runs.py). What it needs to know comes back through the server:
 one artifact per stage, with its record and its small files. Models and data travel through the DVC remote alone.
 """
 

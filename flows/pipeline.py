@@ -21,20 +21,19 @@ from flows import (
     environment,
     on_server,
     report,
-    run_labels,
     run_locks,
     run_params,
     runs,
+    sent_runs,
     stages,
-    workers,
 )
-from flows.pages import live_page
+from flows.on_server import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
+from flows.pages import run_page
 from flows.plan import ALL
 from flows.preflight import device
 from flows.run_log import checked_log
 from flows.run_request import RunRequest, resolve_request
-from flows.sent_runs import Queue
-from flows.start_form import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
+from flows.sent_runs import CPU_QUEUE, Queue
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
@@ -48,7 +47,7 @@ MOST_READ = 10
 """Runs that the end of one reads for the page of all: its own, and some that others left; --page reads all."""
 
 
-@flow(name="podium", retries=0, flow_run_name=run_labels.name_at_start)
+@flow(name="podium", retries=0, flow_run_name=on_server.name_at_start)
 def pipeline(
     preset: Preset = NO_PRESET,
     overrides: Words = (),
@@ -58,7 +57,7 @@ def pipeline(
     publish: bool = True,
     force: bool = False,
     on_workers: bool = False,
-    cpu_queue: str = workers.CPU_QUEUE,
+    cpu_queue: str = CPU_QUEUE,
     device_queue: Text = "",
     command: Unseen = None,
     log: Unseen = None,
@@ -101,7 +100,7 @@ def pipeline(
         checkout.check_inputs(project, request.values, request.plan)
         return _run(request, called, queues, command, log)
     except PodiumError as error:
-        run_labels.label(run_labels.name_of(called or recipe, "refused"))
+        on_server.label(on_server.name_of(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
         get_run_logger().error(printable(str(error)))  # else it is in a line of Prefect's, which is no error
@@ -124,7 +123,7 @@ def _run(
     """Run it, its stages on workers where `queues` names those for the CPU and for devices."""
     project = request.project
     values, root, plan = request.values, request.root, list(request.target)
-    run_labels.label(tags=run_labels.tags_of(values, request.preset, project))
+    on_server.label(tags=on_server.tags_of(values, request.preset, project))
     if is_sent():  # podium run has looked at more than this before it starts a flow
         device.require_fit(request, stages.tell)
     words, folder = list(request.overrides), os.path.relpath(root, project)
@@ -135,7 +134,7 @@ def _run(
         checkout.prepare(request.checkout, stages.tell)
         if found is None:
             return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
-        sender = workers.Sender(root, _told_workers(project, values, name or request.preset), run, stages.tell)
+        sender = sent_runs.Sender(root, _told_workers(project, values, name or request.preset), run, stages.tell)
         return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 
@@ -147,19 +146,19 @@ def _told_workers(project: Path, values: dict[str, Any], called: str | None) -> 
 
 def _queues(values: dict[str, Any], cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
     """Where stages are sent, which must be known to the server."""
-    queues = workers.queues_of(values["device"]["runtime"], cpu_queue, device_queue)
+    queues = sent_runs.queues_of(values["device"]["runtime"], cpu_queue, device_queue)
     for queue in queues:
-        workers.require_deployment(queue)
+        sent_runs.require_deployment(queue)
     return queues
 
 
 def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:
     """Do what `body` does, report how it went, and put that into a state."""
-    live_page.correct(project, runs.Run(run.name, root, report.read(project, root), at_work=False))
+    run_page.correct(project, runs.Run(run.name, root, report.read(project, root), at_work=False))
     run.begin(project)
     run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:
-        with stop.taken_back(), live_page.kept_up(run, project, root):
+        with stop.taken_back(), run_page.kept_up(run, project, root):
             body()
         run.error = None
     except stages.RunFailed as error:
@@ -190,7 +189,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
     try:
         run.write(project)
-        live_page.write_ended(run, project, root)
+        run_page.write_ended(run, project, root)
     except OSError as error:
         text = f"the report could not be written: {error}"
         get_run_logger().error(printable(text))
@@ -199,7 +198,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     _write_index(run, project)
     if first and (project / artifacts.INDEX_PAGE).is_file():
         with contextlib.suppress(OSError):  # it has been written, and lacks a link
-            live_page.write_ended(run, project, root)
+            run_page.write_ended(run, project, root)
 
 
 def _write_index(run: report.RunReport, project: Path) -> None:

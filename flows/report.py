@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import socket
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,6 @@ from typing import Any
 
 from flows.environment import name_of
 from flows.makers import Made, digests, made_by
-from flows.revision import revision_of
 from ipu_model.files import read_json, write_json
 from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.project import artifacts
@@ -29,6 +29,9 @@ MOST_EARLIER = 20
 NAMES = 32
 """Characters of the longest name of a stage, validate_examples@classification."""
 HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
+SECONDS_FOR_GIT = 5.0
+MADE_BY_RUNS = ("dvc.lock", "plan.yaml")
+"""Which git may keep, and which no change of theirs makes another revision of."""
 
 
 @dataclass(frozen=True)
@@ -282,10 +285,9 @@ def how_published(receipt: dict[str, Any]) -> str:
 
 
 def summary(report: RunReport) -> str:
-    """The run for people, as lines of text."""
-    why = [text for text in (report.error, report.paused) if text is not None]
-    stages = [HEADER, *(row(stage) for stage in report.stages), total(report)]
-    return "\n".join([headline(report), "", *stages, "", *results(report), *why, "", to_look_at(report)])
+    """How the run ended, what came of it and where to look, as lines of text."""
+    found = results(report)
+    return "\n".join([headline(report), "", *found, *([""] if found else []), to_look_at(report)])
 
 
 def headline(report: RunReport) -> str:
@@ -372,3 +374,37 @@ def where_published(published: dict[str, Any]) -> str:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+@dataclass(frozen=True)
+class Revision:
+    """Where a project stands."""
+
+    commit: str
+    """Short."""
+    changed: bool
+    """Whether files that git keeps are not as that commit has them."""
+
+    def __str__(self) -> str:
+        return f"{self.commit}, with changes" if self.changed else self.commit
+
+
+def revision_of(project: Path) -> Revision | None:
+    """The commit that is checked out; None without git, or where git does not say."""
+    commit = _git(project, "rev-parse", "--short", "HEAD")
+    if commit is None:
+        return None
+    others = [f":(exclude){name}" for name in MADE_BY_RUNS]
+    changed = _git(project, "status", "--porcelain", "--untracked-files=no", "--", ".", *others)
+    return Revision(commit, changed != "")
+
+
+def _git(project: Path, *words: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(project), *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS_FOR_GIT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

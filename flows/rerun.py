@@ -12,12 +12,11 @@ from pathlib import Path
 
 from flows import checkout, dvc, releases, report
 from flows.dvc.session import DvcSession
-from flows.ending import tell_end
-from flows.pages import live_page
+from flows.pages import run_page
 from flows.plan import PUBLISH, publish_after
 from flows.preflight.server import may_be_named
 from flows.run_request import RunRequest
-from flows.screen import screen
+from flows.screen import screen, tell_end
 from tasks.project import streams
 from tasks.project.dvc_records import verify
 from tasks.project.given import given_paths
@@ -67,7 +66,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
         before.write(project)
     else:
         run.write(project)
-        live_page.write_ended(run, project, root)
+        run_page.write_ended(run, project, root)
     return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from flows import report
 from flows.gate_rows import Gate, gates_of
-from flows.revision import Revision
+from flows.report import Revision
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.pages.markup import markdown_code, markdown_link, markdown_text
 from tasks.project import artifacts

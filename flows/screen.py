@@ -1,4 +1,5 @@
-"""What somebody sees of a run while it works: a line a stage, how far it is and how long that still takes.
+"""What somebody sees of a run: while it works a line a stage, how far it is and how long that still takes; and at its
+end what came of it, where to look, and why it did not finish.
 
 Where standard output is a terminal each stage at work has a bar that moves; elsewhere (CI, a pipe, a file) a stage has
 a line when it begins, one from time to time and one when it ends, without escape codes. What stages print goes to the
@@ -8,17 +9,23 @@ log of the run, and here only when asked for, but for notes, which are always sh
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import IO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from flows import report
 from flows.report import StageRecord, row
+from flows.stopping import stop
+from tasks.project import streams
+from tasks.project.errors import FAILED, PAUSED, REJECTED
 from tasks.project.streams import NOTE, printable
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -27,6 +34,8 @@ SHARE = re.compile(r"\[\s*(\d{1,3})%\]\s*")
 LEFT = re.compile(r"(?:\d+ min )?\d+ s left$")
 """How a line of progress begins, and how it ends (tasks/jobs/device_job.py)."""
 STATUS_STYLES = {"failed": "red", "paused": "yellow", "skipped": "dim", "restored": "cyan"}
+CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
+"""Exit codes of outcomes; of the others, 0."""
 
 
 class Screen:
@@ -160,3 +169,39 @@ def shown(new: Screen) -> Iterator[None]:
         yield
     finally:
         _shown.pop().close()
+
+
+def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None) -> int:
+    """Print how a run ended; returns the exit code that says the same.
+
+    Args:
+        run: its report.
+        rows: what the table of the stages still lacks.
+        log: the file that holds what it printed.
+    """
+    screen().close()
+    lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", report.summary(run)]
+    if log is not None:
+        lines.append(f"log of this run: {log}")
+    streams.say("\n".join(lines) + "\n")
+    if run.error is not None:
+        print_last(f"error: {run.error}" if run.interrupted is None else run.error, "red")
+    elif run.paused is not None:
+        print_last(run.paused, "yellow")
+    return exit_code(run)
+
+
+def exit_code(run: report.RunReport) -> int:
+    """The exit code that says how a run ended."""
+    if run.interrupted is not None and stop.number:
+        return stop.exit_code()
+    return CODES.get(report.outcome(run), FAILED if run.interrupted is not None else 0)
+
+
+def seconds_since_start() -> float:
+    """Since this process began, imports included (Linux; elsewhere since it first looked at the time)."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return time.perf_counter()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")

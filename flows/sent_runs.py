@@ -1,28 +1,39 @@
-"""A run of stages that was sent to a queue: looked after until it has ended, sent again when its worker was lost."""
+"""The side of a run that sends stages to workers and waits: any host that reaches the Prefect server will do.
+
+Consecutive stages for the same queue go together, as one run of the deployment `podium-stages/<pool>`, which is looked
+after until it has ended, and sent again when its worker was lost.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, Crashed
 
-from flows import on_worker, received
+from flows import dvc, on_worker, received, releases
 from flows.api import UNREACHED, patiently
+from flows.dvc.session import restore
+from flows.plan import publish_after
 from flows.report import RunReport
 from flows.stages import PAUSED_STATE, RunFailed, RunStopped
+from ipu_model.files import read_json
+from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.plan_file import read_plan
+from tasks.project.plan_file import Plan, read_plan
+from tasks.project.stage_kinds import AUTO
 
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""
@@ -34,6 +45,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Of a pool, or of a queue."""
 UNSEEN_S = 60.0
 """After this long in a queue, the run says that it waits."""
+POLL_S = 2.0
+CPU_QUEUE = "cpu/default"
 
 Say = Callable[[str], None]
 
@@ -77,18 +90,6 @@ def deployment_of(queue: Queue) -> str:
     return f"{on_worker.FLOW}/{queue.pool}"
 
 
-@dataclass
-class Dispatch:
-    """What the runs that one flow sends have in common."""
-
-    root: Path
-    """The orchestrating checkout; figures of the stages and dvc.lock are written there."""
-    parameters: dict[str, Any]
-    """Arguments of `run_stages`, without `names` and `publish`."""
-    report: RunReport
-    say: Say
-
-
 class SentRun:
     """Consecutive stages on their way to a worker of a queue; sent when made.
 
@@ -97,18 +98,18 @@ class SentRun:
     """
 
     def __init__(
-        self, dispatch: Dispatch, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
+        self, sender: Sender, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
     ) -> None:
-        self._dispatch, self._client, self._queue = dispatch, client, queue
+        self._sender, self._client, self._queue = sender, client, queue
         self._names, self._publish = list(names), publish
         self._lost, self._paused = 0, ""
         self._send()
 
     def _send(self) -> None:
         names = self._names
-        parameters = {**self._dispatch.parameters, "names": names, "publish": self._publish}
+        parameters = {**self._sender.parameters, "names": names, "publish": self._publish}
         title = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
-        to, queue, say = deployment_of(self._queue), self._queue.name, self._dispatch.say
+        to, queue, say = deployment_of(self._queue), self._queue.name, self._sender.say
         sent = patiently(
             lambda: run_deployment(to, parameters=parameters, work_queue_name=queue, timeout=0, flow_run_name=title),
             say,
@@ -126,14 +127,14 @@ class SentRun:
             RunFailed: a stage failed, or workers were lost too often.
             RunStopped: the run was cancelled.
         """
-        state = patiently(lambda: self._client.read_flow_run(self._run), self._dispatch.say).state
+        state = patiently(lambda: self._client.read_flow_run(self._run), self._sender.say).state
         assert state is not None
         if not state.is_final():
             self._watch(state)
             return False
         self._take_records()
         if state.is_completed() and state.name != PAUSED_STATE:
-            entered = {stage.name for stage in self._dispatch.report.stages}
+            entered = {stage.name for stage in self._sender.report.stages}
             missing = set(self._names) - entered
             if missing:
                 raise RunFailed(
@@ -154,7 +155,7 @@ class SentRun:
 
     def _require_hope(self, state: State) -> None:
         """Say why the run is sent again; raise where that would not help."""
-        say, queue = self._dispatch.say, self._queue
+        say, queue = self._sender.say, self._queue
         if state.is_completed():  # paused
             if state.message == self._paused:
                 raise RunFailed(
@@ -185,7 +186,7 @@ class SentRun:
             self._client.set_flow_run_state(self._run, lost, force=True)
         if state.is_scheduled() and not self._said_waiting and now - self._sent_at > UNSEEN_S:
             self._said_waiting = True
-            self._dispatch.say(
+            self._sender.say(
                 f"still waiting in {self._queue}: its pod is busy, or no worker polls it (prefect work-pool ls)"
             )
 
@@ -193,17 +194,125 @@ class SentRun:
         wanted = ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.RECORD])
         )
-        found = patiently(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatch.say)
+        found = patiently(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._sender.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
             if artifact.id in self._entered:
                 continue
             self._entered.add(artifact.id)
-            root = self._dispatch.root
+            root = self._sender.root
             plan = list(read_plan(root))
             # Prefect keeps an artifact's data as JSON text.
             sent = received.read(str(artifact.data), self._names, plan, root)
             received.write(sent, root)
             if sent.record is not None:
                 record = sent.record
-                self._dispatch.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
-                self._dispatch.report.enter(record)
+                self._sender.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
+                self._sender.report.enter(record)
+
+
+def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
+    """The queue of stages without a device and that of the others; the latter is `<runtime>/default` unless stated.
+
+    Raises:
+        ParamsError: a queue is misstated, or the device's cannot be known.
+    """
+    if device_queue is None and runtime == AUTO:
+        raise ParamsError("device.runtime=auto does not say whose workers train: state device_queue, such as ipu/pod-a")
+    cpu = Queue.parse(cpu_queue, "cpu_queue")
+    return cpu, Queue.parse(device_queue or f"{runtime}/default", "device_queue")
+
+
+def groups(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
+    """Consecutive stages that go to the same queue, in the order of the plan."""
+    for queue, names in itertools.groupby(plan, lambda stage: device if known[stage].uses_device else cpu):
+        yield queue, list(names)
+
+
+def require_deployment(queue: Queue) -> None:
+    """The server must know the deployment and the queue before anything is sent.
+
+    Raises:
+        ParamsError: it does not; says how to make it.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_deployment_by_name(deployment_of(queue))
+            client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
+        except ObjectNotFound:
+            raise ParamsError(
+                f"the Prefect server at {client.api_url} knows no queue {queue} with the deployment "
+                f"{deployment_of(queue)}: run `podium deploy --queue {queue}` once"
+            ) from None
+
+
+@dataclass
+class Sender:
+    """Sends runs of stages to queues and brings back what they say."""
+
+    root: Path
+    """The orchestrating checkout; figures of the stages and dvc.lock are written there."""
+    parameters: dict[str, Any]
+    """Arguments of `run_stages`, without `names` and `publish`."""
+    report: RunReport
+    say: Say
+
+    def run_plan(self, plan: list[str], cpu: Queue, device: Queue, publish: bool) -> None:
+        """Run the stages of `plan` on their queues, then restore here what a person reads.
+
+        Raises:
+            RunFailed: see `run`.
+        """
+        known = read_plan(self.root)
+        self.parameters["released"] = self._released(plan)
+        gates = [stage for stage in plan if known[stage].is_gate]
+        for queue, names in groups(plan, known, cpu, device):
+            before, shares, rest = around_shares(names, known)
+            if shares:
+                self.run(queue, [before])
+                self.run(queue, [[share] for share in shares])
+            self.run(queue, [rest], publish and not set(gates).isdisjoint(names))
+        self.report.read_results(self.root)
+        entered = {stage.name for stage in self.report.stages}
+        for gate in (known[name] for name in gates if publish_after(known[name]) in entered):
+            receipt = read_json(self.root / artifacts.receipt_file(gate.item))
+            self.report.enter_receipt(receipt, gate.name)
+        pages = [stage for stage in plan if "page" in known[stage].meta]
+        if dvc.has_remote(self.root) and (said := restore(pages, self.root, self.say)) is not None:
+            self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
+
+    def _released(self, plan: Sequence[str]) -> releases.Chosen:
+        try:
+            return releases.choose(plan, self.root)
+        except releases.ReleaseFailed as error:
+            raise RunFailed(str(error)) from None
+
+    def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
+        """Send runs of consecutive stages to `queue` at once, and each again when its worker is lost or a stage paused.
+
+        Raises:
+            RunFailed, RunStopped: see `SentRun.look`; the others are cancelled.
+        """
+        runs: list[SentRun] = []
+        with get_client(sync_client=True) as client:
+            try:
+                for names in filter(None, together):
+                    runs.append(SentRun(self, client, queue, names, publish))
+                waiting = list(runs)
+                while waiting := [run for run in waiting if not run.look()]:
+                    time.sleep(POLL_S)
+            except BaseException:  # cancelled, interrupted or failed here: no pod must work on for nobody
+                for run in runs:
+                    run.cancel()
+                raise
+
+
+def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
+    """Stages of one queue before those that help others, these, and the run that follows, where they are restored.
+
+    around_shares(["tokenizer", "row_share@1", "pretrain_rows@phase1"], ...) ==
+    (["tokenizer"], ["row_share@1"], ["row_share@1", "pretrain_rows@phase1"]); without shares all is in the last.
+    """
+    places = [index for index, name in enumerate(names) if "helps" in known[name].meta]
+    if not places:
+        return [], [], list(names)
+    return list(names[: places[0]]), [names[place] for place in places], list(names[places[0] :])

@@ -8,6 +8,7 @@ seeds, all models of the best one answer the development set, and the gate of th
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from flows import checkout, dvc, report
+from flows.dvc.session import restore
 from flows.stopping import stop
-from ipu_model.files import read_json, write_json
+from ipu_model.files import new_folder, read_json, write_json
+from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.held_out import held_out_score
+from tasks.downstream.judging.released import scores_json
+from tasks.downstream.judging.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, file_name, recipe_of
+from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.task import part_of
 from tasks.project import artifacts, streams
 from tasks.project.errors import DONE, FAILED, ParamsError, PodiumError
+from tasks.project.params import load_params
 
-SEED = "seed"
 SWEEPS = artifacts.RUNS / "sweeps"
 """A file for each sweep: its runs, what they scored, and which is the best."""
 NEVER = 10**9
 """Updates between looks at held-out rows: only the last update is followed by one."""
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def require_held_out(values: Mapping[str, Any], entry: str) -> None:
         )
 
 
-def carry_out(sweep: Sweep, project: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     """Run all members, then the best one to its end; returns what was found, as it is written to `runs/sweeps`.
 
     Run again, it goes on: members that ended are skipped.
@@ -136,7 +145,7 @@ def _verdict(best: Member, project: Path) -> list[str]:
     return [line for one in results for line in report.recipe_words(one["decision"], one["published"])]
 
 
-def _last(best: Member, alike: Sequence[Member], project: Path, say: Callable[[str], None]) -> list[str]:
+def _last(best: Member, alike: Sequence[Member], project: Path, say: Say) -> list[str]:
     """The words that judge and publish the best run, once all models of its recipe have answered the development set.
 
     Args:
@@ -154,8 +163,6 @@ def _last(best: Member, alike: Sequence[Member], project: Path, say: Callable[[s
         say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not come to their end and are not in its mean")
     if len(alike) == 1:
         return best.command()
-    from flows.sweep_seeds import write_others  # imports numpy, which most commands need not wait for
-
     for number, member in enumerate(alike, 1):
         say(f"answers of seed {number} of {len(alike)}: {member.name}")
         if code := _run(member.command("--to", f"evaluate@{best.sweep.entry}"), project, say):
@@ -167,7 +174,7 @@ def _last(best: Member, alike: Sequence[Member], project: Path, say: Callable[[s
     return best.command("--set", f"downstream.{best.sweep.entry}.gate.seeds={folder.as_posix()}", here=True)
 
 
-def _run(command: list[str], project: Path, say: Callable[[str], None]) -> int:
+def _run(command: list[str], project: Path, say: Say) -> int:
     """Run one member; its exit code. One that fails is left behind, as a recipe may diverge.
 
     What a member says to do next is left out: the sweep does it, and says itself what follows at its end.
@@ -217,3 +224,46 @@ def _recipes(found: Sequence[tuple[Member, dict[str, Any]]]) -> Iterator[dict[st
         scores = [_score(figures) for member, figures in found if member.recipe == recipe]
         spread = statistics.stdev(scores) if len(scores) > 1 else None
         yield {**dict(recipe), "seeds": len(scores), "mean": statistics.mean(scores), "deviation": spread}
+
+
+def write_others(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:
+    """Make the folder that `gate.seeds` of a model names, whole or not at all.
+
+    Args:
+        folder: what was there before is replaced.
+        checkouts: seed -> where that model was trained and answered the development set.
+        entry: what it was trained for.
+        say: told what had to be brought here.
+
+    Raises:
+        PodiumError: a model has no answers to the development set.
+    """
+    found = {seed: _scores_of(root, entry, say) for seed, root in checkouts.items()}
+    with new_folder(folder) as fresh:
+        for seed, scores in found.items():
+            write_json(fresh / file_name(seed), {**scores, SEED: seed})
+
+
+def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
+    """scores.json of the model in a checkout, which model it is, and what it did on held-out examples."""
+    entry = entry_of(load_params(root / artifacts.PARAMS), name)
+    task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
+    predictions = root / artifacts.predictions_file(name)
+    needed = [predictions, *(task.examples_file(split, root) for split in task.development)]
+    if not all(path.is_file() for path in needed) and dvc.has_remote(root):  # the stages ran on workers
+        restore([entry.stage("examples"), entry.stage("evaluate")], root, say)
+    if missing := [path for path in needed if not path.is_file()]:
+        raise PodiumError(
+            f"{missing[0]} is not there: the run {root.name} did not come to its evaluation, or no DVC remote has what "
+            f"it made. podium runs show {root.name} says what became of it; the same sweep goes on from there"
+        )
+    examples = task.read_all(root)
+    scores: dict[str, Any] = json.loads(scores_json(task, examples, task.read_predictions(predictions, examples)))
+    weights = (artifacts.model_folder(name) / "model.safetensors").as_posix()
+    files = read_json(root / artifacts.metrics_file(name))["files"]
+    return {
+        **scores,
+        WEIGHTS: next(file["sha256"] for file in files if file["path"] == weights),
+        FINETUNE: recipe_of(task),
+        HELD_OUT: read_json(root / artifacts.metrics_file(name, "finetune"))["held_out"],
+    }

@@ -17,7 +17,7 @@ from tasks.project.param_downstream import RowsParams
 from tasks.project.param_sections import DeviceParams
 
 if TYPE_CHECKING:
-    from flows.run_model import NamedModel
+    from flows.given_model import NamedModel
     from tasks.downstream.applying.job import How
     from tasks.downstream.applying.model import FoundModel
     from tasks.downstream.entries import Entry
@@ -65,7 +65,7 @@ def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedM
         ParamsError: a run that trained no model yet, or several.
     """
     from flows.checkout import own_folder
-    from flows.run_model import NamedModel, trained_in
+    from flows.given_model import NamedModel, trained_in
     from tasks.project import artifacts
 
     place: Place = ctx.obj

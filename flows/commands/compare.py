@@ -68,20 +68,19 @@ def _is_file(path: Path) -> bool:
 
 
 def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
-    from flows import comparing
     from flows.pages import compare_page
 
     project = entered(ctx)
     if len(set(words)) < len(words):
         raise ParamsError("a run is named twice: its difference from itself is none")
     place: Place = ctx.obj
-    found = comparing.words_of(project, place.here, words)
-    values = comparing.compared(found)
+    found = compare_page.words_of(project, place.here, words)
+    values = compare_page.compared(found)
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
     index = (project / artifacts.INDEX_PAGE).is_file()
-    write_text(project / page, compare_page.page(values, comparing.links(project, found), index))
-    return values, comparing.in_words(values), f"the same as a page, with the curves over each other: {page}"
+    write_text(project / page, compare_page.page(values, compare_page.links(project, found), index))
+    return values, compare_page.in_words(values), f"the same as a page, with the curves over each other: {page}"
 
 
 def _files(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from flows.checkout import own_folder
 from flows.commands import options
 from flows.commands.project import Place
-from tasks.host.ledger import FIGURES, ledger_file
-from tasks.project import streams
+from flows.report import read_json_object
+from tasks.host import ledger
+from tasks.host.ledger import FIGURES, Record, ledger_file
+from tasks.project import artifacts, streams
 from tasks.project.params_command import table
 
 TITLES = ("memory", "seconds", "tokens/s")
 """Of FIGURES."""
+RESULT = "result.json"
 
 
 @click.command(
@@ -26,11 +32,9 @@ TITLES = ("memory", "seconds", "tokens/s")
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, json_wanted: bool) -> None:
-    from flows import ledger
-
     place: Place = ctx.obj
-    records = ledger.records_of(place.found)
-    found = ledger.summary(records)
+    records = records_of(place.found)
+    found = summary(records)
     if json_wanted:
         options.print_json({"file": str(ledger_file() or ""), "devices": found, "records": records})
         return
@@ -49,3 +53,52 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _ratio(spread: Mapping[str, float] | None) -> str:
     return "-" if spread is None else f"{spread['middle']:.2f} ({spread['low']:.2f}-{spread['high']:.2f})"
+
+
+def records_of(project: Path | None) -> list[Record]:
+    """All records, oldest first: of the ledger, and of results in this project that it does not hold.
+
+    Runs that were removed stay in the ledger; what another host computed, or one without a ledger, is in the runs.
+    """
+    kept = ledger.read(ledger.ledger_file())
+    known = {_identity(one) for one in kept}
+    others = [one for one in _of_runs(project) if _identity(one) not in known] if project is not None else []
+    return sorted([*kept, *others], key=lambda one: str(one["at"]))
+
+
+def _identity(record: Record) -> tuple[Any, ...]:
+    return record["at"], record["device"], record["kind"], record.get("update_seconds", {}).get("measured")
+
+
+def _of_runs(project: Path) -> Iterator[Record]:
+    checkouts = own_folder(project, "")
+    roots = [project, *(checkouts.iterdir() if checkouts.is_dir() else ())]
+    for root in roots:
+        for path in sorted((root / artifacts.RUNS).glob(f"*/*/{RESULT}")):
+            found = (read_json_object(path) or {}).get("foretold")
+            if ledger.is_record(found):
+                yield found
+
+
+def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """For each device and kind of job: how many, and of each figure measured over foretold, lowest, middle, highest."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for one in records:
+        groups.setdefault((one["device"], one["kind"]), []).append(one)
+    return [
+        {
+            "device": device,
+            "kind": kind,
+            "jobs": len(found),
+            "newest": found[-1]["at"],
+            "ratios": {figure: _spread(ledger.ratios(found, figure)) for figure in ledger.FIGURES},
+            "gflops": None if (speed := ledger.speed(found)) is None else [value / 1e9 for value in speed],
+        }
+        for (device, kind), found in sorted(groups.items())
+    ]
+
+
+def _spread(ratios: Sequence[float]) -> dict[str, float] | None:
+    if not ratios:
+        return None
+    return {"low": min(ratios), "middle": statistics.median(ratios), "high": max(ratios), "jobs": len(ratios)}

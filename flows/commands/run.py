@@ -14,7 +14,6 @@ import click
 from flows import report, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import Place, entered
-from flows.ending import tell_end
 from flows.environment import prepare_run
 from flows.own_server import own_server, started_early
 from flows.plan import ALL
@@ -23,7 +22,7 @@ from flows.preflight.server import load_settings
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
 from flows.run_request import RunRequest, resolve_request
-from flows.screen import of_terminal, print_last, screen, shown
+from flows.screen import of_terminal, print_last, screen, shown, tell_end
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts, garbage, streams
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError

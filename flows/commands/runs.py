@@ -80,10 +80,10 @@ def _correct_pages(project: Path, found: Sequence[runs.Run]) -> None:
     """The page of a run that was killed says that it goes on, until somebody looks."""
     killed = [run for run in found if run.was_killed]
     if killed:
-        from flows.pages import live_page  # what draws a page takes time to import
+        from flows.pages import run_page  # what draws a page takes time to import
 
         for run in killed:
-            live_page.correct(project, run)
+            run_page.correct(project, run)
 
 
 def _row(run: runs.Run, size: int) -> tuple[str, ...]:

@@ -1,26 +1,49 @@
-"""reports/run.html: a run on one page, while it goes on and afterwards; a single file without outside resources."""
+"""reports/run.html: a run on one page, while it goes on and afterwards; a single file without outside resources.
+
+It is that of the newest run in its folder; reports/runs/ has copies of those that ended. The page of a run that was
+killed, which could not end it, is corrected by whoever looks.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import re
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows import settings
+from flows import runs, settings
 from flows.gate_rows import Gate, gates_of
-from flows.pages import copies, facts, placement, timeline
+from flows.pages import facts, placement, timeline
 from flows.pages.curves import is_training, sections, training_of
+from flows.pages.facts import KIND, link
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, recipe_words, record_of
+from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import html_page
 from tasks.project import artifacts
+from tasks.project.errors import PodiumError
 from tasks.project.plan_file import Plan, read_plan
 
 REFRESH_S = 10
 """Seconds between two writings of the page of a run that is at work, at the least; a browser asks as often."""
+FIRST_S = 2.0
+"""Seconds until it is written first."""
+LEAST_REST = 50
+"""Times the CPU seconds of writing the page that pass until it is written again: 2% of a core at the most."""
+REFRESHES = b'http-equiv="refresh"'
+HEAD_BYTES = 2000
+MOST_COPIES = 50
+"""Of pages, in a folder; of more, the oldest go."""
+NAMED = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
+STAMP = "%Y%m%d-%H%M%S"
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,7 @@ def _kin(report: RunReport, place: Place) -> dict[str, Any]:
     """The runs before it and after it in the same folder."""
     return {
         "newest": facts.link(place.root / artifacts.RUN_PAGE, place.folder),
-        "others": copies.others(report, place.root, place.folder),
+        "others": other_runs(report, place.root, place.folder),
         "earlier": [{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
     }
 
@@ -134,3 +157,98 @@ def _results(report: RunReport, place: Place) -> list[dict[str, Any]]:
         result |= {"checks": gate.checks, "differ": gate.unusual}
         result["lowered"] = any(check.lowered_from is not None for check in gate.checks)
     return found
+
+
+def copy_place(report: RunReport, root: Path) -> Path:
+    """Where the copy of a run's page lies; its name says when the run began, and how it ended."""
+    began = datetime.fromisoformat(report.began) if report.began else datetime.fromtimestamp(0)
+    return root / artifacts.RUN_PAGES / f"{began.strftime(STAMP)}-{outcome(report)}.html"
+
+
+def copies_in(root: Path) -> list[Path]:
+    """All copies in a checkout, the newest first."""
+    found = (root / artifacts.RUN_PAGES).glob("*.html")
+    return sorted((path for path in found if NAMED.fullmatch(path.name)), key=lambda path: path.name, reverse=True)
+
+
+def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, Any]]:
+    """When other runs of the checkout began, how they ended, and their pages, for a page in `folder`."""
+    own = copy_place(report, root)
+    found = [(path, NAMED.fullmatch(path.name)) for path in copies_in(root) if path != own]
+    return [
+        {
+            "link": link(path, folder),
+            "began": datetime.strptime(match[1], STAMP).strftime("%Y-%m-%d %H:%M:%S"),
+            "outcome": match[2],
+            "kind": KIND.get(match[2], ""),
+        }
+        for path, match in found
+        if match is not None
+    ]
+
+
+@contextlib.contextmanager
+def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
+    """While the body works, write what is known of the run, again and again; what cannot be written now is left out.
+
+    Args:
+        run: its record, which the body fills.
+        project: where it was started.
+        root: its checkout.
+    """
+    ended = threading.Event()
+    writer = threading.Thread(target=_keep_up, args=(run, project, root, ended), name="page of the run", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+
+
+def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
+    """The record every time: it costs little, and is all that is known of a run that is killed. The page when due."""
+    rest, due = FIRST_S, 0.0
+    while not ended.wait(rest):
+        began, rest = time.thread_time(), REFRESH_S
+        # A disk that is full, or a file that DVC is about to replace: the next time, or the end of the run, says it.
+        with contextlib.suppress(OSError, ValueError, PodiumError):
+            if time.monotonic() < due:
+                keep_now(run, project)
+                continue
+            write_now(run, project, root)
+        due = time.monotonic() + LEAST_REST * (time.thread_time() - began)
+
+
+def keep_now(run: RunReport, project: Path) -> RunReport:
+    """Write the record of a run that is at work."""
+    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), made=dict(run.made), error=None)
+    now.settle(project)
+    now.keep(project)
+    return now
+
+
+def write_now(run: RunReport, project: Path, root: Path) -> None:
+    """Write the record and the page of a run that is at work."""
+    now = keep_now(run, project)
+    write_text(root / artifacts.RUN_PAGE, page(now, root, project, at_work=True))
+
+
+def write_ended(run: RunReport, project: Path, root: Path) -> None:
+    """Write the page of a run that has ended, and the copy of it that later runs of its checkout leave as it is."""
+    write_text(copy_place(run, root), page(run, root, project, copy=True))
+    for old in copies_in(root)[MOST_COPIES:]:
+        old.unlink(missing_ok=True)
+    write_text(root / artifacts.RUN_PAGE, page(run, root, project))
+
+
+def correct(project: Path, run: runs.Run) -> None:
+    """Let the page of a run that was killed say so: no longer that it goes on, and is written again."""
+    path = run.folder / artifacts.RUN_PAGE
+    if run.record is None or not run.was_killed or not path.is_file():
+        return
+    with path.open("rb") as stream:
+        if REFRESHES not in stream.read(HEAD_BYTES):
+            return
+    with contextlib.suppress(OSError):  # who looks may not be who may write
+        write_ended(run.record, project, run.folder)

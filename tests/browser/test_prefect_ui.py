@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 
-from flows import run_labels, run_tables
+from flows import on_server, run_tables
 from flows.pipeline import pipeline
 from tasks.project.overlays import preset_names
 from tests.browser import chromium, made_runs
@@ -42,7 +42,7 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
     schema = parameter_schema(pipeline).model_dump()
     deployment = client.create_deployment(client.create_flow(pipeline), "podium", parameter_openapi_schema=schema)
     report, root = made_runs.run(folder / "project", "rejected")
-    name = run_labels.name_at_end("evening", report, root)
+    name = on_server.name_at_end("evening", report, root)
     run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
     texts = {"run": run_tables.summary(report, root), "metrics": run_tables.metrics(report, root, root)}
     pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}

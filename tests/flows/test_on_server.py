@@ -18,9 +18,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 
-from flows import on_server, pipeline, run_labels, run_tables
-from flows.report import RunReport, StageRecord
-from flows.revision import revision_of
+from flows import on_server, pipeline, run_tables
+from flows.report import RunReport, StageRecord, revision_of
 from tasks.project import artifacts
 from tests.places import ROOT
 
@@ -127,9 +126,9 @@ def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     commit = revision_of(tmp_path).commit
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
-    assert run_labels.tags_of(values, "bert", tmp_path) == tags
+    assert on_server.tags_of(values, "bert", tmp_path) == tags
     (tmp_path / "a").write_text("2")
-    assert f"commit:{commit}-changed" in run_labels.tags_of(values, "bert", tmp_path)
+    assert f"commit:{commit}-changed" in on_server.tags_of(values, "bert", tmp_path)
 
 
 def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from flows import pipeline, report, runs
-from flows.pages import curves, facts, graph, live_page, run_page, timeline
+from flows.pages import curves, facts, graph, run_page, timeline
 from ipu_model import files
 from ipu_model.units import format_duration
 from tests.browser import made_runs
@@ -166,10 +166,10 @@ def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began
 
 
 def test_old_copies_go(toy_project, monkeypatch):
-    monkeypatch.setattr(live_page.copies, "MOST", 2)
+    monkeypatch.setattr(run_page, "MOST_COPIES", 2)
     for second in range(4):
         record = report.RunReport(".", began=f"2026-11-23T10:00:0{second}+0000", ended="2026-11-23T10:01:00+0000")
-        live_page.write_ended(record, toy_project, toy_project)
+        run_page.write_ended(record, toy_project, toy_project)
     assert [path.name[:15] for path in copies_of(toy_project)] == ["20261123-100002", "20261123-100003"]
 
 
@@ -242,7 +242,7 @@ def at_work(project):
     record = report.RunReport(".", began="2026-11-23T10:00:00+0000", plan=["first", "second", "gate@squad"])
     record.stages = [report.StageRecord("first", "ran", 1.5, began=1.0)]
     record.at_work = {"second": 2.0}
-    live_page.write_now(record, project, project)
+    run_page.write_now(record, project, project)
     return record
 
 
@@ -273,22 +273,22 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
 
 
 def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project, monkeypatch):
-    monkeypatch.setattr(live_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
     written = threading.Event()
-    monkeypatch.setattr(live_page, "write_now", lambda *what: written.set())
-    with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
+    monkeypatch.setattr(run_page, "write_now", lambda *what: written.set())
+    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
         assert written.wait(60)
     assert not [one for one in threading.enumerate() if one.name == "page of the run"]
 
 
 def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkeypatch):
-    monkeypatch.setattr(live_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
     monkeypatch.setattr(run_page, "REFRESH_S", 0.01)
-    monkeypatch.setattr(live_page, "LEAST_REST", 1e9)
+    monkeypatch.setattr(run_page, "LEAST_REST", 1e9)
     pages, kept = [], threading.Event()
-    monkeypatch.setattr(live_page, "write_now", lambda *what: pages.append(what))
-    monkeypatch.setattr(live_page, "keep_now", lambda *what: kept.set())
-    with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
+    monkeypatch.setattr(run_page, "write_now", lambda *what: pages.append(what))
+    monkeypatch.setattr(run_page, "keep_now", lambda *what: kept.set())
+    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
         assert kept.wait(60)
     assert len(pages) == 1
 
@@ -300,9 +300,9 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
         tried.set()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(live_page, "FIRST_S", 0.01)
-    monkeypatch.setattr(live_page, "write_now", full)
-    with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
+    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "write_now", full)
+    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
         assert tried.wait(60)
 
 

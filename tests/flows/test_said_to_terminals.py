@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli, ending, runs
+from flows import cli, runs, screen
 from flows.commands import options
 from flows.report import RunReport, StageRecord
 from ipu_model.files import write_json
@@ -85,7 +85,7 @@ def test_no_command_passes_on_what_a_terminal_would_obey(
 def test_the_end_of_a_run_is_said_without_commands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = [one for one in runs.every(project) if one.record is not None]
     assert found.record is not None
-    ending.tell_end(found.record, [], project / HOSTILE)
+    screen.tell_end(found.record, [], project / HOSTILE)
     said = capsys.readouterr()
     assert SHOWN in said.out
     assert SHOWN in said.err

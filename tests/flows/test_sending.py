@@ -11,9 +11,8 @@ from prefect.states import Cancelled
 from flows import api, on_worker, pipeline, report, sent_runs, worker_entry
 from flows.report import RunReport, StageRecord, outcome
 from flows.run_log import checked_log
-from flows.sent_runs import Queue
+from flows.sent_runs import Queue, around_shares, groups, queues_of
 from flows.stages import RunStopped, cancelled_by
-from flows.workers import around_shares, groups, queues_of
 from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
 from tasks.project.params import check
@@ -127,8 +126,8 @@ class _Cancels:
 
 def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(sent_runs, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4()))
-    dispatch = sent_runs.Dispatch(tmp_path, {}, RunReport("."), print)
-    run = sent_runs.SentRun(dispatch, _Cancels(), sent_runs.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+    sender = sent_runs.Sender(tmp_path, {}, RunReport("."), print)
+    run = sent_runs.SentRun(sender, _Cancels(), sent_runs.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.look()
     assert cancelled_by(stopped.value) == "a cancellation in Prefect"

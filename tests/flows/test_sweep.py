@@ -16,8 +16,7 @@ import pytest
 
 from flows import checkout
 from flows.run_params import require_same
-from flows.sweep_seeds import write_others
-from flows.sweeps import SWEEPS, Sweep, _run, carry_out, require_held_out
+from flows.sweeps import SWEEPS, Sweep, _run, carry_out, require_held_out, write_others
 from ipu_model.files import write_json
 from tasks.downstream.judging.gate import gate
 from tasks.project import artifacts
@@ -73,7 +72,7 @@ def ended(
         return 0
 
     monkeypatch.setattr("flows.sweeps._run", run)
-    monkeypatch.setattr("flows.sweep_seeds.write_others", lambda *told: others.append(told[:3]))
+    monkeypatch.setattr("flows.sweeps.write_others", lambda *told: others.append(told[:3]))
     return ran, others
 
 

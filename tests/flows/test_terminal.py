@@ -14,7 +14,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
-from flows import ending, screen
+from flows import screen
 from flows.report import StageRecord
 from tests.flows.terminal import CTRL_C, Terminal
 from tests.places import ROOT
@@ -371,8 +371,8 @@ def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_proj
 
 
 def test_the_seconds_of_a_command_count_from_its_start():
-    code = "import time; time.sleep(0.5); from flows.ending import seconds_since_start; print(seconds_since_start())"
+    code = "import time; time.sleep(0.5); from flows.screen import seconds_since_start; print(seconds_since_start())"
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
     assert 0.5 < float(done.stdout) <= time.monotonic() - began + 0.02
-    assert ending.seconds_since_start() > 0
+    assert screen.seconds_since_start() > 0

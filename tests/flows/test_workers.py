@@ -11,7 +11,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-from flows import workers
+from flows import sent_runs
 from flows.sent_runs import Queue
 from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -128,7 +128,7 @@ def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
 
 def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
     with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
-        workers.require_deployment(Queue("ipu", "pod-z"))
+        sent_runs.require_deployment(Queue("ipu", "pod-z"))
 
 
 @pytest.mark.soak

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import ledger as flows_ledger
+from flows.commands import ledger as flows_ledger
 from tasks.host import ledger
 from tasks.jobs.device_job import Job, JobResult, run_device_job
 from tasks.preflight.foreseen_rows import Rows
