@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
 from tasks.jobs.device_job import figures_in_words
-from tasks.pages.plots import Line, line_plot, short
+from tasks.pages.plots import Line, line_plot
 from tasks.project import artifacts
 from tasks.project.plan_file import Stage
 
@@ -26,6 +26,8 @@ STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued":
 """Of lines of a job's log: what an update gave, that the job began, and from which update it went on."""
 SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
 """Fields of a step's event."""
+MEMORIES = (("of the process", MEMORY, 3), ("of the device, peak so far", DEVICE_MEMORY, 4))
+"""Name, field and colour of each line of memory."""
 Columns = dict[str, list[float]]
 Points = tuple[tuple[float, float], ...]
 
@@ -187,9 +189,9 @@ def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     kinds: list[tuple[str, str, Callable[[Training], tuple[Line, ...]]]] = [
         ("Loss", "loss", _loss),
         (SCORES, "%", _scores),
-        ("Learning rate", "learning rate", _rate),
-        ("Speed", "tokens a second", _speed),
-        ("Memory", "MB", _memory),
+        ("Learning rate", "learning rate", lambda one: _lines(one.history, [("learning rate", "learning_rate", 2)])),
+        ("Speed", "tokens a second", lambda one: _lines(one.steps, [("tokens that are no padding", SPEED, 5)])),
+        ("Memory", "MB", lambda one: _lines(one.steps, MEMORIES)),
     ]
     found: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:
@@ -222,13 +224,13 @@ def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) ->
 @functools.lru_cache(maxsize=256)
 def _plot(lines: tuple[Line, ...], up: str, label: str) -> str:
     """A page that is written again and again draws again only what changed."""
-    return line_plot(lines, UPDATE, up, label, short, short)
+    return line_plot(lines, UPDATE, up, label)
 
 
 def _loss(training: Training) -> tuple[Line, ...]:
     """The loss of training, as a line that ends in a dot, all there is of a short run, and that of held-out rows."""
     history, held_out = points(training.history, "loss"), points(training.held_out, "loss")
-    lines = [Line("training", history, marks=len(history) == 1, color=0)] if history else []
+    lines = [*_lines(training.history, [("training", "loss", 0)])]
     lines += [Line("held-out rows", held_out, marks=True, color=1)] if held_out else []
     # Where it went on, at the last loss that was kept before: the checkpoint may lie between two lines of the history.
     before = [[point for point in history if point[0] <= update] for update in training.continued]
@@ -238,29 +240,16 @@ def _loss(training: Training) -> tuple[Line, ...]:
     return (*lines, *([Line("resumed", resumed, marks=True, color=6)] if resumed else []))
 
 
+def _lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[Line, ...]:
+    """A line for each name, column and colour of which there are points; a single point is a dot."""
+    found = ((name, points(columns, column, factor), color) for name, column, color in named)
+    return tuple(Line(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
+
+
 def _scores(training: Training) -> tuple[Line, ...]:
     names = [name for name in training.held_out if name.endswith("accuracy")]
-    return tuple(
-        Line(name.replace("_", " "), found, marks=len(found) == 1, color=color)
-        for color, name in enumerate(names)
-        if (found := points(training.held_out, name, 100.0))
-    )
-
-
-def _rate(training: Training) -> tuple[Line, ...]:
-    found = points(training.history, "learning_rate")
-    return (Line("learning rate", found, marks=len(found) == 1, color=2),) if found else ()
-
-
-def _speed(training: Training) -> tuple[Line, ...]:
-    found = points(training.steps, SPEED)
-    return (Line("tokens that are no padding", found, marks=len(found) == 1, color=5),) if found else ()
-
-
-def _memory(training: Training) -> tuple[Line, ...]:
-    named = (("of the process", MEMORY, 3), ("of the device, peak so far", DEVICE_MEMORY, 4))
-    lines = ((name, points(training.steps, column), color) for name, column, color in named)
-    return tuple(Line(name, found, marks=len(found) == 1, color=color) for name, found, color in lines if found)
+    named = ((name.replace("_", " "), name, color) for color, name in enumerate(names))
+    return _lines(training.held_out, named, 100.0)
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:

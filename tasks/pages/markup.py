@@ -73,16 +73,9 @@ def markdown_link(text: Any, address: str) -> str:
 def markdown_code(value: Any) -> str:
     """A name or a command within a line of Markdown, as code; not for tables, whose cells end at a bar."""
     line = _one_line(value) or " "
-    fence = "`" * (_longest_run(line) + 1)
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     room = " " if "`" in (line[0], line[-1]) else ""
     return f"{fence}{room}{line}{room}{fence}"
-
-
-def markdown_block(text: str, language: str = "") -> str:
-    """Lines of text or code, in a fence that none of them ends."""
-    shown = readable(text).rstrip("\n")
-    fence = "`" * max(3, _longest_run(shown) + 1)
-    return f"{fence}{language}\n{shown}\n{fence}"
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -100,10 +93,6 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _one_line(value: Any) -> str:
     return readable(" ".join(str(value).split()))
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)
 
 
 def _cell(value: Any) -> Any:

@@ -35,7 +35,6 @@ OVERLAYS = ("text-overlay", "tooltip-overlay")
 
 Plot = Markup
 """A drawing, which is a part of a page."""
-Format = Callable[[float], str]
 Point = tuple[float, float]
 
 
@@ -51,47 +50,32 @@ class Line:
     name: str
     points: Sequence[Point]
     marks: bool = False
-    dashed: bool = False
     color: int | None = None
     """None: the next of the style sheet."""
-    tip: Callable[[float, float], str] | None = None
-    """What is said of a point; None: the name, and both values with their axes' names."""
 
 
-def line_plot(
-    lines: Sequence[Line],
-    across: str,
-    up: str,
-    label: str,
-    format_across: Format = short,
-    format_up: Format = short,
-    from_zero: bool = True,
-) -> Plot:
-    """Lines over a common axis.
+def line_plot(lines: Sequence[Line], across: str, up: str, label: str) -> Plot:
+    """Lines over a common axis; the one that goes up begins at zero, so that plots can be compared by eye.
 
     Args:
         across, up: names of the axes, with units.
         label: what the plot shows, for those who do not see it.
-        from_zero: the axis that goes up begins at zero, so that plots can be compared by eye.
     """
     import pygal
 
     kept = [(line, _kept(line.points)) for line in lines]
     places = [x for _, points in kept for x, _ in points]
     chart = pygal.XY(
-        **_options(across, up, format_up, len(lines) > 1) | _legend([line.name for line in lines]),
-        x_value_formatter=format_across,
-        x_labels=_ticks(places, format_across),
-        **({"include_x_axis": True} if from_zero else {}),
+        **_options(across, up, len(lines) > 1) | _legend([line.name for line in lines]),
+        x_value_formatter=short,
+        x_labels=_ticks(places),
+        include_x_axis=True,
         **({"xrange": (places[0] - 1, places[0] + 1)} if len(set(places)) == 1 else {}),
     )
     for line, points in kept:
         chart.add(_name(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
-    tips = [[_tip(line, point, (across, format_across), (up, format_up)) for point in points] for line, points in kept]
-    looks = [
-        (index if line.color is None else line.color, " marks" * line.marks + " dashed" * line.dashed)
-        for index, line in enumerate(lines)
-    ]
+    tips = [[f"{line.name}\n{across} {short(x)}\n{up} {short(y)}" for x, y in points] for line, points in kept]
+    looks = [(index if line.color is None else line.color, " marks" * line.marks) for index, line in enumerate(lines)]
     return _drawn(chart, tips, looks, label)
 
 
@@ -115,7 +99,8 @@ def overlay_plot(
     """So many lines that pygal would take seconds: it draws the axes, and the lines are put in with its scale.
 
     Args:
-        across, up, label, from_zero: as of `line_plot`.
+        across, up, label: as of `line_plot`.
+        from_zero: the axis that goes up begins at zero.
         room: beyond both ends of the axis that goes across.
     """
     import pygal
@@ -124,9 +109,9 @@ def overlay_plot(
     (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
     corners = [(left - room, low), (right + room, high)]
     chart = pygal.XY(
-        **_options(across, up, short, False),
+        **_options(across, up, False),
         x_value_formatter=short,
-        x_labels=_ticks([x for x, _ in found], short),
+        x_labels=_ticks([x for x, _ in found]),
         include_x_axis=from_zero,
     )
     chart.add("", corners)
@@ -164,49 +149,32 @@ def _places(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
     return lambda point: f"{left + across * (point[0] - x_low):.1f} {bottom + up * (point[1] - y_low):.1f}"
 
 
-@dataclass(frozen=True)
-class Bars:
-    """Bars of one colour, one for each label of the plot."""
-
-    name: str
-    values: Sequence[float]
-    tips: Sequence[str]
-    color: int | None = None
-
-
 def bar_plot(
-    bars: Sequence[Bars],
-    labels: Sequence[str],
-    across: str,
-    up: str,
-    label: str,
-    format_up: Format = short,
-    stacked: bool = False,
+    heights: Sequence[float], tips: Sequence[str], labels: Sequence[str], across: str, up: str, label: str
 ) -> Plot:
-    """Bars side by side, or on each other.
+    """Bars side by side.
 
     Args:
+        heights: of the bars.
+        tips: what is said of each.
         labels: below the bars, of which as many are shown as there is room for.
         across, up, label: as of `line_plot`.
     """
     import pygal
 
-    kind = pygal.StackedBar if stacked else pygal.Bar
     shown = [_name(text, max(8, LETTERS // len(labels))) for text in labels]
     every = max(1, -(-len(shown) * max(map(len, shown), default=1) // 36))
-    chart = kind(
-        **_options(across, up, format_up, len(bars) > 1) | _legend([one.name for one in bars]),
+    chart = pygal.Bar(
+        **_options(across, up, False),
         x_labels=shown,
         x_labels_major_every=every,
         show_minor_x_labels=False,
     )
-    for one in bars:
-        chart.add(_name(one.name), list(one.values))
-    looks = [(index if one.color is None else one.color, "") for index, one in enumerate(bars)]
-    return _drawn(chart, [list(one.tips) for one in bars], looks, label)
+    chart.add("", list(heights))
+    return _drawn(chart, [list(tips)], [(0, "")], label)
 
 
-def _options(across: str, up: str, format_up: Format, legend: bool) -> dict[str, Any]:
+def _options(across: str, up: str, legend: bool) -> dict[str, Any]:
     from pygal.style import Style
 
     return {
@@ -214,7 +182,7 @@ def _options(across: str, up: str, format_up: Format, legend: bool) -> dict[str,
         "height": HEIGHT + 24 * legend,
         "x_title": _name(across),
         "y_title": _name(up),
-        "value_formatter": format_up,
+        "value_formatter": short,
         "show_legend": legend,
         "legend_at_bottom": True,
         "legend_box_size": 10,
@@ -242,7 +210,7 @@ def _legend(names: Sequence[str]) -> dict[str, int]:
     return {"legend_at_bottom_columns": columns, "height": height, "margin_bottom": 14}
 
 
-def _ticks(values: Sequence[float], said: Format) -> list[float]:
+def _ticks(values: Sequence[float]) -> list[float]:
     """Round figures of an axis that goes across, so few that they can be read beside each other; whole among whole."""
     if not values:
         return []
@@ -254,7 +222,7 @@ def _ticks(values: Sequence[float], said: Format) -> list[float]:
         least = max(least, 1.0)
     for step in (least * part * 10**power for power in range(4) for part in (1, 2, 5)):
         found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if sum(len(said(tick)) + 3 for tick in found) <= LETTERS:
+        if sum(len(short(tick)) + 3 for tick in found) <= LETTERS:
             return found
     return [low]
 
@@ -276,13 +244,6 @@ def _kept(points: Sequence[Point]) -> list[Point]:
         indices = range(first, min(first + stretch, len(found)))
         kept |= {min(indices, key=lambda index: found[index][1]), max(indices, key=lambda index: found[index][1])}
     return [found[index] for index in sorted(kept)]
-
-
-def _tip(line: Line, point: Point, across: tuple[str, Format], up: tuple[str, Format]) -> str:
-    if line.tip is not None:
-        return line.tip(*point)
-    (name_across, format_across), (name_up, format_up) = across, up
-    return f"{line.name}\n{name_across} {format_across(point[0])}\n{name_up} {format_up(point[1])}"
 
 
 def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import write_json, write_text
-from tasks.pages.plots import Bars, Plot, bar_plot
+from tasks.pages.plots import Plot, bar_plot
 from tasks.pages.render import html_page
 from tasks.project import artifacts, streams
 from tasks.project.errors import DataInvalid
@@ -225,7 +225,7 @@ def _figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
     heights = [max(count, least) if count else 0 for count in counts]
     tips = [f"{_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
     label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
-    plot = bar_plot([Bars("", heights, tips)], [_compact(edge) for edge in edges[:-1]], unit, "number", label)
+    plot = bar_plot(heights, tips, [_compact(edge) for edge in edges[:-1]], unit, "number", label)
     return histogram["title"], plot, "Bars cover ever wider ranges." if histogram["widening"] else ""
 
 

@@ -37,7 +37,6 @@ from tasks.pages.markup import (
     FORMULA,
     JOINER,
     csv_text,
-    markdown_block,
     markdown_code,
     markdown_link,
     markdown_text,
@@ -85,10 +84,6 @@ def test_the_functions_of_markdown_and_yaml(text: str) -> None:
     assert structure(f"{head}| {markdown_text(text)} | c |") == structure(f"{head}| {PLAIN} | c |")
     assert [t.content for t in markdown_tokens(markdown_code(text)) if t.type == "code_inline"] == [
         readable(" ".join(text.split()))
-    ]
-    block = markdown_tokens(f"before\n\n{markdown_block(text)}\n\nafter")
-    assert [token.content.rstrip("\n") for token in block if token.type == "fence"] == [
-        re.sub("\r\n?", "\n", readable(text)).rstrip("\n")  # as every reader of Markdown does
     ]
     written = yaml_text({"a": text, text: [text]})
     assert yaml.safe_load(written) == YAML(typ="safe", pure=True).load(written) == {"a": text, text: [text]}

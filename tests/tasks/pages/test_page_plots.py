@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tasks.pages.plots import MOST_POINTS, Bars, Line, bar_plot, line_plot
+from tasks.pages.plots import MOST_POINTS, Line, bar_plot, line_plot
 from tests.tasks.hostile import HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -17,8 +17,8 @@ def tips(plot: str) -> list[str]:
     return [one.get("data-tip", "") for one in ElementTree.fromstring(plot).iter() if one.get("data-tip")]
 
 
-def plotted(points: list[tuple[float, float]], **options: object) -> str:
-    return line_plot([Line("training", points)], "update", "loss (nats)", "loss of training", **options)  # type: ignore[arg-type]
+def plotted(points: list[tuple[float, float]]) -> str:
+    return line_plot([Line("training", points)], "update", "loss (nats)", "loss of training")
 
 
 def test_every_value_of_a_short_line_can_be_looked_at() -> None:
@@ -78,7 +78,7 @@ def test_what_was_measured_once_stands_in_the_middle() -> None:
 
 
 def test_bars_say_what_they_are_told() -> None:
-    plot = bar_plot([Bars("questions", [3, 5], ["one: 3", "two: 5"])], ["one", "two"], "length", "questions", "lengths")
+    plot = bar_plot([3, 5], ["one: 3", "two: 5"], ["one", "two"], "length", "questions", "lengths")
     assert tips(plot) == ["one: 3", "two: 5"]
 
 
@@ -90,7 +90,7 @@ def test_a_plot_of_nothing_is_still_a_plot() -> None:
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_texts_never_become_markup(text: str) -> None:
     line = line_plot([Line(text, [(1, 2)]), Line("b", [(1, 2)])], text, text, text)
-    bars = bar_plot([Bars(text, [1], [text])], [text], text, text, text)
+    bars = bar_plot([1], [text], [text], text, text, text)
     for plot in (line, bars):
         assert {one.tag for one in ElementTree.fromstring(plot).iter()} <= {
             f"{SVG}{name}" for name in ("svg", "g", "rect", "path", "text", "circle")
