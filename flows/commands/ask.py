@@ -74,12 +74,8 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     answers = ask.ask(
         found, question, context, shape, top=stated["top"], max_answer_length=longest, place=place, null_threshold=odds
     )
-    if json_wanted:
-        options.print_json(ask.as_values(answers))
-        return
-    for answer in answers:
-        streams.say(f"{_line(answer)}  (score {answer.score:.4f})\n")
-    options.say_next("--top 5 shows other answers, --json is for programs")
+    text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
+    options.answer(json_wanted, ask.as_values(answers), text, "--top 5 shows other answers, --json is for programs")
 
 
 def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:

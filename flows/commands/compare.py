@@ -11,7 +11,7 @@ import click
 from flows.commands import options
 from flows.commands.project import Place, entered, given, output_file
 from ipu_model.files import write_json, write_text
-from tasks.project import artifacts, streams
+from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 
 FILE = click.Path(path_type=Path)
@@ -55,11 +55,7 @@ def command(
         found, text, after = _runs(ctx, words)
     if output is not None:
         write_json(given(ctx, output), found)
-    if json_wanted:
-        options.print_json(found)
-        return
-    streams.say(text)
-    options.say_next(after)
+    options.answer(json_wanted, found, text, after)
 
 
 def _is_file(path: Path) -> bool:

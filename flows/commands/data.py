@@ -8,7 +8,6 @@ import click
 
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.project import streams
 
 
 @click.group(help="What is learned from, as it reaches the loss.")
@@ -47,11 +46,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")
         labels = list(task.labels_of(rows)) if rows.is_dir() else []
     found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
-    if json_wanted:
-        options.print_json(found)
-        return
-    streams.say("\n".join(_lines(one) for one in found))
-    options.say_next("--split dev, -n 20 and --json show more")
+    options.answer(json_wanted, found, "\n".join(map(_lines, found)), "--split dev, -n 20 and --json show more")
 
 
 def _lines(one: dict[str, Any]) -> str:

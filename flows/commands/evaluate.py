@@ -33,8 +33,4 @@ def command(ctx: click.Context, model: str, file: Path, output: Path | None, jso
     done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(found, stated))
     computed = "computed on {runtime} in {precision}".format_map(done.metrics["predict"])
     streams.note("; ".join([*done.reading.summary(), computed]), "")
-    if json_wanted:
-        options.print_json(done.metrics)
-        return
-    streams.say(f"{done.words}\n")
-    options.say_next(f"open {folder / done.page}")
+    options.answer(json_wanted, done.metrics, f"{done.words}\n", f"open {folder / done.page}")

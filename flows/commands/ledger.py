@@ -15,7 +15,7 @@ from flows.commands.project import Place
 from flows.report import read_json_object
 from tasks.host import ledger
 from tasks.host.ledger import FIGURES, Record, ledger_file
-from tasks.project import artifacts, streams
+from tasks.project import artifacts
 from tasks.project.params_command import table
 
 TITLES = ("memory", "seconds", "tokens/s")
@@ -35,16 +35,13 @@ def command(ctx: click.Context, json_wanted: bool) -> None:
     place: Place = ctx.obj
     records = records_of(place.found)
     found = summary(records)
-    if json_wanted:
-        options.print_json({"file": str(ledger_file() or ""), "devices": found, "records": records})
-        return
-    if not found:
-        streams.say("no device job has been recorded here yet\n")
-    else:
-        head = ("device", "kind", "jobs", *TITLES)
-        streams.say(table([head, *map(_row, found)]))
-        streams.say("measured over foretold; 1 is as foretold, - was not foretold or not measured\n")
-    options.say_next(f"podium ledger --json has every record; they are kept in {ledger_file() or 'no file'}")
+    values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
+    text = "no device job has been recorded here yet\n"
+    if found:
+        text = table([("device", "kind", "jobs", *TITLES), *map(_row, found)])
+        text += "measured over foretold; 1 is as foretold, - was not foretold or not measured\n"
+    after = f"podium ledger --json has every record; they are kept in {ledger_file() or 'no file'}"
+    options.answer(json_wanted, values, text, after)
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import click
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tasks.project.param_sections import Section
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
 
@@ -78,35 +77,45 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return sorted(path.name for path in found)
 
 
-def parameters(command: Command) -> Command:
-    """--preset and --set, as arguments `preset` and `overrides`."""
-    preset = click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)")
-    what, complete = "one parameter of this run, repeatable (podium params list)", complete_settings
-    stated = click.option(
-        "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", shell_complete=complete, help=what
-    )
-    return preset(stated(command))
-
-
-def run_name(command: Command) -> Command:
-    """--name, as the argument `name`."""
-    what = "what the run is called; the same name with the same parameters goes on (podium runs)"
-    return click.option("--name", metavar="NAME", shell_complete=complete_runs, help=what)(command)
-
-
-def stages(command: Command) -> Command:
-    """--part and --to, as arguments `part` and `to`."""
-    parts = "pretraining; finetuning, which is the rest; or another part that dvc.yaml names"
-    part = click.option("--part", default=ALL, show_default=True, help=parts)
-    what = "this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)"
-    to = click.option("--to", multiple=True, metavar="STAGE", shell_complete=complete_stages, help=what)
-    return part(to(command))
-
-
-def force(command: Command) -> Command:
-    """--force, as the argument `force`."""
-    what = "try device jobs that are not expected to fit into their memory (podium plan)"
-    return click.option("--force", is_flag=True, help=what)(command)
+parameters = together(
+    click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)"),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        shell_complete=complete_settings,
+        help="one parameter of this run, repeatable (podium params list)",
+    ),
+)
+"""As arguments `preset` and `overrides`."""
+run_name = click.option(
+    "--name",
+    metavar="NAME",
+    shell_complete=complete_runs,
+    help="what the run is called; the same name with the same parameters goes on (podium runs)",
+)
+stages = together(
+    click.option(
+        "--part",
+        default=ALL,
+        show_default=True,
+        help="pretraining; finetuning, which is the rest; or another part that dvc.yaml names",
+    ),
+    click.option(
+        "--to",
+        multiple=True,
+        metavar="STAGE",
+        shell_complete=complete_stages,
+        help="this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)",
+    ),
+)
+"""As arguments `part` and `to`."""
+force = click.option(
+    "--force", is_flag=True, help="try device jobs that are not expected to fit into their memory (podium plan)"
+)
+as_json = click.option("--json", "json_wanted", is_flag=True, help="JSON on standard output, for programs")
+"""As the argument `json_wanted`: standard output then holds JSON and nothing else."""
 
 
 def said(preset: str | None, overrides: Sequence[str], name: str | None, *more: str) -> str:
@@ -187,9 +196,13 @@ class Column(click.ParamType):
         return part, name
 
 
-def as_json(command: Command) -> Command:
-    """--json, as the argument `json_wanted`: standard output then holds JSON and nothing else."""
-    return click.option("--json", "json_wanted", is_flag=True, help="JSON on standard output, for programs")(command)
+def answer(json_wanted: bool, values: Any, text: str, after: str) -> None:
+    """Print what a command found: as JSON for programs, or for people, and then what is useful next."""
+    if json_wanted:
+        print_json(values)
+        return
+    streams.say(text)
+    say_next(after)
 
 
 def print_json(values: Any) -> None:

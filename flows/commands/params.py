@@ -25,12 +25,11 @@ def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[
     entered(ctx)
     values = resolve(base_of(preset), preset, list(overrides))
     rows = params.search(values, param_docs.meanings(values), query)
-    if json_wanted:
-        options.print_json([{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows])
-        return
+    found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
-    streams.say(options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n")
-    options.say_next("podium run --set NAME=VALUE, or podium params show for the whole file")
+    text = options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n"
+    after = "podium run --set NAME=VALUE, or podium params show for the whole file"
+    options.answer(json_wanted, found, text, after)
 
 
 @command.command(help="The parameters that result, as a params.yaml, with the origin of each value.")
@@ -65,8 +64,6 @@ def schema(of_presets: bool) -> None:
 def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
     entered(ctx)
     rows = params.differences(base_of(None), first, second)
-    if json_wanted:
-        options.print_json({name: {first: one, second: two} for name, one, two in rows})
-        return
-    streams.say(options.narrow(params.diff(rows, first, second)))
-    options.say_next(f"podium params show --preset {first if first != DEMO else second}")
+    found = {name: {first: one, second: two} for name, one, two in rows}
+    text = options.narrow(params.diff(rows, first, second))
+    options.answer(json_wanted, found, text, f"podium params show --preset {first if first != DEMO else second}")

@@ -68,7 +68,7 @@ def command(
         page = output_file(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
     probed = () if no_probe else request.target
-    found = foresee(request, price, Asked((), limit, "bow" if bow else MK2, probed, _note))
+    found = foresee(request, price, Asked((), limit, "bow" if bow else MK2, probed, streams.note))
     if page is not None:
         from flows.pages import plan_page
 
@@ -95,10 +95,6 @@ def _end(found: Foresight, words: str, json_wanted: bool) -> None:
         options.say_next(f"podium run{words}")
     if impossible:
         raise SystemExit(WRONG_USAGE)
-
-
-def _note(text: str) -> None:
-    streams.note(text)
 
 
 def _write(project: Path, laid_over: bool) -> None:

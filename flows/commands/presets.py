@@ -6,7 +6,7 @@ import click
 
 from flows.commands import options, params
 from flows.commands.project import entered
-from tasks.project import artifacts, streams
+from tasks.project import artifacts
 from tasks.project import params_command as parameters
 from tasks.project.overlays import Preset, preset_names, read_preset
 
@@ -30,13 +30,11 @@ def listed(ctx: click.Context, query: str = "", json_wanted: bool = False) -> No
     every = [read_preset(name) for name in preset_names()]
     wanted = query.lower()
     found = [one for one in every if wanted in " ".join((one.name, one.head.description, *one.head.source)).lower()]
-    if json_wanted:
-        options.print_json([{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found])
-        return
+    values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]
     rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
     heads = ("preset", "published", "what it is")
-    streams.say(options.narrow(parameters.table([heads, *rows])) if rows else f"no preset speaks of {query!r}\n")
-    options.say_next("podium presets show NAME, or podium run --preset NAME")
+    text = options.narrow(parameters.table([heads, *rows])) if rows else f"no preset speaks of {query!r}\n"
+    options.answer(json_wanted, values, text, "podium presets show NAME, or podium run --preset NAME")
 
 
 def _score(preset: Preset) -> str:
@@ -52,11 +50,10 @@ def _score(preset: Preset) -> str:
 def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     entered(ctx)
     found = read_preset(name)
-    if json_wanted:
-        options.print_json({"name": name, **found.head.model_dump(exclude_none=True), "values": found.values})
-        return
-    streams.say((artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
-    options.say_next(f"podium params show --preset {name} for all that results, or podium run --preset {name}")
+    values = {"name": name, **found.head.model_dump(exclude_none=True), "values": found.values}
+    text = (artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+    after = f"podium params show --preset {name} for all that results, or podium run --preset {name}"
+    options.answer(json_wanted, values, text, after)
 
 
 command.add_command(params.diff)

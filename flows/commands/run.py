@@ -146,19 +146,16 @@ def _ended(request: RunRequest, choices: Choices) -> tuple[int, report.RunReport
     project = request.project
     kind = run_locks.SENT if choices.on_workers else run_locks.HERE
     if not run_locks.can_be_held(project):
-        checks.require(request, _note, streams.say_line)  # it says whose folder this is, and what else is in the way
-    with run_locks.held(project, request.name, _note, kind):
+        # It says whose folder this is, and what else is in the way.
+        checks.require(request, streams.note, streams.say_line)
+    with run_locks.held(project, request.name, streams.note, kind):
         run_params.require_same(project, request.values, choices.name)  # who was waited for may have made it
         code = tell_if_unchanged(request)
         if code is None:
-            checks.require(request, _note, streams.say_line)
-            prepare_run(project, _note)
+            checks.require(request, streams.note, streams.say_line)
+            prepare_run(project, streams.note)
             code = _run(request, choices)
         return code, report.read(project, request.root)
-
-
-def _note(text: str) -> None:
-    streams.note(text)
 
 
 def _run(request: RunRequest, choices: Choices) -> int:

@@ -114,8 +114,5 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     project = entered(ctx)
     [run] = runs.named(project, [name])
     _correct_pages(project, [run])
-    if json_wanted:
-        options.print_json(run_story.as_values(project, run))
-        return
-    streams.say(run_story.in_words(project, run))
-    options.say_next(f"podium compare {name} OTHER, or podium clean {name}")
+    values, text = run_story.as_values(project, run), run_story.in_words(project, run)
+    options.answer(json_wanted, values, text, f"podium compare {name} OTHER, or podium clean {name}")

@@ -12,7 +12,6 @@ import click
 from flows.commands import options
 from flows.commands.project import given, output_file
 from ipu_model.files import write_json
-from tasks.project import streams
 
 FILE = click.Path(path_type=Path)
 
@@ -48,11 +47,8 @@ def command(
     summary = score_files(*read, odds, na_threshold)
     if target is not None:
         write_json(target, summary)
-    if json_wanted:
-        options.print_json(summary)
-        return
-    streams.say(_in_words(summary))
-    options.say_next(f"podium compare OTHER.json {predictions} --questions {questions} says which of two is better")
+    after = f"podium compare OTHER.json {predictions} --questions {questions} says which of two is better"
+    options.answer(json_wanted, summary, _in_words(summary), after)
 
 
 def _in_words(found: Mapping[str, float]) -> str:

@@ -114,15 +114,11 @@ def _aside(text: str) -> None:
 def _tell(found: dict[str, Any], json_wanted: bool) -> None:
     from tasks.project.params_command import table
 
-    if json_wanted:
-        options.print_json(found)
-        return
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _spread(one)) for one in found["recipes"]]
-    streams.say(f"\n{table([heads, *rows])}")
-    streams.say("".join(f"{line}\n" for line in found["verdict"]))
-    options.say_next(f"podium runs show {found['best']}")
+    text = "\n" + table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
+    options.answer(json_wanted, found, text, f"podium runs show {found['best']}")
 
 
 def _spread(recipe: dict[str, Any]) -> str:
