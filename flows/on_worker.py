@@ -77,7 +77,7 @@ def run_stages(
         except stages.RunPaused as paused:
             run.paused = str(paused)
             return Completed(name=stages.PAUSED_STATE, message=run.paused)
-        _send_lock(root, names)
+        _send(f"dvc.lock after {names[-1]}", [LOCK], root)  # with it, any out of the stages so far can be pulled
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
 
 
@@ -110,21 +110,14 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
 def _send_record(record: StageRecord, root: Path) -> None:
     """Give the orchestrating flow the record of a stage and what it measured."""
     files = received.figures_of(record.name, root) if record.status not in ("failed", "paused") else []
-    sent = dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname()))
-    said = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
-    _send(said, {"record": sent, "files": _texts(files, root)})
+    sent = dataclasses.replace(record, host=socket.gethostname())
+    said = f"{sent.name} {sent.status} on {sent.host} in {sent.seconds:.1f} s"
+    _send(said, files, root, record=dataclasses.asdict(sent))
 
 
-def _send_lock(root: Path, names: list[str]) -> None:
-    """Give the orchestrating flow what names the outs of the stages so far; with it, it can pull any of them."""
-    _send(f"dvc.lock after {names[-1]}", {"files": _texts([LOCK], root)})
-
-
-def _send(said: str, data: dict[str, Any]) -> None:
+def _send(said: str, names: list[Path], root: Path, **data: Any) -> None:
+    """Give the orchestrating flow small files of the checkout, and what else is stated."""
+    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= received.SMALL]
+    data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
     artifact = Artifact(key=RECORD, type="result", description=said, data=data)
     patiently(artifact.create, get_run_logger().warning)
-
-
-def _texts(names: list[Path], root: Path) -> dict[str, str]:
-    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= received.SMALL]
-    return {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
@@ -33,7 +32,7 @@ from flows.plan import ALL
 from flows.preflight import device
 from flows.run_log import checked_log
 from flows.run_request import RunRequest, resolve_request
-from flows.sent_runs import CPU_QUEUE, Queue
+from flows.sent_runs import CPU_QUEUE
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
@@ -130,26 +129,16 @@ def _run(
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
     with run_locks.held(project, run.name, stages.tell, run_locks.HERE if queues is None else run_locks.SENT):
         run_params.require_same(project, values, name)
-        found = None if queues is None else _queues(values, *queues)
+        found = None if queues is None else sent_runs.queues_of(values["device"]["runtime"], *queues)
+        for queue in found or ():
+            sent_runs.require_deployment(queue)
         checkout.prepare(request.checkout, stages.tell)
         if found is None:
             return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
-        sender = sent_runs.Sender(root, _told_workers(project, values, name or request.preset), run, stages.tell)
+        code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, name or request.preset)
+        told = {"values": values, "checkout_name": checkout_name, "code": code}
+        sender = sent_runs.Sender(root, told, run, stages.tell)
         return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
-
-
-def _told_workers(project: Path, values: dict[str, Any], called: str | None) -> dict[str, Any]:
-    """What every worker gets of the run: its parameters, the name of the checkout there, and hashes of the code."""
-    code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, called)
-    return {"values": values, "checkout_name": checkout_name, "code": code}
-
-
-def _queues(values: dict[str, Any], cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
-    """Where stages are sent, which must be known to the server."""
-    queues = sent_runs.queues_of(values["device"]["runtime"], cpu_queue, device_queue)
-    for queue in queues:
-        sent_runs.require_deployment(queue)
-    return queues
 
 
 def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:

@@ -12,6 +12,7 @@ import click
 from flows import checkout, dvc, releases, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import entered
+from flows.run_request import resolve_request
 from ipu_model.strict import nearest
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError, ParamsError
@@ -60,9 +61,8 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
             raise InputError(f"there is no run {name} here: podium runs lists those there are")
         values = run_params.params_of(project, root)
     else:
-        values = checkout.resolved_params(project, preset, list(overrides))
-        root = checkout.folder_of(project, values, preset, overrides, name)
-        run_params.require_same(project, values, name)
+        request = resolve_request(project, preset, overrides, name=name)
+        values, root = request.values, request.root
     require_one_plan(project, given_paths(values))
     if not root.is_dir():
         raise InputError("no run had these parameters here: podium run with the same words makes the model first")

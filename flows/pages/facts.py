@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from flows.gate_rows import Gate, gates_of
 from flows.pages import timeline
-from flows.report import RunReport, how_published, interval, read_json_object, where_published
+from flows.report import RunReport, how_published, interval, read_json_object, recipe_words, where_published
 from ipu_model.files import read_json, sha256_of
 from ipu_model.units import format_duration
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
@@ -159,29 +160,30 @@ def link(path: Path, folder: Path) -> str:
 
 
 def results(report: RunReport, root: Path, project: Path, folder: Path) -> list[dict[str, Any]]:
-    """For each gate: the scores with their intervals, the verdict, and where the model went."""
-    found = []
-    for gate, result in report.results.items():
-        decision, receipt = result["decision"], result["published"]
+    """For each gate: the scores with their intervals, what it checked and decided, and where the model went."""
+    gates, found = gates_of(report, root, project), []
+    for stage, result in report.results.items():
+        decision, receipt, gate = result["decision"], result["published"], gates.get(stage, Gate())
         figures = read_json_object(root / artifacts.metrics_file(result["name"])) or {}
-        verdict = "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected"
+        bounds = {name: interval(figures, name) for name in result["scores"]}
         found.append(
             {
-                "gate": gate,
                 "name": result["name"],
-                "scores": [(name, f"{value:.2f}", _bounds(figures, name)) for name, value in result["scores"].items()],
-                "verdict": verdict,
+                "scores": [
+                    (name, f"{value:.2f}", f"95% interval {bounds[name]}" if bounds[name] else "")
+                    for name, value in result["scores"].items()
+                ],
+                "verdict": "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected",
                 "reasons": decision["reasons"] if decision else [],
+                "recipe": recipe_words(decision, receipt) if decision else [],
                 "without_floor": (decision or {}).get(WITHOUT_FLOOR),
+                "checks": gate.checks,
+                "lowered": any(check.lowered_from is not None for check in gate.checks),
+                "differ": gate.unusual,
                 "published": None if receipt is None else _published(receipt, project, folder),
             }
         )
     return found
-
-
-def _bounds(figures: dict[str, Any], name: str) -> str:
-    within = interval(figures, name)
-    return "" if within is None else f"95% interval {within}"
 
 
 def _published(receipt: dict[str, Any], project: Path, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ its own alone, whatever number of others there is.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import report, run_params, runs
+from flows.pages.curves import read_curve
 from ipu_model.files import read_json, write_text
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
@@ -161,9 +161,8 @@ def _curves(folder: Path) -> dict[str, list[Point]]:
 def _points(path: Path) -> list[Point]:
     """Some points of a curve, its ends among them; none where it cannot be read."""
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            points = [(float(line["step"]), float(f"{float(line['loss']):.5g}")) for line in csv.DictReader(stream)]
-    except (OSError, ValueError, KeyError, TypeError):
+        points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
+    except (OSError, ValueError):
         return []
     apart = -(-len(points) // MOST_POINTS) or 1
     return points[:-1:apart] + points[-1:]

@@ -71,28 +71,29 @@ def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str
 
 def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, Any]:
     """What the page says of a job; `colors` are those of memory, the same for all jobs of the page."""
-    values: dict[str, Any] = {"name": job.name, "verdict": job.verdict, "problem": job.problem, "facts": _facts(job)}
-    values |= {
-        "memory": [],
-        "time": None,
+    bars: list[dict[str, Any]] = []
+    facts, key, time = _facts(job), list[tuple[str, int]](), None
+    if job.estimate is not None:
+        bars, key = _memories(sorted(job.estimate.memory, key=lambda one: one.where), colors)
+        if job.time is not None and job.seconds is not None:
+            terms, full = job.time.terms, sum(term.amount for term in job.time.terms)
+            parts = _colors(terms)
+            time = {"bar": _bar(terms, BAR / (full or 1.0), parts), "terms": _terms(terms, format_seconds, parts)}
+        if (cost := found.cost(job.seconds)) is not None:
+            facts.append(("cost", between(cost, "{:,.2f}".format)))
+    return {
+        "name": job.name,
+        "device": "" if job.estimate is None else job.estimate.device,
+        "verdict": job.verdict,
+        "problem": job.problem,
+        "facts": facts,
+        "memory": bars,
+        "key": key,
+        "time": time,
         "placement": _placement(job),
         "assumed": job.assumed,
-        "device": "",
         "better": job.better,
     }
-    values["key"] = []
-    if job.estimate is None:
-        return values
-    values["device"] = job.estimate.device
-    memory = sorted(job.estimate.memory, key=lambda one: one.where)
-    values["memory"], values["key"] = _memories(memory, colors)
-    if job.time is not None and job.seconds is not None:
-        terms, full = job.time.terms, sum(term.amount for term in job.time.terms)
-        parts = _colors(terms)
-        values["time"] = {"bar": _bar(terms, BAR / (full or 1.0), parts), "terms": _terms(terms, format_seconds, parts)}
-    if (cost := found.cost(job.seconds)) is not None:
-        values["facts"].append(("cost", between(cost, "{:,.2f}".format)))
-    return values
 
 
 def _facts(job: Foretold) -> list[tuple[str, str]]:
@@ -155,12 +156,8 @@ def _bar(terms: Sequence[Term], scale: float, colors: dict[str, int]) -> list[di
 def _terms(terms: Sequence[Term], unit: Unit, colors: dict[str, int]) -> list[dict[str, Any]]:
     return [
         {"name": term.name, "amount": unit(term.amount), "knob": term.knob, "color": colors[term.name]}
-        for term in _largest_first(terms)
+        for term in sorted((term for term in terms if term.amount > 0), key=lambda term: -term.amount)
     ]
-
-
-def _largest_first(terms: Sequence[Term]) -> list[Term]:
-    return sorted((term for term in terms if term.amount > 0), key=lambda term: -term.amount)
 
 
 def _placement(job: Foretold) -> dict[str, Any] | None:

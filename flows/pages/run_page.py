@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from flows import runs, settings
-from flows.gate_rows import Gate, gates_of
 from flows.pages import facts, placement, timeline
 from flows.pages.curves import is_training, sections, training_of
 from flows.pages.facts import KIND, link
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
-from flows.report import RunReport, outcome, recipe_words, record_of
+from flows.report import RunReport, outcome, record_of
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import html_page
@@ -40,6 +39,7 @@ LEAST_REST = 50
 """Times the CPU seconds of writing the page that pass until it is written again: 2% of a core at the most."""
 REFRESHES = b'http-equiv="refresh"'
 HEAD_BYTES = 2000
+CHECKOUTS = f"{artifacts.CHECKOUTS}/"
 MOST_COPIES = 50
 """Of pages, in a folder; of more, the oldest go."""
 NAMED = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
@@ -70,7 +70,8 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
     """
     project, plan, now = project or root, read_plan(root), time.time()
     killed = not at_work and report.began is not None and report.ended is None
-    heard = _last_heard(project, root, now) if killed else now
+    record = record_of(project, root)  # which a run writes again and again, until it is killed
+    heard = record.stat().st_mtime if killed and record.is_file() else now
     place = Place(root, project, root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS))
     told = settings.of_run(report, root, project)
     word = timeline.RUNNING if at_work else outcome(report)
@@ -79,7 +80,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
     return html_page(
         __file__,
         "run.html.j2",
-        name=_title(report),
+        name="in this project's folder" if report.name == "." else report.folder.removeprefix(CHECKOUTS),
         outcome=word,
         kinds=facts.KIND,
         at_work=at_work,
@@ -94,9 +95,11 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         next=facts.NEXT.get(word, ""),
         duration=format_duration,
         settings=told,
-        **_kin(report, place),
+        newest=facts.link(root / artifacts.RUN_PAGE, place.folder),
+        others=other_runs(report, root, place.folder),
+        earlier=[{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
         **_work(report, plan, place, timeline.rows(report, heard, at_work)),
-        results=_results(report, place),
+        results=facts.results(report, root, project, place.folder),
     )
 
 
@@ -123,40 +126,9 @@ def _work(report: RunReport, plan: Plan, place: Place, stages: list[dict[str, An
     }
 
 
-def _kin(report: RunReport, place: Place) -> dict[str, Any]:
-    """The runs before it and after it in the same folder."""
-    return {
-        "newest": facts.link(place.root / artifacts.RUN_PAGE, place.folder),
-        "others": other_runs(report, place.root, place.folder),
-        "earlier": [{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
-    }
-
-
-def _last_heard(project: Path, root: Path, now: float) -> float:
-    """When a run that was killed wrote its record last, which it did again and again."""
-    record = record_of(project, root)
-    return record.stat().st_mtime if record.is_file() else now
-
-
-def _title(report: RunReport) -> str:
-    return "in this project's folder" if report.name == "." else report.folder.removeprefix(f"{artifacts.CHECKOUTS}/")
-
-
 def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
     says = f"{row['status']}, {format_duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
     return Box(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
-
-
-def _results(report: RunReport, place: Place) -> list[dict[str, Any]]:
-    found = facts.results(report, place.root, place.project, place.folder)
-    gates = gates_of(report, place.root, place.project)
-    for result in found:
-        decision, receipt = (report.results[result["gate"]][name] for name in ("decision", "published"))
-        result["recipe"] = recipe_words(decision, receipt) if decision else []
-        gate = gates.get(result["gate"], Gate())
-        result |= {"checks": gate.checks, "differ": gate.unusual}
-        result["lowered"] = any(check.lowered_from is not None for check in gate.checks)
-    return found
 
 
 def copy_place(report: RunReport, root: Path) -> Path:
