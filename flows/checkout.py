@@ -23,8 +23,8 @@ from tasks.project.composing import compose, write_composed
 from tasks.project.errors import ParamsError
 from tasks.project.given import check_given, given_places, named_places, value_at
 from tasks.project.gone import remove_gone
-from tasks.project.overlays import base_of, resolve
-from tasks.project.params import Params, check, with_value
+from tasks.project.overlays import base_of
+from tasks.project.params import Params, with_value
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.project.strict_yaml import yaml_text
@@ -45,17 +45,6 @@ def require_project(folder: Path) -> None:
     """
     if not (folder / "dvc.yaml").is_file():
         raise ParamsError(f"{folder} holds no dvc.yaml: run from the project's folder, also a worker")
-
-
-def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
-    """The preset, or without one params.yaml of `root`, with the overrides laid over it, checked.
-
-    Raises:
-        ParamsError: something is wrong with any of them.
-    """
-    values = resolve(base_of(preset, root), preset, overrides, root / artifacts.PRESETS)
-    check(values, "the parameters")
-    return values
 
 
 @dataclass(frozen=True)
@@ -157,8 +146,8 @@ def folder_of(
     Args:
         root: the project.
         values: the parameters.
-        preset: see `resolved_params`.
-        overrides: see `resolved_params`.
+        preset: the recipe that lies over the defaults; None: params.yaml counts.
+        overrides: what was laid over it.
         name: what the run is called.
         sent: its stages go to workers, and the project's own folder is not theirs.
 

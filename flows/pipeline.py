@@ -31,8 +31,7 @@ from flows.pages import run_page
 from flows.plan import ALL
 from flows.preflight import device
 from flows.run_log import checked_log
-from flows.run_request import RunRequest, resolve_request
-from flows.sent_runs import CPU_QUEUE
+from flows.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
@@ -97,7 +96,7 @@ def pipeline(
             words, ends, sent = words_of(overrides), words_of(to), queues is not None
             request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
         checkout.check_inputs(project, request.values, request.plan)
-        return _run(request, called, queues, command, log)
+        return _run(request, queues, command, log)
     except PodiumError as error:
         on_server.label(on_server.name_of(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
@@ -116,11 +115,9 @@ def resolved(request: RunRequest) -> Iterator[None]:
         _request.reset(token)
 
 
-def _run(
-    request: RunRequest, name: str | None, queues: tuple[str, str | None] | None, command: str | None, log: str | None
-) -> State:
+def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
     """Run it, its stages on workers where `queues` names those for the CPU and for devices."""
-    project = request.project
+    project, name = request.project, request.called
     values, root, plan = request.values, request.root, list(request.target)
     on_server.label(tags=on_server.tags_of(values, request.preset, project))
     if is_sent():  # podium run has looked at more than this before it starts a flow

@@ -19,6 +19,8 @@ from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
 from tasks.project.process import is_sent
 from tasks.project.row_folders import MANIFEST
 
+CPU_QUEUE = "cpu/default"
+"""Where stages that use no device are sent, unless it is stated."""
 CALLED = "the parameters"
 """What messages call them."""
 
@@ -47,6 +49,11 @@ class RunRequest:
     """`podium doctor` also asks what this run does not need to know."""
     force: bool = False
     """Device jobs that are not expected to fit are tried all the same."""
+    part: str = ALL
+    """The part of the pipeline that was asked for, as were the stages `to` run to, and the name."""
+    to: tuple[str, ...] = ()
+    called: str | None = None
+    """None: its parameters say where it works."""
 
     @property
     def project(self) -> Path:
@@ -136,4 +143,6 @@ def resolve_request(
     run_params.require_same(project, values, name)
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)
     words = tuple(map(str, overrides))
-    return RunRequest(preset, words, values, params, place, target, publish, on_workers, curious, force)
+    return RunRequest(
+        preset, words, values, params, place, target, publish, on_workers, curious, force, part, tuple(to), name
+    )

@@ -46,7 +46,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNSEEN_S = 60.0
 """After this long in a queue, the run says that it waits."""
 POLL_S = 2.0
-CPU_QUEUE = "cpu/default"
 
 Say = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from flows import checkout
 from flows.plan import ALL, stages_to_run
 from tasks.downstream.glue.tasks import TASKS
 from tasks.project.composing import compose
-from tasks.project.overlays import resolve
+from tasks.project.overlays import base_of, resolve
 from tasks.project.params import Params, check
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.strict_yaml import read_yaml
@@ -34,6 +34,13 @@ EVERYTHING = (
 def values_with(*overrides: str) -> dict[str, Any]:
     """The values of params.yaml with these laid over them."""
     return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
+
+
+def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
+    """The preset, or without one params.yaml of `root`, with the overrides laid over it, checked."""
+    values = resolve(base_of(preset, root), preset, overrides, root / "presets")
+    check(values, "the parameters")
+    return values
 
 
 def plan_of(values: dict[str, Any]) -> Plan:

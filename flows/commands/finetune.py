@@ -127,13 +127,13 @@ def carry_out(
 ) -> None:
     """Run what a verb made of its words, and write it as a preset where that was asked for."""
     from flows.commands import run
+    from flows.run_request import resolve_request
     from flows.saved_params import save
 
-    choices = run.Choices(verbose=stated["verbose"], name=stated["name"], force=stated["force"])
-    request = run.request_of(project, preset, overrides, choices)
+    request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:
         save(given(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
-    run.carry_out(request, choices, stated["json_wanted"])
+    run.carry_out(request, stated["json_wanted"], stated["verbose"])
 
 
 def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:

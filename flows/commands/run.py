@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,31 +20,15 @@ from flows.preflight import checks
 from flows.preflight.server import load_settings
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
-from flows.run_request import RunRequest, resolve_request
+from flows.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.screen import of_terminal, print_last, screen, shown, tell_end
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts, garbage, streams
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
-from tasks.project.overlays import Setting
 
 SECONDS_FOR_A_LINK = 3.0
 ANSWERS = {"exact_match", "exact"}
 """Scores of models that answer questions, which podium ask can be asked of: SQuAD 1.1 and 2.0."""
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What a run is told beside its parameters: how far it goes, and where its stages run."""
-
-    part: str = ALL
-    to: tuple[str, ...] = ()
-    no_publish: bool = False
-    on_workers: bool = False
-    cpu_queue: str = "cpu/default"
-    device_queue: str | None = None
-    verbose: bool = False
-    name: str | None = None
-    force: bool = False
 
 
 @click.command(
@@ -58,40 +41,37 @@ class Choices:
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
 @options.stages
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
-@click.option(
-    "--cpu-queue", default=Choices.cpu_queue, show_default=True, metavar="POOL/QUEUE", help="all but device jobs"
-)
+@click.option("--cpu-queue", default=CPU_QUEUE, show_default=True, metavar="POOL/QUEUE", help="all but device jobs")
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
 @options.force
 @options.as_json
 @click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
 @click.pass_context
 def command(
-    ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, **choices: Any
+    ctx: click.Context,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    no_publish: bool,
+    cpu_queue: str,
+    device_queue: str | None,
+    json_wanted: bool,
+    verbose: bool,
+    **asked: Any,
 ) -> None:
-    project, chosen = entered(ctx), Choices(**choices)
+    project, publish = entered(ctx), not no_publish
     options.tell_unread(project, preset)
-    carry_out(request_of(project, preset, overrides, chosen), chosen, json_wanted)
+    request = resolve_request(project, preset, overrides, publish=publish, **asked)
+    carry_out(request, json_wanted, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
 
 
-def request_of(project: Path, preset: str | None, overrides: Sequence[str | Setting], choices: Choices) -> RunRequest:
-    """Resolve what a verb that runs stages made of its words.
-
-    Raises:
-        ParamsError, InputError: see `resolve_request`.
-    """
-    to, publish, sent = choices.to, not choices.no_publish, choices.on_workers
-    name, force = choices.name, choices.force
-    return resolve_request(project, preset, overrides, choices.part, to, publish, sent, name=name, force=force)
-
-
-def carry_out(request: RunRequest, choices: Choices, json_wanted: bool = False) -> None:
+def carry_out(request: RunRequest, json_wanted: bool, verbose: bool, **others: Any) -> None:
     """Run, say how it ended and what is useful next; what any verb that runs stages ends with.
 
     Args:
-        request: see `request_of`.
-        choices: how far, and where.
+        request: what is to be run.
         json_wanted: standard output takes the report as JSON, and nothing else.
+        verbose: show what the stages print.
+        others: arguments of the flow that the request does not hold.
 
     Raises:
         SystemExit: the run did not end with 0.
@@ -101,19 +81,19 @@ def carry_out(request: RunRequest, choices: Choices, json_wanted: bool = False) 
     run = None
     with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
-            code, run = _ended(request, choices)
+            code, run = _ended(request, verbose, others)
         except Interrupted:
             print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
     if json_wanted and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # of the others the last line is the error, which says it
-        options.say_next(useful_after(run, choices))
+        options.say_next(useful_after(run, request.part, request.to))
     if code:
         raise SystemExit(code)
 
 
-def useful_after(run: report.RunReport, choices: Choices) -> str:
+def useful_after(run: report.RunReport, part: str = ALL, to: Sequence[str] = ()) -> str:
     """What a person would do next with what this run made."""
     rejected = [one["name"] for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
     if rejected:
@@ -126,8 +106,8 @@ def useful_after(run: report.RunReport, choices: Choices) -> str:
         place = report.where_published((asked or published)[0]["published"]).split(" (")[0]
         words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} FILE answers for all of a file"
         return words[0] if asked else words[1]
-    if choices.to or choices.part != ALL:
-        return f"the same words without {'--to' if choices.to else '--part'} go on from there"
+    if to or part != ALL:
+        return f"the same words without {'--to' if to else '--part'} go on from there"
     if not run.results:
         return _useful_after_pretraining(run)
     return "podium publish makes a release of what the gate accepted"
@@ -141,27 +121,27 @@ def _useful_after_pretraining(run: report.RunReport) -> str:
     return f"podium finetune KIND --model {model} --train FILE"
 
 
-def _ended(request: RunRequest, choices: Choices) -> tuple[int, report.RunReport | None]:
+def _ended(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:
     """Run what is to be run; returns the exit code and the record of the run."""
     project = request.project
-    kind = run_locks.SENT if choices.on_workers else run_locks.HERE
+    kind = run_locks.SENT if request.on_workers else run_locks.HERE
     if not run_locks.can_be_held(project):
         # It says whose folder this is, and what else is in the way.
         checks.require(request, streams.note, streams.say_line)
     with run_locks.held(project, request.name, streams.note, kind):
-        run_params.require_same(project, request.values, choices.name)  # who was waited for may have made it
+        run_params.require_same(project, request.values, request.called)  # who was waited for may have made it
         code = tell_if_unchanged(request)
         if code is None:
             checks.require(request, streams.note, streams.say_line)
             prepare_run(project, streams.note)
-            code = _run(request, choices)
+            code = _run(request, verbose, others)
         return code, report.read(project, request.root)
 
 
-def _run(request: RunRequest, choices: Choices) -> int:
+def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     project = request.project
     log = new_log(project)
-    with shown(of_terminal(choices.verbose)):
+    with shown(of_terminal(verbose)):
         screen().tell("starting Prefect, which takes some seconds")
         started = started_early(project / log)
         with garbage.loading():
@@ -173,22 +153,20 @@ def _run(request: RunRequest, choices: Choices) -> int:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
                 with pipeline.resolved(request):
-                    state = flow(**_asked(request, choices), command=_words(), log=str(log), return_state=True)
+                    state = flow(**_asked(request), **others, command=_words(), log=str(log), return_state=True)
             except UNREACHED as error:
                 _end_without_server(_report_of(request, log), log, error)
         if (run := _report_of(request, log)) is None:
             raise PodiumError(f"the run left no report: {state.message}\nlog of this run: {log}")
-        rows = [report.HEADER, *map(report.row, run.stages)] if choices.on_workers else []
+        rows = [report.HEADER, *map(report.row, run.stages)] if request.on_workers else []
         code = tell_end(run, [*rows, report.total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
 
 
-def _asked(request: RunRequest, choices: Choices) -> dict[str, Any]:
-    """The arguments of the flow, which its server shows."""
-    told = vars(choices).items()
-    same = {name: value for name, value in told if name not in ("no_publish", "verbose", "to")}
-    words = {"preset": request.preset, "overrides": list(request.overrides), "to": list(choices.to)}
-    return {**words, "publish": not choices.no_publish, **same}
+def _asked(request: RunRequest) -> dict[str, Any]:
+    """The arguments of the flow that a request holds, which its server shows."""
+    same = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
+    return {**same, "name": request.called, "overrides": list(request.overrides), "to": list(request.to)}
 
 
 def _words() -> str | None:

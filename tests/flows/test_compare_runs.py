@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from flows import checkout, report
+from flows import report
 from flows.pages import compare_page
 from ipu_model.files import write_json
 from tasks.downstream.evaluate import evaluate
@@ -16,7 +16,7 @@ from tasks.downstream.squad.params import AnswerParams
 from tasks.project import artifacts
 from tests.flows.test_runs import FASTER, podium
 from tests.places import ROOT
-from tests.plans import prepare_own
+from tests.plans import prepare_own, resolved_params
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import without_own_script
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
@@ -28,7 +28,7 @@ TASK = ("squad", "page")
 
 def made(project, name, *overrides, **answers):
     """A run of this name that was evaluated, with some other answers."""
-    folder = prepare_own(project, checkout.resolved_params(project, None, list(overrides)), name)
+    folder = prepare_own(project, resolved_params(project, None, list(overrides)), name)
     for part in ("flows", "tasks", "ipu_model", "dvc.yaml"):
         if (folder / part).is_dir():
             shutil.rmtree(folder / part)
@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
 
 
 def test_a_run_that_was_not_evaluated_is_named(project, capsys):
-    prepare_own(project, checkout.resolved_params(project, None, []), "new")
+    prepare_own(project, resolved_params(project, None, []), "new")
     code, said = podium(capsys, "compare", "slow", "new")
     assert (code, "checkouts/new/metrics/squad.json is missing: run the stage evaluate@squad first" in said.err) == (
         1,

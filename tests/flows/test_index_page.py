@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import checkout, pipeline, report
+from flows import pipeline, report
 from flows.pages import index_facts, index_page
 from flows.pages.index_facts import Details, Shown
 from flows.report import RunReport
@@ -18,7 +18,7 @@ from tasks.project import artifacts
 from tests.flows.shown_runs import shown
 from tests.flows.test_pipeline import ACCEPTED
 from tests.flows.test_runs import FASTER, Holding, podium
-from tests.plans import prepare_own
+from tests.plans import prepare_own, resolved_params
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
 
@@ -120,7 +120,7 @@ def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session
 @pytest.fixture
 def named(toy_project):
     """A project with the run `fast`, which has a parameter of its own and a record."""
-    folder = prepare_own(toy_project, checkout.resolved_params(toy_project, None, [FASTER]), "fast")
+    folder = prepare_own(toy_project, resolved_params(toy_project, None, [FASTER]), "fast")
     write_json(folder / artifacts.RUN_REPORT, RunReport("runs/checkouts/fast").as_values())
     return folder
 

@@ -10,6 +10,7 @@ from tasks.project.params import check
 from tests.flows.test_pipeline import ACCEPTED, run
 from tests.flows.toy_repro import call
 from tests.parts import in_part
+from tests.plans import resolved_params
 
 FOREIGN = "stages:\n  foreign:\n    cmd: touch {ran} && echo made > made.txt\n    outs: [made.txt]\n"
 NAMED = "DVC would take"
@@ -67,7 +68,7 @@ def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place
 @pytest.mark.parametrize("place", ["inputs/corpus/dvc.yaml", "inputs/other/deep/dvc.yaml"])
 def test_a_worker_refuses_what_is_among_its_own_inputs(prefect_session, project, ran, place):
     plant(project, place)
-    values = checkout.resolved_params(project, None, [])
+    values = resolved_params(project, None, [])
     name, code = checkout.own_name(values, None), checkout.code_hashes(project)
     state = on_worker.run_stages(["first"], values, name, code, return_state=True)
     assert state.is_failed()
@@ -80,7 +81,7 @@ def test_what_is_planted_while_a_run_is_at_work_is_not_taken(prefect_session, pr
     """In the project and in a checkout of its own, where `inputs` is a link: the lines of .dvcignore are in both."""
     add_remote(project)
     for overrides in ([], ACCEPTED):
-        values = checkout.resolved_params(project, None, overrides)
+        values = resolved_params(project, None, overrides)
         root = checkout.folder_of(project, values, None, overrides)
         checkout.prepare(checkout.checkout_of(project, values, check(values), root))
         plant(project)

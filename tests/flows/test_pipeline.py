@@ -12,7 +12,7 @@ from flows.pages import run_page
 from tasks.project.errors import ParamsError
 from tasks.project.plan_file import Plan
 from tests.places import ROOT
-from tests.plans import prepare_own
+from tests.plans import prepare_own, resolved_params
 from tests.tasks.hostile import without_own_script
 
 ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
@@ -152,14 +152,14 @@ def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monke
 
 
 def test_a_path_that_is_not_there_is_refused_with_its_parameter(toy_project):
-    values = checkout.resolved_params(toy_project, None, ["corpus.path=nowhere/text.txt"])
+    values = resolved_params(toy_project, None, ["corpus.path=nowhere/text.txt"])
     with pytest.raises(ParamsError, match=r"corpus\.path='nowhere/text\.txt' is not there"):
         checkout.check_inputs(toy_project, values, Plan(()))
 
 
 def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
-    values = checkout.resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
+    values = resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     folder = prepare_own(toy_project, values, "mine")
     from tasks.project.params import load_params
 
@@ -252,7 +252,7 @@ def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
 def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_project):
     local = toy_project / ".dvc" / "config.local"
     local.write_text("['remote \"far\"']\n    url = ssh://me@host/store\n    password = hush\n")
-    values = checkout.resolved_params(toy_project, None, ["downstream.squad.finetune.learning_rate=3e-5"])
+    values = resolved_params(toy_project, None, ["downstream.squad.finetune.learning_rate=3e-5"])
     folder = prepare_own(toy_project, values, "faster")
     assert "hush" not in (folder / ".dvc" / "config").read_text()
     assert (folder / ".dvc" / "config.local").resolve() == local

@@ -13,7 +13,7 @@ from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import check, load_params
 from tests.flows.toy_repro import repro
 from tests.places import ROOT
-from tests.plans import values_with
+from tests.plans import resolved_params, values_with
 from tests.tasks.project.test_composing import GIVEN, done
 
 UNKNOWN_NOW = ("data/corpus", "data/rows/phase1", "models/phase1", "metrics/pretrain-phase2.json")
@@ -207,7 +207,7 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     params, said = write_params(project, *GIVEN), []
     with pytest.raises(InputError):
         require_plan(project, params)
-    values = checkout.resolved_params(project, None, [])
+    values = resolved_params(project, None, [])
     checkout.prepare(checkout.checkout_of(project, values, check(values), project), said.append)
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)

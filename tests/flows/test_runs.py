@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from flows import checkout, cli, disk_use, pipeline, report, run_locks, runs, screen
+from flows import cli, disk_use, pipeline, report, run_locks, runs, screen
 from tasks.project.errors import ParamsError
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.places import ROOT
-from tests.plans import prepare_own
+from tests.plans import prepare_own, resolved_params
 
 FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 HOLDS = """
@@ -94,26 +94,26 @@ def test_what_cannot_be_a_name_is_refused_and_touches_nothing(toy_project, capsy
 
 def test_a_given_file_counts_as_the_same_parameter_from_wherever_the_checkout_sees_it(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
-    values = checkout.resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
+    values = resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     prepare_own(toy_project, values, "mine")
     from flows.run_params import params_of, require_same
 
     require_same(toy_project, values, "mine")
     assert params_of(toy_project, toy_project / "runs/checkouts/mine") == values
     with pytest.raises(ParamsError, match=r'corpus.path +"\.\./mine\.txt" +"inputs/corpus"'):
-        require_same(toy_project, checkout.resolved_params(toy_project, None, []), "mine")
+        require_same(toy_project, resolved_params(toy_project, None, []), "mine")
 
 
 def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
     from flows.run_params import require_same
 
-    values = checkout.resolved_params(toy_project, None, [])
+    values = resolved_params(toy_project, None, [])
     folder = prepare_own(toy_project, values, "old")
     text = (folder / "params.yaml").read_text()
     (folder / "params.yaml").write_text("".join(line for line in text.splitlines(True) if "evaluate_rows" not in line))
     assert "evaluate_rows" in text
     require_same(toy_project, values, "old")
-    other = checkout.resolved_params(toy_project, None, ["pretrain.evaluate_rows=7"])
+    other = resolved_params(toy_project, None, ["pretrain.evaluate_rows=7"])
     with pytest.raises(ParamsError, match=r"pretrain.evaluate_rows +\d+ +7"):
         require_same(toy_project, other, "old")
 
@@ -134,7 +134,7 @@ def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
     run(*ACCEPTED, name="good", command="podium run --name good")
     monkeypatch.setenv("TOY_FAILS", "second")
     run(FASTER, name="broken", command="podium run --name broken")
-    prepare_own(toy_project, checkout.resolved_params(toy_project, None, []), "untouched")
+    prepare_own(toy_project, resolved_params(toy_project, None, []), "untouched")
     with Holding("good"):
         assert {one["name"]: one["status"] for one in listed(capsys)}["good"] == "running"
     found = {one["name"]: one for one in listed(capsys)}
@@ -210,7 +210,7 @@ def test_size_counts_each_file_once_and_what_has_a_name_elsewhere_apart(tmp_path
 
 
 def test_two_hundred_runs_are_listed(toy_project):
-    values = checkout.resolved_params(toy_project, None, [])
+    values = resolved_params(toy_project, None, [])
     made = prepare_own(toy_project, values, "run-0")
     for number in range(1, 200):
         folder = made.with_name(f"run-{number}")

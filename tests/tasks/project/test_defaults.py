@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.checkout import resolved_params
 from flows.cli import cli
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import layers, preset_names, resolve
@@ -17,6 +16,7 @@ from tasks.project.params import check, default_values
 from tasks.project.params_command import leaves
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.plans import resolved_params
 from tests.tasks.tiny_model import write_tiny_model
 
 PRESETS = ROOT / "presets"
