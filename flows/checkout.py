@@ -116,7 +116,11 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
     checkout.folder.mkdir(parents=True, exist_ok=True)
     root, folder = checkout.project.resolve(), checkout.folder.resolve()
     for part in CODE:
-        _mirror(root / part, folder / part)
+        if (root / part).is_file():
+            shutil.copy2(root / part, folder / part)
+        else:
+            shutil.rmtree(folder / part, ignore_errors=True)
+            shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
@@ -234,14 +238,6 @@ def _moved(given: str, root: Path, folder: Path) -> str:
     if path.parts[:1] == ("inputs",):
         return str(path)
     return os.path.relpath(root / path, folder)
-
-
-def _mirror(source: Path, target: Path) -> None:
-    if source.is_file():
-        shutil.copy2(source, target)
-        return
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _link(source: Path, target: Path) -> None:

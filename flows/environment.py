@@ -45,7 +45,10 @@ def prepare() -> None:
     os.environ.pop("PYTHONOPTIMIZE", None)  # checks and the texts of --help are made of what it takes away
     os.environ.pop("PYTHONSAFEPATH", None)  # stages run `python -m tasks...`, which takes the code of their checkout
     keep_loopback_direct()
-    _name_the_user()
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # containers run as numbers that no list of users has; DVC asks for a name
+        os.environ["LOGNAME"] = str(os.getuid())
 
 
 def prepare_run(project: Path, say: Callable[[str], None]) -> None:
@@ -68,14 +71,6 @@ def keep_loopback_direct() -> None:
         stated = os.environ.get(name) or os.environ.get(other, "")
         hosts = [host.strip() for host in stated.split(",") if host.strip()]
         os.environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
-
-
-def _name_the_user() -> None:
-    """Containers run as numbers that no list of users has; DVC asks for a name, and any will do."""
-    try:
-        getpass.getuser()
-    except (KeyError, OSError):
-        os.environ["LOGNAME"] = str(os.getuid())
 
 
 def lend_home(project: Path, say: Callable[[str], None]) -> None:

@@ -96,7 +96,9 @@ def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
 
 
 def _start(log: Path) -> Started:
-    port = _free_port()
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]  # that is free
     with log.open("ab") as said:
         command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
         own = {name: value for name, value in os.environ.items() if name not in FOR_OTHERS}
@@ -104,13 +106,6 @@ def _start(log: Path) -> Started:
         # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
         process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
     return Started(process, f"http://{LOOPBACK}:{port}/api")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _wait_for(started: Started, log: Path) -> None:

@@ -173,6 +173,8 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
+    from flows.pages import index_page
+
     try:
         run.write(project)
         run_page.write_ended(run, project, root)
@@ -181,17 +183,10 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         get_run_logger().error(printable(text))
         run.error = text if run.error is None else f"{run.error}\n{text}"
     first = not (project / artifacts.INDEX_PAGE).is_file()
-    _write_index(run, project)
+    try:
+        index_page.write(project, ended=run.name, anew=MOST_READ)
+    except (OSError, ValueError, PodiumError) as error:  # what is wrong with another run is not the fault of this
+        get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
     if first and (project / artifacts.INDEX_PAGE).is_file():
         with contextlib.suppress(OSError):  # it has been written, and lacks a link
             run_page.write_ended(run, project, root)
-
-
-def _write_index(run: report.RunReport, project: Path) -> None:
-    """The page of all runs; what is wrong with another one is not the fault of this."""
-    from flows.pages import index_page
-
-    try:
-        index_page.write(project, ended=run.name, anew=MOST_READ)
-    except (OSError, ValueError, PodiumError) as error:
-        get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))

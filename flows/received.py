@@ -68,7 +68,7 @@ def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Re
             raise ValueError("it is no record")
         record = _record(sent["record"], names, read_plan(root)) if "record" in sent else None
         known = [LOCK] if record is None else figures_of(record.name, root)
-        files = {_known(name, known): _small(text) for name, text in dict(sent["files"]).items()}
+        files = {_known(name, known): text for name, text in dict(sent["files"]).items()}
         return Received(record, {path: _checked(path, text, plan, root) for path, text in files.items()})
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         said = f"{type(error).__name__}: {error}"
@@ -112,14 +112,10 @@ def _known(name: str, known: Sequence[Path]) -> Path:
     return path
 
 
-def _small(text: str) -> str:
+def _checked(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
+    """The text of a file, if it is small and of the kind that its name says."""
     if len(text.encode()) > SMALL:
         raise ValueError(f"a file of more than {SMALL} bytes")
-    return text
-
-
-def _checked(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
-    """The text of a file, if it is of the kind that its name says."""
     if path == LOCK:
         return _lock(text, plan, root)
     if path.suffix == ".json":

@@ -173,16 +173,13 @@ class RunReport:
         for stage in stages:
             if stage.is_gate:
                 self.results[stage.name] = _result(stage, plan, root)
-            elif stage.uses_device:
-                self._read_figures(stage, root)
+            elif stage.uses_device and stage.metrics:
+                figures = read_json_object(root / stage.metrics[0]) or {}
+                if "packing_factor" in figures:
+                    self.packing[stage.name] = {key: figures[key] for key in ("packing_factor", "packing_efficiency")}
+                if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
+                    self.programs[stage.name] = figures["program"]
         self.pages = _together([str(stage.meta["page"]) for stage in stages if "page" in stage.meta])
-
-    def _read_figures(self, stage: Stage, root: Path) -> None:
-        figures = read_json_object(root / stage.metrics[0]) or {} if stage.metrics else {}
-        if "packing_factor" in figures:
-            self.packing[stage.name] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
-        if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
-            self.programs[stage.name] = figures["program"]
 
     def accepts(self, gate: str) -> bool:
         """Whether a gate of the run accepted."""
@@ -297,7 +294,8 @@ def headline(report: RunReport) -> str:
 
 def row(stage: StageRecord) -> str:
     """A stage in one line."""
-    return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{_place(stage)}"
+    place = "" if stage.host is None else f"  {stage.host}"
+    return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{place}"
 
 
 def total(report: RunReport) -> str:
@@ -343,10 +341,6 @@ def recipe_words(gate: dict[str, Any], receipt: dict[str, Any] | None) -> list[s
     """What a verdict on several seeds says of all of them; nothing of one on a single model."""
     said = recipe_in_words(gate, receipt is not None and how_published(receipt) == "published")
     return [] if said is None else [said]
-
-
-def _place(stage: StageRecord) -> str:
-    return "" if stage.host is None else f"  {stage.host}"
 
 
 def record_of(project: Path, root: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -47,12 +46,6 @@ def held(project: Path, name: str, say: Callable[[str], None], kind: str = HERE)
             yield
         finally:
             _held.remove(path)
-
-
-def can_be_held(project: Path) -> bool:
-    """Whether this user may write the folder of the locks, or make it."""
-    nearest = next(path for path in (project / FOLDER, *(project / FOLDER).parents) if path.exists())
-    return os.access(nearest, os.W_OK | os.X_OK)
 
 
 @contextlib.contextmanager

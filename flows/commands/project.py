@@ -31,25 +31,6 @@ class Place:
     words: str | None = None
     """The whole command, as a shell takes it."""
 
-    def enter(self) -> Path:
-        """Make the project the current folder, which everything below counts from.
-
-        Raises:
-            ParamsError: there is none.
-        """
-        if self.found is None:
-            missing = ", ".join(f"{name}/" if name == "presets" else name for name in MARKS)
-            if self.asked is not None:
-                raise ParamsError(f"--project {self.asked} is no clone of Podium: it does not hold {missing}")
-            raise ParamsError(
-                f"neither {self.here} nor a folder above it is a clone of Podium, which holds {missing}: go into one, "
-                "or name it: podium --project DIR ..."
-            )
-        _require_readable_name(self.found)
-        os.chdir(self.found)
-        lend_home(self.found, streams.note)
-        return self.found
-
 
 def current_folder() -> Path:
     """Where a command is called.
@@ -88,13 +69,24 @@ def find_project(start: Path, above: bool) -> Path | None:
 
 
 def entered(ctx: click.Context) -> Path:
-    """The project of a command, now the current folder.
+    """Make the project of a command the current folder, which everything below counts from, and return it.
 
     Raises:
         ParamsError: there is none.
     """
     place: Place = ctx.obj
-    return place.enter()
+    if place.found is None:
+        missing = ", ".join(f"{name}/" if name == "presets" else name for name in MARKS)
+        if place.asked is not None:
+            raise ParamsError(f"--project {place.asked} is no clone of Podium: it does not hold {missing}")
+        raise ParamsError(
+            f"neither {place.here} nor a folder above it is a clone of Podium, which holds {missing}: go into one, "
+            "or name it: podium --project DIR ..."
+        )
+    _require_readable_name(place.found)
+    os.chdir(place.found)
+    lend_home(place.found, streams.note)
+    return place.found
 
 
 def given(ctx: click.Context, path: Path) -> Path:

@@ -13,7 +13,7 @@ import click
 from flows import report, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import Place, entered
-from flows.environment import prepare_run
+from flows.environment import can_write, prepare_run
 from flows.own_server import own_server, started_early
 from flows.plan import ALL
 from flows.preflight import checks
@@ -108,12 +108,8 @@ def useful_after(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
         return words[0] if asked else words[1]
     if to or part != ALL:
         return f"the same words without {'--to' if to else '--part'} go on from there"
-    if not run.results:
-        return _useful_after_pretraining(run)
-    return "podium publish makes a release of what the gate accepted"
-
-
-def _useful_after_pretraining(run: report.RunReport) -> str:
+    if run.results:
+        return "podium publish makes a release of what the gate accepted"
     trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
     if not trained:
         return "podium runs lists what was made"
@@ -125,7 +121,7 @@ def _ended(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[
     """Run what is to be run; returns the exit code and the record of the run."""
     project = request.project
     kind = run_locks.SENT if request.on_workers else run_locks.HERE
-    if not run_locks.can_be_held(project):
+    if not can_write(project / run_locks.FOLDER):
         # It says whose folder this is, and what else is in the way.
         checks.require(request, streams.note, streams.say_line)
     with run_locks.held(project, request.name, streams.note, kind):

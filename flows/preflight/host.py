@@ -61,7 +61,7 @@ def folders(request: RunRequest) -> Iterator[Finding]:
     """Whatever a run writes must be this user's to write: a clone that another user works in often is not."""
     for path in _written(request.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
-        if _is_read_only(path):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
             yield problem(
                 "folders",
                 f"{path} is on a file system that is mounted read-only: remount it for writing, or work in a clone on "
@@ -77,10 +77,6 @@ def folders(request: RunRequest) -> Iterator[Finding]:
             )
             return
     yield ok("folders", f"{request.project} can be written")
-
-
-def _is_read_only(path: Path) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _written(project: Path) -> Iterator[Path]:

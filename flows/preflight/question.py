@@ -91,7 +91,11 @@ class Asked:
         """Wait for the answer, as long as the question may take."""
         complaint = self.complaint or self._wait()
         found = list(_findings(self.said))
-        return [*found, self._unanswered(complaint)] if complaint else found
+        if not complaint:
+            return found
+        if self.question.cannot and not complaint.startswith("no answer"):
+            return [*found, problem(self.question.name, f"{self.question.cannot}: {complaint}")]
+        return [*found, warning(self.question.name, f"not checked: {complaint}")]
 
     def _wait(self) -> str:
         """What went wrong; nothing where the program ended well."""
@@ -105,11 +109,6 @@ class Asked:
                 self.process.kill()
                 self.process.wait()
         return f"it ended with {describe_exit(code)}{_last_words(self.said)}" if code else ""
-
-    def _unanswered(self, complaint: str) -> Finding:
-        if self.question.cannot and not complaint.startswith("no answer"):
-            return Finding(self.question.name, "problem", f"{self.question.cannot}: {complaint}")
-        return warning(self.question.name, f"not checked: {complaint}")
 
 
 @contextlib.contextmanager

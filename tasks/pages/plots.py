@@ -267,18 +267,14 @@ def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]]
 def _tidied(chart: Graph, label: str) -> ElementTree.Element:
     """The chart without what pygal says of itself."""
     tree: ElementTree.Element = chart.render_tree()
-    _clean(tree)
+    for parent in list(tree.iter()):
+        for child in list(parent):
+            word = child.get("class", "") if isinstance(child.tag, str) else ""
+            if not isinstance(child.tag, str) or child.tag in UNWANTED or word.endswith(OVERLAYS):
+                parent.remove(child)
     tree.attrib.pop("id", None)
     tree.set("class", "plot")
     tree.set("role", "img")
     tree.set("aria-label", readable(label))
     tree.set("tabindex", "0")
     return tree
-
-
-def _clean(tree: ElementTree.Element) -> None:
-    for parent in list(tree.iter()):
-        for child in list(parent):
-            word = child.get("class", "") if isinstance(child.tag, str) else ""
-            if not isinstance(child.tag, str) or child.tag in UNWANTED or word.endswith(OVERLAYS):
-                parent.remove(child)

@@ -39,7 +39,12 @@ def page_script() -> Markup:
 def markdown_page(module: str, template: str, **values: Any) -> str:
     """As `html_page`, of Markdown: a value is a part of one line."""
     environment = _environment(module, _markdown_value)
-    environment.filters |= {"code": _code, "json": _json, "yaml": _yaml}
+    environment.filters |= {
+        "code": lambda value: Markup(markdown_code(value)),
+        # As Python and JSON write a value, on one line of code.
+        "json": lambda value: Markup(readable(json.dumps(value, ensure_ascii=False))),
+        "yaml": lambda value: Markup(yaml_text(value).strip()),
+    }
     return environment.get_template(template).render(values)
 
 
@@ -54,7 +59,7 @@ def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"thousands": "{:,}".format, "fixed": _fixed}
+    environment.filters |= {"thousands": "{:,}".format, "fixed": lambda value, digits=2: f"{value:.{digits}f}"}
     return environment
 
 
@@ -65,20 +70,3 @@ def _html_value(value: Any) -> str:
 
 def _markdown_value(value: Any) -> Markup:
     return value if isinstance(value, Markup) else Markup(markdown_text(value))
-
-
-def _fixed(value: float, digits: int = 2) -> str:
-    return f"{value:.{digits}f}"
-
-
-def _code(value: Any) -> Markup:
-    return Markup(markdown_code(value))
-
-
-def _json(value: Any) -> Markup:
-    """A value as Python and JSON write it, on one line of code."""
-    return Markup(readable(json.dumps(value, ensure_ascii=False)))
-
-
-def _yaml(value: Any) -> Markup:
-    return Markup(yaml_text(value).strip())
