@@ -32,10 +32,8 @@ INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 """Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""
 TARGETS = "PODIUM_TARGETS"
 """Where sent runs may write besides the checkout, apart by commas: folders, URLs, and repositories (team/podium-*)."""
-FOLDERS: dict[tuple[str, ...], Path] = {
-    ("tracking", "folder"): Path("runs/tracking"),
-}
-"""Parameters beside those of entries that name a folder to write, and where in the checkout it may always be."""
+TRACKING = ("tracking", "folder")
+"""The parameter beside those of entries that names a folder to write."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
@@ -139,7 +137,7 @@ def _input_problem(place: Sequence[str], given: str) -> str:
 
 
 def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    places = [*FOLDERS, *entry_places(values, "publish", "folder"), ("checkpoint", "remote")]
+    places = [TRACKING, *entry_places(values, "publish", "folder"), ("checkpoint", "remote")]
     stated = {place: value_at(values, place) for place in places}
     for job in [*(("ipu", key) for key in values["ipu"]), *entry_places(values, "ipu")]:
         keys = value_at(values, job)
@@ -233,7 +231,9 @@ class _Allowed:
 
 def _home_of(place: tuple[str, ...]) -> Path | None:
     """Where in the checkout what a parameter names may always be written."""
-    return artifacts.RELEASES if place[2:] == ("publish", "folder") else FOLDERS.get(place)
+    if place[2:] == ("publish", "folder"):
+        return artifacts.RELEASES
+    return artifacts.RUNS / "tracking" if place == TRACKING else None
 
 
 @cache

@@ -11,7 +11,6 @@ import dataclasses
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flows import report
@@ -146,7 +145,8 @@ def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Inter
         request: the run.
         stages: that will run, and hold no device.
     """
-    before = _last(request.project, request.root)
+    last = report.read(request.project, request.root)
+    before = {one.name: one.seconds for one in (last.stages if last is not None else ()) if one.status == "ran"}
     text_mb = text_bytes(request) / 1e6
     found = {}
     for stage in stages:
@@ -160,12 +160,6 @@ def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Inter
 def within(likely: float, factor: float) -> Interval:
     """From so many times less to so many times more."""
     return Interval(likely / factor, likely, likely * factor)
-
-
-def _last(project: Path, root: Path) -> dict[str, float]:
-    """Stage -> seconds that it took in the last run of a checkout."""
-    run = report.read(project, root)
-    return {} if run is None else {one.name: one.seconds for one in run.stages if one.status == "ran"}
 
 
 def _of_text(stage: str, text_mb: float) -> float:

@@ -262,7 +262,10 @@ class Sender:
             RunFailed: see `run`.
         """
         known = read_plan(self.root)
-        self.parameters["released"] = self._released(plan)
+        try:
+            self.parameters["released"] = releases.choose(plan, self.root)
+        except releases.ReleaseFailed as error:
+            raise RunFailed(str(error)) from None
         gates = [stage for stage in plan if known[stage].is_gate]
         for queue, names in groups(plan, known, cpu, device):
             before, shares, rest = around_shares(names, known)
@@ -278,12 +281,6 @@ class Sender:
         pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (said := restore(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
-
-    def _released(self, plan: Sequence[str]) -> releases.Chosen:
-        try:
-            return releases.choose(plan, self.root)
-        except releases.ReleaseFailed as error:
-            raise RunFailed(str(error)) from None
 
     def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
         """Send runs of consecutive stages to `queue` at once, and each again when its worker is lost or a stage paused.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,6 @@ from flows.api import extra
 from flows.at_once import Bring, bring_all
 from flows.dvc import leftovers
 from flows.dvc.session import DvcSession, PushFailed, StageFailed, StagePaused, StageStopped
-from flows.estimate import tell_estimate
 from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.screen import screen
@@ -34,12 +35,15 @@ from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
 from tasks.project.dvc_records import verify
 from tasks.project.plan_file import Plan, Stage, read_plan
+from tasks.project.process import die_with_parent
 from tasks.project.streams import printable
 from tasks.project.usage import took, usage_file
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""
+LARGE_MB = 200.0
+"""Megabytes of text; for less, an estimate of what its preparation takes, some 20 s, is not worth its time."""
 
 
 class RunFailed(Exception):
@@ -302,3 +306,25 @@ def _publish_task(gate: Stage, root: Path) -> dict[str, Any] | State[dict[str, A
         return Failed(message=str(error))
     except Interrupted as stopped:
         return Cancelled(message=str(stopped))
+
+
+def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
+    """Say what `python -m tasks.preflight.estimate` finds for the checkout `root`, where a large corpus is to be made.
+
+    An estimate that cannot be made stops nothing: the stages say what is wrong with what they read.
+    """
+    if (root / artifacts.CORPUS).exists():
+        return
+    megabytes = _said_by("tasks.preflight.source_size", root)
+    if megabytes and float(megabytes) >= LARGE_MB:
+        say(f"a corpus of {float(megabytes):,.0f} MB: a sample of it is prepared first, to say what all of it takes")
+        say(_said_by("tasks.preflight.estimate", root) or "no estimate could be made of it")
+
+
+def _said_by(module: str, root: Path) -> str:
+    """What a module of the checkout prints; nothing if it failed."""
+    command, env, out, null = [sys.executable, "-m", module], dvc.environment(), subprocess.PIPE, subprocess.DEVNULL
+    done = subprocess.run(
+        command, cwd=root, env=env, text=True, check=False, stdout=out, stderr=null, preexec_fn=die_with_parent
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""

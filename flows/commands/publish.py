@@ -40,7 +40,9 @@ def command(
     root = _root(project, preset, overrides, name)
     with run_locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
-        code = _publish(root, releases.module_of(gate), dry_run)
+        # In the checkout of the run; what it prints is for people.
+        words = [sys.executable, "-m", *releases.module_of(gate), *(["--dry-run"] if dry_run else [])]
+        code = subprocess.run(words, cwd=root, env=dvc.environment(), check=False).returncode
     if code:
         raise SystemExit(code)
     if not dry_run:
@@ -80,9 +82,3 @@ def _gate(gates: Sequence[Stage], task: str | None) -> Stage:
             f"there are {len(names)} gates ({', '.join(names) or 'none'}): say with --task which to publish"
         )
     return found[0]
-
-
-def _publish(root: Path, module: list[str], dry_run: bool) -> int:
-    """Run the module that publishes in the checkout of the run; what it prints is for people."""
-    words = [sys.executable, "-m", *module, *(["--dry-run"] if dry_run else [])]
-    return subprocess.run(words, cwd=root, env=dvc.environment(), check=False).returncode

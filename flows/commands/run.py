@@ -135,7 +135,8 @@ def _ended(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[
 
 
 def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
-    project = request.project
+    project, place = request.project, click.get_current_context().find_object(Place)
+    words = None if place is None else place.words
     log = new_log(project)
     with shown(of_terminal(verbose)):
         screen().tell("starting Prefect, which takes some seconds")
@@ -149,7 +150,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
                 with pipeline.resolved(request):
-                    state = flow(**_asked(request), **others, command=_words(), log=str(log), return_state=True)
+                    state = flow(**_asked(request), **others, command=words, log=str(log), return_state=True)
             except UNREACHED as error:
                 _end_without_server(_report_of(request, log), log, error)
         if (run := _report_of(request, log)) is None:
@@ -163,12 +164,6 @@ def _asked(request: RunRequest) -> dict[str, Any]:
     """The arguments of the flow that a request holds, which its server shows."""
     same = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
     return {**same, "name": request.called, "overrides": list(request.overrides), "to": list(request.to)}
-
-
-def _words() -> str | None:
-    """What was typed."""
-    place = click.get_current_context().find_object(Place)
-    return None if place is None else place.words
 
 
 def _report_of(request: RunRequest, log: Path) -> report.RunReport | None:

@@ -14,6 +14,7 @@ from flows.commands.project import entered
 from ipu_model.units import format_bytes
 from tasks.project import artifacts, streams
 from tasks.project.params_command import table
+from tasks.project.stage_kinds import cache_of
 
 WIDEST_COMMAND = 60
 
@@ -62,8 +63,9 @@ def listed(
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
+    cache = format_bytes(sum(vars(disk_use.of([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
-    streams.say(f"{number}, {format_bytes(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n")
+    streams.say(f"{number}, {format_bytes(sum(sizes))}; DVC's cache, which all share, {cache}\n")
     options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
 
 
@@ -94,12 +96,6 @@ def _row(run: runs.Run, size: int) -> tuple[str, ...]:
     words = (run.record and run.record.command) or "-"
     shown = words if len(words) <= WIDEST_COMMAND else f"{words[: WIDEST_COMMAND - 1]}…"
     return run.name, when, run.status, format_bytes(size), scores or "-", shown
-
-
-def _cache(project: Path) -> str:
-    from tasks.project.stage_kinds import cache_of
-
-    return format_bytes(sum(vars(disk_use.of([cache_of(project)])).values()))
 
 
 @command.command(

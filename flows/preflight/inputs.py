@@ -89,7 +89,8 @@ def asked(request: RunRequest) -> Iterator[Question]:
     if _publishes(request):
         try:
             token_of_environment()
-            publish = _repositories(request)
+            gates = [stage.item for stage in request.stages if stage.is_gate]
+            publish = [str(request.params.downstream[name].publish.repository) for name in gates]
         except PublishError:
             pass  # said by `token`
     sources = [] if request.on_workers else list(_sources(request))
@@ -107,11 +108,6 @@ def _publishes(request: RunRequest) -> bool:
 
 def _goes_to_hub(request: RunRequest) -> bool:
     return request.publish and request.params.publish.target == "hub"
-
-
-def _repositories(request: RunRequest) -> list[str]:
-    names = [stage.item for stage in request.stages if stage.is_gate]
-    return [str(request.params.downstream[name].publish.repository) for name in names]
 
 
 def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:

@@ -121,13 +121,18 @@ def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
     limit = _limit()
     with contextlib.ExitStack() as stack:
         started: list[Asked] = []
-        stack.callback(_end, started)
-        for question in questions:
-            told, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-            told.write(json.dumps(question.told).encode())
-            told.seek(0)
-            started.append(_start(question, folder, told, said, limit or question.limit_s))
-        yield started
+        try:
+            for question in questions:
+                told, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+                told.write(json.dumps(question.told).encode())
+                told.seek(0)
+                started.append(_start(question, folder, told, said, limit or question.limit_s))
+            yield started
+        finally:
+            for one in started:
+                if one.process is not None and one.process.poll() is None:
+                    one.process.kill()
+                    one.process.wait()
 
 
 def _limit() -> float | None:
@@ -151,13 +156,6 @@ def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes], l
     except OSError as error:
         return Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
     return Asked(question, process, said, limit_s)
-
-
-def _end(started: Sequence[Asked]) -> None:
-    for one in started:
-        if one.process is not None and one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
 
 
 def _lines(said: IO[bytes]) -> list[str]:

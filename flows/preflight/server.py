@@ -90,7 +90,11 @@ def may_be_named() -> bool:
     if os.environ.get(URL) or os.path.isfile("prefect.toml"):
         return True
     profiles = _read_text(profiles_path())
-    return URL in profiles or URL in _read_text(Path(".env")) or not _is_toml(profiles)
+    try:
+        tomllib.loads(profiles)
+    except tomllib.TOMLDecodeError:
+        return True
+    return URL in profiles or URL in _read_text(Path(".env"))
 
 
 def profiles_path() -> Path:
@@ -104,14 +108,6 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _is_toml(text: str) -> bool:
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return False
-    return True
 
 
 def load_settings() -> None:

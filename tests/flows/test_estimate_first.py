@@ -5,7 +5,7 @@ import shutil
 import pytest
 import yaml
 
-from flows import estimate
+from flows import stages
 from tasks.project.overlays import resolve
 from tasks.project.strict_yaml import read_yaml
 from tests.test_architecture import ROOT
@@ -19,13 +19,13 @@ def checkout(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "inputs", tmp_path / "inputs")
     values = resolve(read_yaml(ROOT / "params.yaml"), None, ["corpus.demo_documents=5"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
-    monkeypatch.setattr(estimate, "LARGE_MB", 0.0001)
+    monkeypatch.setattr(stages, "LARGE_MB", 0.0001)
     return tmp_path
 
 
 def told(checkout):
     said = []
-    estimate.tell_estimate(checkout, said.append)
+    stages.tell_estimate(checkout, said.append)
     return said
 
 
@@ -42,9 +42,9 @@ def test_a_large_corpus_is_estimated_and_an_estimate_that_fails_stops_nothing(ch
 
 
 def test_nothing_is_said_of_a_small_corpus_of_one_that_is_made_and_of_one_that_cannot_be_read(checkout, monkeypatch):
-    monkeypatch.setattr(estimate, "LARGE_MB", 200.0)
+    monkeypatch.setattr(stages, "LARGE_MB", 200.0)
     assert told(checkout) == []
-    monkeypatch.setattr(estimate, "LARGE_MB", 0.0001)
+    monkeypatch.setattr(stages, "LARGE_MB", 0.0001)
     params = (checkout / "params.yaml").read_text()
     (checkout / "params.yaml").write_text(params.replace("demo_documents", "documents_of_the_demo"))
     assert told(checkout) == []
