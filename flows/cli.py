@@ -14,7 +14,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -86,15 +85,11 @@ def cli(ctx: click.Context, project: Path | None) -> None:
     if found is not None and found != SELF and (found / "flows" / "cli.py").is_file():
         if before is not None:
             raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
-        _with_its_own_code(found, here)
+        # Start again in a project that is not the one this command was installed from: its stages run its own code.
+        os.chdir(found)
+        os.environ[CALLED_FROM] = str(here)
+        os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
     ctx.obj = Place(here, found, project, ctx.obj)
-
-
-def _with_its_own_code(project: Path, here: Path) -> NoReturn:
-    """Start again in a project that is not the one this command was installed from: its stages run its own code."""
-    os.chdir(project)
-    os.environ[CALLED_FROM] = str(here)
-    os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

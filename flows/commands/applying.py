@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 AT_LEAST_ONE = click.IntRange(min=1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
 
-
-OPTIONS = (
+using_a_model = together(
     click.option(
         "--task", metavar="WORD", help="what the model is for, where its classes do not tell (sst2, qnli, ...)"
     ),
@@ -52,9 +51,6 @@ OPTIONS = (
         help="(that of the scores which the release or run states, else fp32; with --runtime ipu auto)",
     ),
 )
-
-
-using_a_model = together(*OPTIONS)
 """The options, as arguments of their names; `columns` are pairs."""
 
 

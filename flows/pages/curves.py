@@ -156,7 +156,7 @@ class _Log:
             self._begins = False
 
     def columns(self) -> Columns:
-        """Speed and memory after each step."""
+        """Speed and memory after each step so far."""
         steps = [self._steps[step] for step in sorted(self._steps)]
         found = {name: [step.get(name) for step in steps] for name in (SPEED, MEMORY, DEVICE_MEMORY)}
         whole = {name: [value for value in values if value is not None] for name, values in found.items()}

@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -46,18 +45,6 @@ NAMED = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
 STAMP = "%Y%m%d-%H%M%S"
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a page stands, and what it tells of."""
-
-    root: Path
-    """The checkout of the run."""
-    project: Path
-    """That it belongs to."""
-    folder: Path
-    """Of the page: links begin there."""
-
-
 def page(report: RunReport, root: Path, project: Path | None = None, at_work: bool = False, copy: bool = False) -> str:
     """The run as an HTML page.
 
@@ -72,8 +59,9 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
     killed = not at_work and report.began is not None and report.ended is None
     record = record_of(project, root)  # which a run writes again and again, until it is killed
     heard = record.stat().st_mtime if killed and record.is_file() else now
-    place = Place(root, project, root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS))
+    folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links begin there
     told = settings.of_run(report, root, project)
+    links = facts.links(report, plan, root, project, folder)
     word = timeline.RUNNING if at_work else outcome(report)
     jobs = facts.device_results(plan, report, root, project)
     pipelines = [placement.of_result(result, stage) for stage, result in jobs.items()]
@@ -95,22 +83,23 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         next=facts.NEXT.get(word, ""),
         duration=format_duration,
         settings=told,
-        newest=facts.link(root / artifacts.RUN_PAGE, place.folder),
-        others=other_runs(report, root, place.folder),
+        newest=facts.link(root / artifacts.RUN_PAGE, folder),
+        others=other_runs(report, root, folder),
         earlier=[{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
-        **_work(report, plan, place, timeline.rows(report, heard, at_work)),
-        results=facts.results(report, root, project, place.folder),
+        **_work(report, plan, root, project, links, timeline.rows(report, heard, at_work)),
+        results=facts.results(report, root, project, folder),
     )
 
 
-def _work(report: RunReport, plan: Plan, place: Place, stages: list[dict[str, Any]]) -> dict[str, Any]:
+def _work(
+    report: RunReport, plan: Plan, root: Path, project: Path, links: dict[str, Any], stages: list[dict[str, Any]]
+) -> dict[str, Any]:
     """What its stages did: their picture, when they were at work, and what the trainings among them learned."""
-    links = facts.links(report, plan, place.root, place.project, place.folder)
     pages = {one["stage"]: one["link"] for one in links["pages"]}
     after = {publish_after(stage): [stage.name] for stage in plan.values() if stage.is_gate}
     begun = {row["name"]: row for row in stages if row["status"] not in timeline.NOT_BEGUN}
     trained = [stage for stage in plan.values() if stage.name in begun and is_training(stage)]
-    trainings = [training_of(stage, place.root, place.project, begun[stage.name]["began"]) for stage in trained]
+    trainings = [training_of(stage, root, project, begun[stage.name]["began"]) for stage in trained]
     for one in trainings:
         begun[one.stage]["resumed"] = one.resumed
     return {
