@@ -16,7 +16,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import drop, mask_for
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, Places, to_tensor
-from ipu_model.models.head import Head, judged, require_labels, summed_loss
+from ipu_model.models.head import Head, judged, summed_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.reading import Batch
 
@@ -95,7 +95,6 @@ class SequenceClassification(Head):
         return "sequence_regression" if labels == 1 else self.name
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
-        require_labels(self.name, labels)
         return BertForSequenceClassification(config, labels)
 
     def settings(self, labels: Sequence[str]) -> Dict[str, Any]:

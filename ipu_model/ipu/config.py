@@ -21,8 +21,6 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu.config_checks import conflicts, pipeline, raise_problems, value_problem
 from ipu_model.ipu.migration import ignore, migrate, unknown_key
 
-CACHE_OFF = ("", "disabled")
-"""Values of executable_cache_dir that mean: no cache."""
 MATMUL_PROPORTION = 0.2
 """Share of tile memory lent to the temporaries of a matmul when nothing is said; Optimum's default since 0.6."""
 
@@ -115,11 +113,6 @@ class IpuConfig:
     def inference(self) -> ModeConfig:
         """The settings of inference: what is not stated for it follows training, as in Optimum."""
         return self._mode("inference_")
-
-    @property
-    def cache_folder(self) -> Optional[str]:
-        """executable_cache_dir, or None where it switches the cache off."""
-        return None if self.executable_cache_dir in CACHE_OFF else self.executable_cache_dir
 
     def to_dict(self) -> Dict[str, Any]:
         """The keys of ipu_config.json: what is derived is left out, so that overriding one key cannot clash with it."""

@@ -24,7 +24,6 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 
 from ipu_model.errors import ConfigError
 from ipu_model.files import PARTIAL
-from ipu_model.ipu.config import CACHE_OFF
 from ipu_model.ipu.program_folder import (
     CACHE_VARIABLE,
     HELD,
@@ -63,7 +62,7 @@ def cache_root(
         configured: executable_cache_dir of the ipu_config; "" and "disabled" mean none, as in Optimum.
         shared: Job.executables.
     """
-    configured = None if configured in (None, *CACHE_OFF) else configured
+    configured = None if configured in (None, "", "disabled") else configured
     chosen = environ.get(CACHE_VARIABLE) or None
     if chosen is not None:
         also = f", not executable_cache_dir {configured}" if configured not in (None, chosen) else ""

@@ -73,7 +73,7 @@ class Feed:
             if self._current is not None:
                 self._source.give_back(self._current)
             made = self._wait()
-            counts = self._counts or self._sums(self._instances.mean(_figures(made.counts), "counts"))
+            counts = self._counts or self._sums(self._instances.mean(made.counts, "counts"))
             self._current, self._next, self._counts = made, None, None
             self._left -= 1
             tensors = tuple(torch.from_numpy(column) for column in made.columns)
@@ -97,7 +97,7 @@ class Feed:
         """Every instance comes here after every call, so what one has to add, all have."""
         if self._instances.count == 1:
             return figures
-        own = _figures(self._wait().counts) if self._left else {}
+        own = self._wait().counts if self._left else {}
         found = self._instances.mean({**figures, **own})
         if own:
             self._counts = self._sums({name: found.pop(name) for name in own})
@@ -115,10 +115,6 @@ class Feed:
         labels = [[max(1, counts[label_count(x, update)]) for x in self._parts] for update in range(self._updates)]
         weights = (self._micro_batches / np.array(labels)).astype(np.float32)
         return torch.from_numpy(np.repeat(weights, rows // self._updates, axis=0))
-
-
-def _figures(counts: Counts) -> Dict[str, float]:
-    return {name: float(count) for name, count in counts.items()}
 
 
 def ahead_or_in_turn(

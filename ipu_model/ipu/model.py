@@ -31,10 +31,6 @@ MASKED = -10000.0
 fp16's range, unlike the smallest fp16 number: two of those added overflow to -inf, and a row of -inf is NaN."""
 
 
-def _serially(left: Tensor, right: Tensor, factor: int) -> Tensor:
-    return left @ right
-
-
 @dataclass(frozen=True)
 class DeviceOps:
     """What PopTorch adds to torch; the defaults compute the same numbers on any device."""
@@ -45,7 +41,7 @@ class DeviceOps:
     """Operations with another name here are never compiled into shared code."""
     checkpoint: Callable[[Tensor], Tensor] = lambda x: x
     """Keep this activation; what lies between two of them is computed again in the backward pass."""
-    serial_matmul: Callable[[Tensor, Tensor, int], Tensor] = _serially
+    serial_matmul: Callable[[Tensor, Tensor, int], Tensor] = lambda x, y, factor: x @ y
     """(x, y, factor): x @ y in `factor` pieces over the columns of y, to bound temporary memory."""
     final_loss: Callable[[Tensor], Tensor] = lambda x: x
     """Marks the loss that gradients are taken of."""

@@ -94,8 +94,8 @@ def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def remove_stale_locks(folder: Path, say: Say) -> List[str]:
-    """Remove `*.lock` that no process holds; returns their names.
+def remove_stale_locks(folder: Path, say: Say) -> None:
+    """Remove `*.lock` that no process holds, and say so.
 
     PopTorch's processes count in such a file who came first. A crash leaves the count behind, and then nobody
     of the next run counts as first. The kernel knows who is alive: it drops the flock of a process that ended.
@@ -108,7 +108,6 @@ def remove_stale_locks(folder: Path, say: Say) -> List[str]:
                 removed.append(path.name)
     if removed:
         say(f"removed {len(removed)} stale lock(s) of a run that crashed from {folder}: {', '.join(removed)}")
-    return removed
 
 
 def read_record(folder: Path) -> Dict[str, Any]:

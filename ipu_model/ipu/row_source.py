@@ -84,15 +84,31 @@ class Ahead:
     """
 
     def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> None:
-        count = len(range(*order.share.indices(order.rows_per_update))) * steps.step
-        slots = Slots(shapes_of(rows.manifest, inputs, count), SLOTS)
+        first, stop, _ = order.share.indices(order.rows_per_update)
+        slots = Slots(shapes_of(rows.manifest, inputs, (stop - first) * steps.step), SLOTS)
         descriptor = shared_memory("podium-rows", slots.bytes)
         try:
             self._memory = mmap.mmap(descriptor, slots.bytes)
             self.process = start_companion("ipu_model.ipu.row_worker", memory=descriptor)
         finally:
             os.close(descriptor)  # the worker has its own, and both have the memory
-        self._send(_work(rows, order, steps.step, inputs, descriptor).to_json() + "\n")
+        work = Work(
+            folder=str(rows.folder),
+            manifest_sha256=rows.sha256,
+            kind=rows.manifest.kind,
+            labels=rows.manifest.num_labels,
+            model=rows.model,
+            seed=order.seed,
+            rows_per_update=order.rows_per_update,
+            share=(first, stop),
+            total=order.total,
+            updates=steps.step,
+            columns=inputs.columns,
+            label_columns=inputs.labels,
+            slots=SLOTS,
+            memory=descriptor,
+        )
+        self._send(work.to_json() + "\n")
         self._columns = [tuple(slots.columns(self._memory, slot)) for slot in range(SLOTS)]
         self._steps = iter(steps)
         for slot in range(SLOTS):
@@ -137,23 +153,3 @@ class Ahead:
 
 RowSource = Union[InTurn, Ahead]
 """Gives the calls of a training in order."""
-
-
-def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memory: int) -> Work:
-    first, stop, _ = order.share.indices(order.rows_per_update)
-    return Work(
-        folder=str(rows.folder),
-        manifest_sha256=rows.sha256,
-        kind=rows.manifest.kind,
-        labels=rows.manifest.num_labels,
-        model=rows.model,
-        seed=order.seed,
-        rows_per_update=order.rows_per_update,
-        share=(first, stop),
-        total=order.total,
-        updates=updates,
-        columns=inputs.columns,
-        label_columns=inputs.labels,
-        slots=SLOTS,
-        memory=memory,
-    )

@@ -180,7 +180,18 @@ def make_plan(
         raise RowsError(f"{job.rows} holds no rows: there is nothing to {job.kind} on; check the step that made them")
     factor = manifest.packing_factor
     division = divide(job.geometry, factor) if device is None else device.division
-    updates, total_rows = _updates(job, manifest, division, device)
+    updates, total_rows = 0, 0
+    if job.schedule is not None and job.kind != "predict":
+        per_call = 1 if device is None else device.updates_per_call
+        updates, total_rows = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
+    rows = manifest.rows
+    if division.rows_per_update > rows and updates:
+        remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
+        raise RowsError(
+            f"{job.rows} holds {rows} rows of {factor:.2f} sequences, but one update needs global_batch_size "
+            f"{job.geometry.global_batch_size} / {factor:.2f} = {division.rows_per_update} rows: use more data, or "
+            f"{remedy}"
+        )
     return Plan(
         kind=job.kind,
         runtime=runtime.value,
@@ -206,23 +217,6 @@ def make_plan(
         rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,
         device={} if device is None else device.as_dict(),
     )
-
-
-def _updates(job: Job, manifest: Manifest, division: Division, device: Optional[DevicePlan]) -> Tuple[int, int]:
-    """Updates of the run, and the rows they train on."""
-    if job.schedule is None or job.kind == "predict":
-        return 0, 0
-    per_call = 1 if device is None else device.updates_per_call
-    updates, total_rows = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
-    rows, factor = manifest.rows, manifest.packing_factor
-    if division.rows_per_update > rows and updates:
-        remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
-        raise RowsError(
-            f"{job.rows} holds {rows} rows of {factor:.2f} sequences, but one update needs global_batch_size "
-            f"{job.geometry.global_batch_size} / {factor:.2f} = {division.rows_per_update} rows: use more data, or "
-            f"{remedy}"
-        )
-    return updates, total_rows
 
 
 def _smaller_batch(geometry: BatchGeometry, rows: int, factor: float) -> str:

@@ -145,12 +145,6 @@ class Head(abc.ABC):
         raise ConfigError(f"a {self.name} head has no logits to write")
 
 
-def require_labels(name: str, labels: int) -> None:
-    """Raises: ConfigError, if a head that has classes is to be made without any."""
-    if labels < 1:
-        raise ConfigError(f"a {name} head needs at least one label: state them in job.labels")
-
-
 def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Sum of the cross-entropy over the real labels, in fp32: [N, C], [N] -> a scalar."""
     if len(labels) == 0:

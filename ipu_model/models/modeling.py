@@ -17,10 +17,7 @@ def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
 
     Args:
         head: Of heads.names.
-        labels: Classes of a head that has some; others have none.
-
-    Raises:
-        ConfigError: a head that has classes, without any.
+        labels: Classes of a head that has some (preparation.with_labels requires them); others have none.
     """
     return heads.of(head).build(config, labels)
 

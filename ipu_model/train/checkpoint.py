@@ -153,7 +153,12 @@ class Checkpoints:
         return None
 
     def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
-        self._check_fingerprint(path, state["fingerprint"])
+        differences = fingerprint_differences(state["fingerprint"], self._fingerprint)
+        if differences:
+            raise CheckpointError(
+                f"{path} was made for another run: " + "; ".join(differences) + f". To continue that run, put these "
+                f"back; to start anew, remove {self._folder}"
+            )
         _restore_host_rng(state["rng"])
         hexadecimal = state["device_rng"].items()
         rng = {name: torch.frombuffer(bytearray.fromhex(x), dtype=torch.uint8) for name, x in hexadecimal}
@@ -180,14 +185,6 @@ class Checkpoints:
         for path in self._folder.glob(f"step-*{PARTIAL}"):
             self._emit("message", text=f"{path} was not written to the end; removing it")
             shutil.rmtree(str(path))
-
-    def _check_fingerprint(self, path: Path, found: Fingerprint) -> None:
-        differences = fingerprint_differences(found, self._fingerprint)
-        if differences:
-            raise CheckpointError(
-                f"{path} was made for another run: " + "; ".join(differences) + f". To continue that run, put these "
-                f"back; to start anew, remove {self._folder}"
-            )
 
 
 def fingerprint_differences(old: Fingerprint, new: Fingerprint) -> List[str]:

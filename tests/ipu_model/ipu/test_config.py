@@ -11,6 +11,7 @@ from published_configs import BERT_BASE_IPU, BERT_BASE_UNCASED, BERT_LARGE_IPU, 
 from ipu_model.errors import ConfigError
 from ipu_model.files import read_json, write_json
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
+from ipu_model.ipu.executables import cache_root
 
 
 def refused(values: Any) -> str:
@@ -46,7 +47,7 @@ def test_the_published_base_config_on_a_pod16_means_what_its_card_says_and_keeps
     assert config.gradient_accumulation_steps == 16
     assert (config.optimizer_state_offchip, config.replicated_tensor_sharding) == (False, True)
     assert (config.recompute_checkpoint_every_layer, config.enable_half_partials) == (True, True)
-    assert (config.output_mode, config.seed, config.cache_folder) == ("final", None, None)
+    assert (config.output_mode, config.seed, config.executable_cache_dir) == ("final", None, "")
     once = saved_and_loaded(config, tmp_path)
     assert once == saved_and_loaded(once, tmp_path) == config
 
@@ -84,7 +85,7 @@ def test_the_configs_saved_with_the_pre_trained_models_load_and_save_unchanged_i
 
     assert config.training == ModeConfig(replicas, 1, layers, 4, share, 2, 1)
     assert config.inference == ModeConfig(replicas, 4, layers, 4, share, 2, 1)
-    assert (config.seed, config.cache_folder, config.optimizer_state_offchip) == (42, "./exe_cache", offchip)
+    assert (config.seed, config.executable_cache_dir, config.optimizer_state_offchip) == (42, "./exe_cache", offchip)
     assert config.gradient_accumulation_steps == 512
     assert same_meaning(config, saved_and_loaded(config, tmp_path))
 
@@ -199,7 +200,8 @@ def test_seed_zero_is_a_seed_and_no_seed_is_none() -> None:
 
 @pytest.mark.parametrize(("stated", "folder"), [("", None), ("disabled", None), ("./exe_cache", "./exe_cache")])
 def test_the_cache_is_off_when_its_folder_is_empty_or_disabled(stated: str, folder: Any) -> None:
-    assert read_ipu_config({"executable_cache_dir": stated}).cache_folder == folder
+    config = read_ipu_config({"executable_cache_dir": stated})
+    assert cache_root({}, config.executable_cache_dir, lambda line: None) == (None if folder is None else Path(folder))
 
 
 def test_a_config_does_not_change_with_the_values_it_was_read_from_or_written_to() -> None:

@@ -123,7 +123,7 @@ def test_false_is_no_factor_zero() -> None:
 
 def test_the_first_release_wrote_one_number_of_layers_and_a_null_cache() -> None:
     config, said = read({"layers_per_ipu": 12, "executable_cache_dir": None})
-    assert (config.layers_per_ipu, config.cache_folder) == ([12], None)
+    assert (config.layers_per_ipu, config.executable_cache_dir) == ([12], "")
     assert said == [
         "layers_per_ipu: 12 is now written [12], one entry per IPU",
         'executable_cache_dir: null is now written "", no cache',
