@@ -9,7 +9,7 @@ from typing import Any
 
 from flows import checkout
 from flows.plan import ALL, stages_to_run
-from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.texts.tasks import TASKS
 from tasks.project.composing import compose
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import Params, check

@@ -13,7 +13,7 @@ from tasks.downstream.entries import entries
 from tasks.downstream.task import about
 from tasks.project import artifacts
 from tasks.project.composing import compose, require_plan
-from tasks.project.param_downstream import kind_names
+from tasks.project.param_downstream import kind_names, kind_params
 from tasks.project.params import load_params
 from tasks.project.plan_file import VARIABLE
 from tasks.release.release_subject import subject_of
@@ -155,12 +155,12 @@ def parameter_files(stage):
     return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
 
 
-def kind_of(name):
-    """The kind of the entry that a stage is of; None for one before all entries."""
+def folder_of(name):
+    """The folder that knows the kind of the entry that a stage is of; None for one before all entries."""
     planned = compose(everything())["plan"]
     item = name.partition("@")[2]
     found = planned["downstream"].get(item) or planned["parity"].get(item)
-    return found["kind"] if found else None
+    return ROOT / found["code"] if found else None
 
 
 WITHOUT_CIRCLES = ("flows", "tasks", "ipu_model")
@@ -244,7 +244,7 @@ def test_no_kind_of_task_is_named_outside_its_own_folder():
     assert len(kind_names()) > 1
     found = set()
     for path in sources("flows", "tasks", "ipu_model"):
-        own = {name for name in kind_names() if ROOT / "tasks/downstream" / name in path.parents}
+        own = {name for name in kind_names() if ROOT / kind_params(name).package().replace(".", "/") in path.parents}
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         imports = {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
@@ -316,7 +316,7 @@ def makers_of(name):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
     made = {file for file in needed | parts_of(name) if not file.endswith("/__init__.py")}
     if stage["planned"]:
-        made -= import_closure(ROOT / "tasks/downstream" / kind_of(name) / "about.py")
+        made -= import_closure(folder_of(name) / "about.py")
     return {file for file in made if not lies_in(file, FRAME)}
 
 
@@ -326,12 +326,12 @@ def starts_device_jobs(stage):
 
 def parts_of(name):
     """What a stage of downstream work loads of its own kind, which it names in a call of `about` or `part_of`."""
-    stage, kind = dvc_stages()[name], kind_of(name)
-    if kind is None:
+    stage, folder = dvc_stages()[name], folder_of(name)
+    if folder is None:
         return set()
     source = module_file(stage["cmd"].split()[2]).read_text(encoding="utf-8")
     parts = re.findall(r"\bpart_of\(.*\"(\w+)\"\)", source) + (["about"] if re.search(r"\babout\(", source) else [])
-    files = [import_closure(ROOT / "tasks/downstream" / kind / f"{part}.py") for part in parts]
+    files = [import_closure(folder / f"{part}.py") for part in parts]
     return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
 
 

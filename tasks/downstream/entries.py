@@ -31,7 +31,7 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """The folder of tasks/downstream that knows how."""
+        """What is learnt (docs/downstream.md)."""
         return self.params.kind
 
     def key(self, section: str, name: str = "") -> str:

@@ -1,9 +1,10 @@
 """What differs between kinds of downstream tasks, and nothing else; the stages beside this file are written once.
 
-A kind is a folder beside this file. Its modules of the names below have a class `Task` each, with one part of the
-protocol, so that a stage loads that part of that kind alone, and another kind, or a new one, changes nothing for it:
+A kind is a folder beside this file, or shares one with kinds that differ from it by data. Its modules of the names
+below have a class `Task` each, with one part of the protocol, so that a stage loads that part of that kind alone, and
+another kind, or a new one, changes nothing for it:
 
-    params     EntryParams             its sections of params.yaml, with their defaults: the class is called Params
+    params     EntryParams             its sections of params.yaml, with their defaults: KINDS names the class
     about      DownstreamTask (here)   its names and its head: all that training and prediction need
     examples   ExamplesTask            how examples are read
     checks     ChecksTask              what Great Expectations is to judge of them and of their rows
@@ -64,11 +65,6 @@ class DownstreamTask(ABC):
         """The kind of its rows: one that ipu_model knows."""
 
     @property
-    def shared(self) -> str:
-        """The package of code that its kind shares with other kinds; its kind's own folder where it shares none."""
-        return f"tasks/downstream/{self.entry.kind}"
-
-    @property
     def released_below(self) -> str:
         """Where a released model's scores lie below the folder that the gate's parameters name."""
         return ""
@@ -101,7 +97,7 @@ class DownstreamTask(ABC):
 
 def part_of(entry: Entry, part: str) -> Any:
     """The `Task` of a module of the entry's kind: about, examples, checks, rows, scores, page or card."""
-    return importlib.import_module(f"tasks.downstream.{entry.kind}.{part}").Task(entry)
+    return importlib.import_module(f"{entry.params.package()}.{part}").Task(entry)
 
 
 def about(entry: Entry) -> DownstreamTask:

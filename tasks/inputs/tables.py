@@ -8,6 +8,7 @@ byte order mark is accepted).
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ from tasks.inputs.delimited import read_rows
 from tasks.inputs.json_arrays import begins_array, read_array
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
+from tasks.project.param_downstream import OwnDataParams
 from tasks.reading.foreign_tables import folded, open_parquet
+from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import MAX_LINE_BYTES, NUMBERS, Reading, refuse_empty, text_lines
 
@@ -29,6 +32,8 @@ MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS = 20, 80
 BLANK_LINES = "blank lines passed over"
 NO_ROWS = "has a header and no rows"
+HUB_SPLITS = {"train": "train", "dev": "validation"}
+"""What data sets of the Hub call the splits."""
 
 
 class Line(NamedTuple):
@@ -79,6 +84,29 @@ def read_table(
         yield line
     if not rows and ending in HEADED:
         reading.remark(f"{path.name} {NO_ROWS}")
+
+
+def hub_lines(
+    params: OwnDataParams, section: str, split: str, classes: Sequence[str]
+) -> tuple[str, list[str], Iterator[Line]]:
+    """Open a split of a Hub data set.
+
+    Args:
+        section: of params.yaml, for messages.
+        classes: see `open_dataset`.
+
+    Returns:
+        What messages call it, its columns, and its records.
+
+    Raises:
+        InputError: as `open_dataset`.
+    """
+    name = HUB_SPLITS[split]
+    rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, classes)
+    first = next(rows, {})
+    numbered = enumerate(itertools.chain([first] if first else [], rows))
+    lines = (Line(f"row {number}", row) for number, row in numbered)
+    return f"data set {params.dataset}, split {name}", list(first), lines
 
 
 def without_rows(reading: Reading) -> str:

@@ -123,7 +123,8 @@ def _program(job: str, params: Params, runtime: str = "") -> str:
 
 def _parts(entry: Entry) -> dict[str, str]:
     task = about(entry)
-    return {"kind": entry.kind, "shared": task.shared, "head": task.head, "row_kind": task.row_kind}
+    folder = entry.params.package().replace(".", "/")
+    return {"kind": entry.kind, "code": folder, "head": task.head, "row_kind": task.row_kind}
 
 
 def _entry(entry: Entry, params: Params) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The section `downstream` of params.yaml: entries, each with a name, a kind, and sections of its own.
 
-What the sections of a kind hold, and their defaults, stands in its folder: the class `Params` of
-tasks/downstream/<kind>/params.py.
+What the sections of a kind hold, and their defaults, is a class of params.py in the folder of tasks/downstream that knows
+it, named in `KINDS` there.
 """
 
 from __future__ import annotations
@@ -205,6 +205,11 @@ class EntryParams(Section):
         """How many examples of which size there will be."""
         return Expected()
 
+    @classmethod
+    def package(cls) -> str:
+        """The package of tasks/downstream that knows entries of this class."""
+        return cls.__module__.rpartition(".")[0]
+
     @property
     def options(self) -> dict[str, Any]:
         """What a kind asks beside the sections that all have, such as the name of a task."""
@@ -212,11 +217,17 @@ class EntryParams(Section):
 
 
 @cache
-def kind_names() -> list[str]:
-    """All kinds there are: the folders of tasks/downstream that hold params.py."""
+def _kinds() -> dict[str, type[EntryParams]]:
+    """Return kind -> the class of its entries, as `KINDS` of each params.py in a folder of tasks/downstream says."""
     package = importlib.import_module("tasks.downstream")
-    folders = [found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg]
-    return sorted(name for name in folders if importlib.util.find_spec(f"tasks.downstream.{name}.params"))
+    folders = [found.name for found in pkgutil.iter_modules(package.__path__, "tasks.downstream.") if found.ispkg]
+    stated = [f"{name}.params" for name in folders if importlib.util.find_spec(f"{name}.params")]
+    return {kind: params for name in stated for kind, params in importlib.import_module(name).KINDS.items()}
+
+
+def kind_names() -> list[str]:
+    """Return all kinds there are."""
+    return sorted(_kinds())
 
 
 def kind_params(kind: object) -> type[EntryParams]:
@@ -225,10 +236,9 @@ def kind_params(kind: object) -> type[EntryParams]:
     Raises:
         ValueError: there is no such kind; the nearest one is named.
     """
-    if not isinstance(kind, str) or kind not in kind_names():
+    if not isinstance(kind, str) or kind not in _kinds():
         raise ValueError(f"kind={kind!r} is not known{nearest(str(kind), kind_names())}")
-    found: type[EntryParams] = importlib.import_module(f"tasks.downstream.{kind}.params").Params
-    return found
+    return _kinds()[kind]
 
 
 def _as_its_kind(value: object) -> object:

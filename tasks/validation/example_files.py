@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.project.errors import InputError
@@ -16,6 +17,9 @@ from tasks.validation.checks import Check, Frame, Totals, differing, gathered
 
 class ExampleFiles(ABC):
     """What a kind of task adds: its checks, the features of a batch, totals and statistics."""
+
+    record: str
+    """What one example is called."""
 
     def __init__(self, folder: Path, splits: Sequence[str], schema: pa.Schema, columns: str) -> None:
         """Open the splits in `folder`.
@@ -46,6 +50,24 @@ class ExampleFiles(ABC):
         )
         self._count = dict.fromkeys(splits, 0)
 
+    @property
+    def others(self) -> list[str]:
+        """The splits but training."""
+        return list(self.files)[1:]
+
+    def count_checks(self, least: int, fix: str) -> list[Check]:
+        """Return a check for each split that it has at least so many examples."""
+        return [
+            Check(
+                f"{split}_{self.record}s",
+                f"{split}.parquet",
+                f"at least {least:,} {self.record}s",
+                fix,
+                minimum=least,
+            )
+            for split in self.files
+        ]
+
     def prepare(self) -> Totals:
         """How the files differ from the schema."""
         found = [text for path in self.files.values() for text in text_features.schema_differences(path, self.schema)]
@@ -61,3 +83,13 @@ class ExampleFiles(ABC):
     @abstractmethod
     def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
         """What the checks of every record look at."""
+
+
+def repetitions(keys: Mapping[str, text_features.Keys]) -> list[int]:
+    """Count the training examples that came before, and those of each other split that are also in training.
+
+    Args:
+        keys: of the examples of each split, training first.
+    """
+    train, *others = (one.all_hashes() for one in keys.values())
+    return [len(train) - len(np.unique(train)), *(int(np.isin(one, train).sum()) for one in others)]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.evaluate import Evaluation
-from tasks.downstream.labelled.scores import Examples as Texts
 from tasks.downstream.ner.page import Task as EntityTask
 from tasks.downstream.ner.page import type_slices
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
@@ -16,6 +15,7 @@ from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.scoring.slices import by_name
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.windows import Windows
+from tasks.downstream.texts.scores import Examples as Texts
 from tasks.reading.near_duplicates import Pair, Report, Shown, Source
 from tasks.statistics.calibration import calibration
 from tests.browser.planted import EVIL, LONG

@@ -21,11 +21,11 @@ from flows.run_request import resolve_request
 from flows.runs import Run
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import Evaluation
-from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
+from tasks.downstream.texts.scores import Examples
 from tasks.reading.near_duplicates import Pair, Report, Source
 from tasks.reading.near_duplicates import Shown as Pairs
 from tasks.statistics.calibration import calibration
@@ -167,7 +167,7 @@ def _validation(folder: Path) -> Path:
 def _classes(folder: Path) -> Path:
     """An evaluation with labels and a set of a user's own."""
     task = task_with("glue-sst2", "page")
-    task.glue = replace(task.glue, title=at("title"), labels=(at("label"), at("other_label")))
+    task.spec = replace(task.spec, title=at("title"), labels=(at("label"), at("other_label")))
     labels = np.arange(60) % 2
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
     found = evaluations.evaluated(

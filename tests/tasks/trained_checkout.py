@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import sha256_of, write_text
 from tasks.downstream.entries import entry_of
-from tasks.downstream.glue.examples import schema_of
-from tasks.downstream.glue.tasks import TASKS, GlueTask
 from tasks.downstream.judging.gate import gate
 from tasks.downstream.task import about, part_of
+from tasks.downstream.texts.tasks import TASKS, TextTask
 from tasks.project import artifacts
 from tasks.project.composing import compose, write_plan
 from tasks.project.dvc_records import LOCK
@@ -173,19 +172,19 @@ def write_lock(root: Path, params: Params) -> None:
     write_text(root / LOCK, lock)
 
 
-def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
+def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
     """The same for a GLUE task with two classes: 20 examples, of which one in ten is answered wrong."""
     make_checkout(root)
     name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
     values = read_yaml(root / artifacts.PARAMS)
     values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
-    write_parameters(root, values)
+    schema = about(entry_of(write_parameters(root, values), name)).schema
     subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:
         (root / reference).parent.mkdir(parents=True, exist_ok=True)
         rows = [{"first": f"text {number}", "second": None, "label": label} for number, label in enumerate(labels)]
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(task)), root / reference)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), root / reference)
     predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
     _json(root / subject.predictions, dict.fromkeys(task.splits[1:], predicted))
     for verdict in subject.verdicts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,31 +96,30 @@ def _options(released: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
     """The kind that uses a model of this architecture, and what tells its tasks apart."""
-    kinds = {kind: _apply(kind) for kind in kind_names() if importlib.util.find_spec(f"tasks.downstream.{kind}.apply")}
-    named = model.architectures or [one.architecture for one in kinds.values()]
-    fitting = {kind: one for kind, one in kinds.items() if one.architecture in named}
+    parts = list(dict.fromkeys(map(_apply, kind_names())))
+    named = model.architectures or [one.architecture for one in parts]
+    fitting = [one for one in parts if one.architecture in named]
     if not fitting:
-        known = ", ".join(sorted({one.architecture for one in kinds.values()}))
+        known = ", ".join(sorted({one.architecture for one in parts}))
         raise InputError(
             f"{model.folder} holds {', '.join(named)}, which answers nothing: a fine-tuned model is required ({known})"
         )
-    found = {
-        word: (kind, options) for kind, one in fitting.items() for word, options in one.tasks_of(model.labels).items()
-    }
+    found = {word: values for one in fitting for word, values in one.tasks_of(model.labels).items()}
     if not found:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which are of no task known here"
         )
-    by_name = [] if model.unnamed else [word for word, (kind, _) in found.items() if not kinds[kind].general]
+    by_name = [] if model.unnamed else [word for word in found if word not in {one.general for one in fitting}]
     sure = by_name or list(found)
     if task is None and len(sure) == 1:
         [task] = sure
     if task not in found:
         said = f"--task {task} does not fit" if task else "say for which task, as its classes do not tell: --task WORD"
         raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")
-    return found[task]
+    options = dict(found[task])
+    return options.pop("kind"), options
 
 
 def _apply(kind: str) -> type[ApplyTask[Any, Any, Any]]:
-    found: type[ApplyTask[Any, Any, Any]] = importlib.import_module(f"tasks.downstream.{kind}.apply").Task
+    found: type[ApplyTask[Any, Any, Any]] = importlib.import_module(f"{kind_params(kind).package()}.apply").Task
     return found

@@ -29,15 +29,15 @@ class ApplyTask(ScoresTask[E, L, A]):
 
     architecture: ClassVar[str]
     """The class of transformers whose models it uses."""
-    general: ClassVar[bool] = False
-    """Whether it uses any model of its architecture, so that a kind which knows the classes of one comes first."""
+    general: ClassVar[str] = ""
+    """The word of `tasks_of` that fits any model of its architecture: words that know its classes come first."""
     bare: ClassVar[str] = ""
     """The field of a record that {id: answer} in a .json file holds; empty: there is no such file."""
     ranked: ClassVar[bool] = False
     """Whether a record can hold the n best answers."""
-    endings: ClassVar[tuple[str, ...]]
+    endings: tuple[str, ...]
     """Of files that `unlabelled` reads."""
-    labelled_endings: ClassVar[tuple[str, ...]]
+    labelled_endings: tuple[str, ...]
     """Of files that `write_labelled` reads."""
 
     @classmethod
@@ -46,7 +46,7 @@ class ApplyTask(ScoresTask[E, L, A]):
         """What a model with these classes may have been fine-tuned for.
 
         Returns:
-            Word of --task -> what an entry of this kind states for it.
+            Word of --task -> what an entry states for it: its kind, and the options of that kind.
         """
 
     @classmethod

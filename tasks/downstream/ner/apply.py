@@ -38,12 +38,12 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
     """The tag of each word with its probability, and the entities that the tags stand for."""
 
     architecture: ClassVar[str] = "BertForTokenClassification"
-    endings: ClassVar[tuple[str, ...]] = (*ENDINGS, ".json", *CONLL)
-    labelled_endings: ClassVar[tuple[str, ...]] = (*CONLL, *TABLES)
+    endings = (*ENDINGS, ".json", *CONLL)
+    labelled_endings = (*CONLL, *TABLES)
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-        return {} if any(map(problem_of, labels)) else {"ner": {}}
+        return {} if any(map(problem_of, labels)) else {"ner": {"kind": "ner"}}
 
     @classmethod
     def rows_within(cls, longest: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tasks.downstream.task import TRAIN
 from tasks.downstream.validate import ChecksTask
 from tasks.validation import text_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
-from tasks.validation.example_files import ExampleFiles
+from tasks.validation.example_files import ExampleFiles, repetitions
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Examples, RowRules
@@ -61,7 +61,13 @@ class NerData(ExampleFiles):
         self.name = name
         look = f"look at {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
         self.record_checks: Sequence[Check] = _record_checks(look)
-        self.total_checks: Sequence[Check] = _total_checks(splits, least, section, look)
+        self.total_checks: Sequence[Check] = (
+            *self.count_checks(least, f"give more sentences, or lower {section}.min_examples; {look}"),
+            *(
+                Check(f"{split}_entities", "tags", "an entity at least", f"there is nothing to find; {look}", minimum=1)
+                for split in splits
+            ),
+        )
         self._words = dict.fromkeys(splits, 0)
         self._documents = dict.fromkeys(splits, 0)
         self._types: dict[str, Counter[str]] = {split: Counter() for split in splits}
@@ -124,13 +130,9 @@ class NerData(ExampleFiles):
 
     def _repetitions(self) -> dict[str, int]:
         """Equal sentences: most data sets hold some, so they are told and not refused."""
-        train = self._keys[TRAIN].all_hashes()
-        found = {"train sentences that came before": len(train) - len(np.unique(train))}
-        for split in self.files:
-            if split != TRAIN:
-                known = np.isin(self._keys[split].all_hashes(), train)
-                found[f"{split} sentences that are also in train"] = int(known.sum())
-        return found
+        repeated, *in_train = repetitions(self._keys)
+        names = (f"{split} sentences that are also in train" for split in self.others)
+        return {"train sentences that came before": repeated, **dict(zip(names, in_train, strict=True))}
 
 
 def _record_checks(look: str) -> tuple[Check, ...]:
@@ -140,21 +142,3 @@ def _record_checks(look: str) -> tuple[Check, ...]:
         Check("tags_known", "tags", "O, or B- or I- and a type", look, maximum=0),
         Check("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look, maximum=0),
     )
-
-
-def _total_checks(splits: Sequence[str], least: int, section: str, look: str) -> tuple[Check, ...]:
-    counts = [
-        Check(
-            f"{split}_sentences",
-            f"{split}.parquet",
-            f"at least {least:,} sentences",
-            f"give more sentences, or lower {section}.min_examples; {look}",
-            minimum=least,
-        )
-        for split in splits
-    ]
-    entities_there = [
-        Check(f"{split}_entities", "tags", "an entity at least", f"there is nothing to find; {look}", minimum=1)
-        for split in splits
-    ]
-    return (*counts, *entities_there)

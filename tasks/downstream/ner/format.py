@@ -12,11 +12,21 @@ from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
 from tasks.inputs.problems import Problems
-from tasks.inputs.tables import Column, Line, actual_name, column_names, read_table, stated_by, usual_name, without_rows
+from tasks.inputs.tables import (
+    Column,
+    Line,
+    actual_name,
+    column_names,
+    hub_lines,
+    read_table,
+    stated_by,
+    usual_name,
+    without_rows,
+)
 from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
+from tasks.reading.hub_inputs import stated_classes, with_names
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
@@ -28,7 +38,6 @@ TOKENS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels")
 """Usual names of the columns."""
 FIRST_SENTENCES = 1000
 """Looked at before a run starts."""
-HUB_SPLITS = {"train": "train", "dev": "validation"}
 Opened = tuple[str, Iterator[Raw], Problems]
 """What is read, its sentences, and where to note what is wrong with them."""
 DOCUMENT = ["-DOCSTART-"]
@@ -136,13 +145,9 @@ def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading,
 def _hub_sentences(
     params: SentencesParams, section: str, split: str, reading: Reading
 ) -> tuple[str, Iterator[Raw], Problems]:
-    name, classes = HUB_SPLITS[split], (params.columns.tags,) if params.columns.tags else TAGS
-    source = f"data set {params.dataset}, split {name}"
-    rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, classes)
-    first = next(rows, {})
-    columns = columns_of(list(first), params.columns)
-    numbered = enumerate(itertools.chain([first] if first else [], rows))
-    lines = (Line(f"row {number}", row) for number, row in numbered)
+    classes = (params.columns.tags,) if params.columns.tags else TAGS
+    source, present, lines = hub_lines(params, section, split, classes)
+    columns = columns_of(present, params.columns)
     problems = Problems(source, MEANT)
     asked = with_columns(lines, columns.wanted(stated_by(section)), source, reading)
     return source, _table_sentences(asked, columns, [], problems), problems

@@ -79,3 +79,7 @@ class Params(EntryParams):
         of_conll = self.data.source == "hub" and "conll2003" in (self.data.dataset or "")
         train, dev = CONLL2003 if of_conll else (None, None)
         return Expected(train, dev, SENTENCE_TOKENS, SENTENCE_BYTES)
+
+
+KINDS = {"ner": Params}
+"""Kind -> the class of its entries."""

@@ -42,12 +42,12 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
     architecture: ClassVar[str] = ARCHITECTURE
     bare: ClassVar[str] = "answer"
     ranked: ClassVar[bool] = True
-    endings: ClassVar[tuple[str, ...]] = (".json", *ENDINGS)
-    labelled_endings: ClassVar[tuple[str, ...]] = endings
+    endings = (".json", *ENDINGS)
+    labelled_endings = endings
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-        return {"squad": {}}
+        return {"squad": {"kind": "squad"}}
 
     @classmethod
     def rows_within(cls, longest: int) -> dict[str, Any]:

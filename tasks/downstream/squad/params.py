@@ -188,6 +188,10 @@ class Params(EntryParams):
         return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
 
 
+KINDS = {"squad": Params}
+"""Kind -> the class of its entries."""
+
+
 def _says_impossible(file: Path) -> bool:
     """Whether some question of a file is marked as having no answer; nothing is parsed, as files may be large."""
     import mmap  # a part of Python that every stage would load otherwise

@@ -24,15 +24,14 @@ from flows.commands import ask
 from flows.pages import run_page
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
-from tasks.downstream.glue import card as glue_card
-from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.squad import card
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import Changed, changed_csv
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.slices import TITLE
+from tasks.downstream.texts.scores import Examples
+from tasks.downstream.texts.tasks import TASKS
 from tasks.pages.markup import (
     FORMULA,
     JOINER,
@@ -194,7 +193,7 @@ def _evaluation_page(text: str) -> str:
 
 def _glue_page(text: str) -> str:
     task = task_with("glue-sst2", "page")
-    task.glue = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
+    task.spec = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
     metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
     examples, logits = Examples([f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
     split, predictions = f"dev{text}", task.predictions(logits)
@@ -273,7 +272,7 @@ def _cards(text: str) -> dict[str, str]:
     metrics = {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0, "constant_score": 50.0, "examples": 2}
     return {
         "questions": card.model_card(squad),
-        "glue": glue_card.glue_card(TASKS["sst2"], dataclasses.replace(known, metrics=metrics)),
+        "glue": task_with("glue-sst2", "card").card(dataclasses.replace(known, metrics=metrics)),
     }
 
 

@@ -90,7 +90,7 @@ def test_a_head_that_is_new_or_reordered_is_said(
 
 def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that its first examples lack may come later."""
-    monkeypatch.setattr("tasks.downstream.classification.examples.HEAD", 10)
+    monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
     model = write_head_model(place / "model", CLASSES, ("red", "blue", "green"), WORDS, 512)
     assert ("own", "warning") not in findings(place, model, "classification", "classes.csv")
 

@@ -17,9 +17,6 @@ import pytest
 import yaml
 
 from flows import checkout
-from tasks.downstream.glue.examples import make_glue_data
-from tasks.downstream.glue.params import GlueData
-from tasks.downstream.glue.tasks import glue_task
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.question_model import find_model
 from tasks.preflight.source_size import expected_mb
@@ -35,6 +32,7 @@ from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.places import ROOT as PROJECT
 from tests.plans import plan_of, prepare_own
 from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.glue.glue_checkout import make_glue_data, read_json
 from tests.tasks.downstream.squad.test_questions import params as question_params
 from tests.tasks.inputs.test_corpus import documents
 from tests.tasks.inputs.test_corpus import params as corpus_params
@@ -149,8 +147,8 @@ def prepared(path: Path) -> Iterator[Any]:
     return read_prepared(phase, "files", "pretrain_rows.phase1", Reading())
 
 
-def glue(path: Path) -> tuple[dict[str, int], Reading]:
-    return make_glue_data(glue_task("sst2"), GlueData(path=str(path)), path.parent / "made")
+def glue(path: Path) -> dict[str, int]:
+    return make_glue_data("sst2", path, path.parent / "made")
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -271,9 +269,9 @@ def test_files_of_a_glue_task_that_no_split_is_read_from_are_counted(tmp_path: P
     for split in ("train", "dev", "test"):
         (tmp_path / f"glue/SST-2/{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
     (tmp_path / "glue/SST-2/original/README.txt").write_text("x")
-    counts, reading = glue(tmp_path / "glue")
-    assert counts == {"train": 2, "dev": 2}
-    assert (reading.files, reading.ignored) == (2, ["original/README.txt", "test.tsv"])
+    assert glue(tmp_path / "glue") == {"train": 2, "dev": 2}
+    reading = read_json(tmp_path / "made/reading.json")
+    assert (reading["numbers"]["files read"], reading["ignored"]) == (2, ["original/README.txt", "test.tsv"])
 
 
 # ------------------------------------------------------------------------------- files that are named one by one

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from ipu_model.errors import DeviceJobError
-from tasks.downstream.glue.examples import make_glue_data
-from tasks.downstream.glue.params import GlueData
-from tasks.downstream.glue.tasks import glue_task
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_predictions, read_references
 from tasks.jobs.training import ipu_config
@@ -21,6 +18,7 @@ from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import check, load_params
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import read_vocabulary
+from tests.tasks.downstream.glue.glue_checkout import make_glue_data
 from tests.tasks.downstream.squad.test_questions import params as question_params
 from tests.tasks.project.test_given_paths import documents_of, params
 from tests.tasks.tiny_model import write_tiny_model
@@ -66,7 +64,7 @@ def sst2(path: Path) -> dict[str, int]:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
         (folder / f"{name}{path.suffix}").write_bytes(path.read_bytes())
-    return make_glue_data(glue_task("sst2"), GlueData(path=str(folder.parent)), path.parent / "made")[0]
+    return make_glue_data("sst2", folder.parent, path.parent / "made")
 
 
 FORMS: dict[str, tuple[str, str, Read]] = {

@@ -12,9 +12,9 @@ import pytest
 from ipu_model.files import write_json, write_text
 from tasks.downstream.judging.evidence import compare
 from tasks.downstream.judging.released import read_released, read_scores, scores_json
-from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.scores import key_of
+from tasks.downstream.texts.scores import Examples
 from tasks.project.errors import InputError
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
@@ -117,8 +117,8 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     for split in task.development:
         texts = [f"text {n % 40}" for n in range(50)]  # ten of them twice
         sets[split] = Examples(texts, np.zeros(50))
-        high = 5.0 if task.glue.is_regression else float(len(task.labels))
-        drawn = draw.random(50) * high if task.glue.is_regression else draw.integers(high, size=50).astype(float)
+        high = 5.0 if task.spec.is_regression else float(len(task.labels))
+        drawn = draw.random(50) * high if task.spec.is_regression else draw.integers(high, size=50).astype(float)
         answers[split] = drawn.round(6).tolist()
         assert len(set(task.keys(sets[split]))) == 50
     folder = tmp_path / "released"

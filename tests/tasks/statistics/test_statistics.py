@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from tasks.downstream.labelled.metrics import metric
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.scoring.metrics import Array, Metrics, interval
 from tasks.downstream.squad.slices import OVERALL
+from tasks.downstream.texts.metrics import metric
 from tests.tasks.statistics.interval_coverage import (
     SCORE,
     SIZES,

@@ -19,9 +19,9 @@ from tasks.downstream.applying.job import How
 from tasks.downstream.applying.model import find_model
 from tasks.downstream.applying.predict_released import entry_of_model, predict_released
 from tasks.downstream.entries import entry_of
-from tasks.downstream.glue.tasks import TASKS
 from tasks.downstream.judging.released import read_scores
 from tasks.downstream.task import part_of
+from tasks.downstream.texts.tasks import TASKS
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.param_sections import Place

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.classification.format import as_known
 from tasks.downstream.examples import make_examples
+from tasks.downstream.texts.own_files import as_known
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import check
 from tasks.reading.labels import all_labels_in

@@ -19,13 +19,15 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.running import run_job
-from tasks.downstream.glue.tasks import TASKS, TRAIN
+from tasks.downstream.texts.params import GlueData
+from tasks.downstream.texts.tasks import TASKS, TRAIN
 from tasks.project import artifacts
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
 from tests.tasks.downstream.entries import (
     change_parameters,
     lay_over,
     no_near_duplicates,
+    task_with,
     values_with,
     write_parameters,
 )
@@ -50,6 +52,14 @@ TUNING = {
     "attention_dropout": None,
     "checkpoint_every_updates": 0,
 }
+
+
+def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
+    """Write the examples of a task of GLUE as its stage reads them from `path`; how many each split has."""
+    folder.mkdir(parents=True)
+    task = task_with(f"glue-{name}", "examples", data=GlueData(path=str(path)))
+    task.write_examples(folder)
+    return {split: pq.read_metadata(folder / f"{split}.parquet").num_rows for split in task.splits}
 
 
 def make_checkout(

@@ -15,12 +15,12 @@ from tasks.downstream import examples as glue_data
 from tasks.downstream import parity, validate_rows
 from tasks.downstream import rows as glue_rows
 from tasks.downstream import validate as validate_glue
-from tasks.downstream.glue.tasks import TASKS
 from tasks.downstream.jobs import compile as compile_glue
 from tasks.downstream.jobs import entry_jobs as downstream_jobs
 from tasks.downstream.jobs import finetune as glue_finetune
 from tasks.downstream.jobs import predict as glue_predict
 from tasks.downstream.judging import gate as glue_gate
+from tasks.downstream.texts.tasks import TASKS
 from tasks.jobs import programs, training
 from tasks.project.errors import GateRejected
 from tasks.release import publish as glue_publish

@@ -14,19 +14,16 @@ from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import make_examples
-from tasks.downstream.glue.checks import meant
-from tasks.downstream.glue.examples import make_glue_data
-from tasks.downstream.glue.format import examples_from_files
-from tasks.downstream.glue.params import GlueData, SentenceParams
-from tasks.downstream.glue.tasks import TASKS, glue_task
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
-from tasks.downstream.labelled.checks import LabelledData
-from tasks.downstream.labelled.row_rules import LabelRules
-from tasks.downstream.labelled.rows import keep_longest_first
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.task import about, part_of
+from tasks.downstream.texts.glue_files import examples_of_split
+from tasks.downstream.texts.params import GlueData, SentenceParams
+from tasks.downstream.texts.row_rules import LabelRules
+from tasks.downstream.texts.rows import keep_longest_first
+from tasks.downstream.texts.tasks import TASKS
 from tasks.jobs.training import model_config
-from tasks.project.errors import InputError, ParamsError
+from tasks.project.errors import InputError
 from tasks.project.overlays import resolve
 from tasks.project.params import check
 from tasks.reading.text_files import Reading
@@ -36,11 +33,10 @@ from tasks.validation.row_checks import RowData
 from tasks.validation.validate import validate
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with, values_with
-from tests.tasks.downstream.glue.glue_checkout import WORDS, write_examples
+from tests.tasks.downstream.glue.glue_checkout import WORDS, make_glue_data, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 
 LEARNT = functools.partial(LabelRules, training=True)
-PARAMS = GlueData(source="files", path="x", dataset=None, min_examples=2)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +52,7 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
-    return [tuple(one) for one in examples_from_files(TASKS[name], folder, split, Reading())]
+    return [one[:3] for one in examples_of_split(TASKS[name], GlueData(path=str(folder)), split, Reading())]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +105,9 @@ def test_tables_of_people_are_read(tmp_path: Path, file: str, text: str) -> None
 def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
     separator = "\t" if file.endswith("tsv") else ","
     files = {"train.tsv": "good\t1\nbad\t0\n", file: f"sentence{separator}label\n"}
-    params = PARAMS.model_copy(update={"path": str(put(tmp_path, "sst2", files))})
+    folder = put(tmp_path, "sst2", files)
     with pytest.raises(InputError, match=rf"no dev example \({file} has a header and no rows\)"):
-        make_glue_data(TASKS["sst2"], params, tmp_path / "out")
+        make_glue_data("sst2", folder, tmp_path / "out")
 
 
 def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: Path) -> None:
@@ -157,26 +153,23 @@ def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) 
         read(folder, "sst2")
     with pytest.raises(InputError, match="must hold one folder of MRPC, mrpc/ or MRPC/: found neither"):
         read(folder, "mrpc")
-    with pytest.raises(ParamsError, match="did you mean sst2"):
-        glue_task("sst-2")
 
 
 def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, judge: Judge) -> None:
     text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
     folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
-    params = PARAMS.model_copy(update={"path": str(folder)})
-    counts, reading = make_glue_data(TASKS["sst2"], params, tmp_path / "out")
-    assert counts == {"train": 4, "dev": 3}
-    assert reading.counts["train examples with an empty text, left out"] == 1
-    data = LabelledData(meant(TASKS["sst2"], 2), tmp_path / "out", ("train", "dev"))
-    found = validate(data, judge)
+    assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
+    checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=2))
+    found = validate(checks.data(tmp_path / "out"), judge)
     assert found["valid"], explain(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
     assert numbers["train examples whose text came before"] == 2
     assert numbers["of them with another label than before"] == 1
     assert numbers["dev examples whose text is also in train"] == 1
+    assert numbers["train examples with an empty text, left out"] == 1
     assert numbers["dev examples with an empty text, kept, as the official metrics count them"] == 1
-    few = validate(LabelledData(meant(TASKS["sst2"], 4), tmp_path / "out", ("train", "dev")), judge)
+    checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=4))
+    few = validate(checks.data(tmp_path / "out"), judge)
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
 
 
@@ -203,7 +196,7 @@ def write_split(name: str, split: str, most: int, examples: Path, folder: Path, 
 def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Path, name: str, judge: Judge) -> None:
     task = TASKS[name]
     write_examples(tmp_path / "data", name, train=50, dev=20)
-    make_glue_data(task, PARAMS.model_copy(update={"path": str(tmp_path / "data")}), tmp_path / "examples")
+    make_glue_data(name, tmp_path / "data", tmp_path / "examples")
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
     sequences = {}
     for most in (4, 1):
@@ -230,7 +223,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
 
 def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, judge: Judge) -> None:
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
-    make_glue_data(TASKS["rte"], PARAMS.model_copy(update={"path": str(tmp_path / "data")}), tmp_path / "examples")
+    make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
     write_split("glue-rte", "train", 4, tmp_path / "examples", tmp_path / "rows", tokenizer)
     path = tmp_path / "rows" / "train" / "rows-00000.arrow"

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from tasks.downstream.glue.scores import metric_names
-from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.labelled.metrics import WEIGHTED, official
-from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.metrics import interval
+from tasks.downstream.texts.metrics import WEIGHTED, official
+from tasks.downstream.texts.scores import Examples, metric_names
+from tasks.downstream.texts.tasks import TASKS
 from tests.tasks.downstream.entries import task_with
 
 
@@ -33,14 +32,14 @@ def test_metrics_are_those_worked_out_by_hand():
 def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     """Metrics of weighted examples are those of scikit-learn and scipy on examples that come so many times."""
     task, generator = task_with(f"glue-{name}", "scores"), np.random.default_rng(1)
-    if task.glue.is_regression:
+    if task.spec.is_regression:
         truth = generator.random(60) * 5
         guesses = truth + generator.normal(size=60)
     else:
         truth = generator.integers(len(task.labels), size=60).astype(float)
         guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.labels), size=60))
     weights = generator.integers(0, 4, size=(3, 60))
-    for metric in task.glue.metrics:
+    for metric in task.spec.metrics:
         again = [official(metric, truth.repeat(row), guesses.repeat(row)) for row in weights]
         assert WEIGHTED[metric](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
     outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
-from tasks.downstream.labelled.metrics import PREDICTION
-from tasks.downstream.labelled.scores import Examples, LabelledScoresTask, sureness
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.slices import by_name, sized
+from tasks.downstream.texts import scores
+from tasks.downstream.texts.metrics import PREDICTION
+from tasks.downstream.texts.scores import Examples, sureness
 from tasks.pages.render import html_page
 
 WORST = 25
@@ -32,7 +33,7 @@ class ClassScores(NamedTuple):
     examples: int
 
 
-class LabelledPageTask(LabelledScoresTask, PageTask[Examples, Array, Array]):
+class Task(scores.Task, PageTask[Examples, Array, Array]):
     """Scores by class and length of the texts; how classes were confused; the worst mistakes."""
 
     def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Sliced]:
@@ -48,7 +49,7 @@ class LabelledPageTask(LabelledScoresTask, PageTask[Examples, Array, Array]):
     def page(self, found: Evaluation[Examples, Array]) -> str:
         return html_page(
             __file__,
-            "labelled.html.j2",
+            "texts.html.j2",
             title=self.title,
             note=found.note,
             near=found.near,

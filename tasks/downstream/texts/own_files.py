@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-
-from tasks.downstream.classification.params import ColumnParams, TextsParams
+from tasks.downstream.texts.params import ColumnParams, TextsParams
+from tasks.downstream.texts.tasks import Example
 from tasks.inputs.problems import Problems
 from tasks.inputs.tables import (
     Column,
@@ -21,6 +20,7 @@ from tasks.inputs.tables import (
     actual_name,
     checked,
     column_names,
+    hub_lines,
     read_table,
     stated_by,
     text_of_id,
@@ -29,12 +29,11 @@ from tasks.inputs.tables import (
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.foreign_tables import folded
-from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
+from tasks.reading.hub_inputs import stated_classes, with_names
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-HUB_SPLITS = {"train": "train", "dev": "validation"}
 PAIRS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -52,17 +51,6 @@ MAX_LABEL_CHARACTERS = 200
 _UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """A whole number as text; 007 is a code."""
-
-
-class Example(NamedTuple):
-    """One example."""
-
-    first: str
-    second: str | None
-    """None where examples are single texts."""
-    label: str | float
-    """Name of the class, or the value of a regression."""
-    id: str | None
 
 
 @dataclass(frozen=True)
@@ -156,13 +144,9 @@ def usable(opened: Opened, taken: Taken, reading: Reading, most: int | None = No
 
 def _sources(params: TextsParams, section: str, split: str, reading: Reading) -> Iterator[Opened]:
     if params.source == "hub":
-        name, classes = HUB_SPLITS[split], (params.columns.label,) if params.columns.label else LABELS
-        source = f"data set {params.dataset}, split {name}"
-        rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, classes)
-        first = next(rows, {})
-        columns = columns_of(list(first), params.columns)
-        numbered = enumerate(itertools.chain([first] if first else [], rows))
-        lines = (Line(f"row {number}", row) for number, row in numbered)
+        classes = (params.columns.label,) if params.columns.label else LABELS
+        source, present, lines = hub_lines(params, section, split, classes)
+        columns = columns_of(present, params.columns)
         yield source, columns, checked(lines, columns.wanted(stated_by(section)), source, reading)
         return
     key = f"{section}.{split}_path"
@@ -296,15 +280,3 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     different = set(names)
     whole = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in different)
     return tuple(sorted(different, key=lambda name: (int(name) if whole else 0, name)))
-
-
-def schema_of(label: pa.DataType) -> pa.Schema:
-    """Columns of the examples; `second` is null for single texts, labels are int32 classes or float32 values."""
-    return pa.schema(
-        [
-            pa.field("first", pa.string(), nullable=False),
-            pa.field("second", pa.string()),
-            pa.field("label", label, nullable=False),
-            pa.field("id", pa.string()),
-        ]
-    )

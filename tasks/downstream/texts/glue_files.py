@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-
-from tasks.downstream.glue.tasks import TRAIN, GlueTask
+from tasks.downstream.texts.params import GlueData
+from tasks.downstream.texts.tasks import Example, TextTask
 from tasks.inputs.tables import BLANK_LINES, NO_ROWS, Column, Line, actual_name, read_table
 from tasks.inputs.tables import ENDINGS as TABLES
 from tasks.project.errors import InputError
@@ -29,34 +28,26 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Official files of CoLA have four fields and no header."""
 
 
-class Example(NamedTuple):
-    """One example."""
-
-    first: str
-    second: str | None
-    """None where the task has single sentences."""
-    label: float
-    """Number of the class, or the value of a regression."""
-
-
-def examples_from_files(
-    task: GlueTask, folder: Path, split: str, reading: Reading, separator: str | None = None
-) -> Iterator[Example]:
-    """The examples of `split` in `folder`/<task>/, or in the folder of the official download.
-
-    Args:
-        separator: of the fields of .csv; None: it is found.
+def examples_of_split(task: TextTask, data: GlueData, split: str, reading: Reading) -> Iterator[Example]:
+    """The examples of a split: of the files in `data.path`/<task>/ or the folder of the official download, or of a data
+    set of the Hub with GLUE's configurations and columns.
 
     Raises:
         InputError: no file, several of different endings, or content that is not what the task needs; the message
             names file and line.
     """
-    for path in split_files(task, folder, split):
-        yield from examples_from_file(task, path, reading, separator=separator)
+    if data.source == "files":
+        for path in split_files(task, Path(data.path), split):
+            yield from examples_from_file(task, path, reading, separator=data.separator)
+        return
+    name = task.hub_split(split)
+    rows = open_dataset("downstream.*.data", data.dataset, task.name, name, data.dataset_revision)
+    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
+    yield from _examples(task, lines, f"data set {data.dataset}, {task.name}, split {name}")
 
 
 def examples_from_file(
-    task: GlueTask, path: Path, reading: Reading, key: str = KEY, separator: str | None = None
+    task: TextTask, path: Path, reading: Reading, key: str = KEY, separator: str | None = None
 ) -> Iterator[Example]:
     """The examples of one file, TSV or a table, in order.
 
@@ -68,27 +59,15 @@ def examples_from_file(
         InputError: content that is not what the task needs; the message names file and line.
     """
     reading.files += 1
-    lines = (
-        _read_tsv(task, path, reading, key)
-        if ending_of(path) == ".tsv"
-        else read_table(path, _asked(task, key), key, reading, separator)
-    )
+    if ending_of(path) == ".tsv":
+        lines = _read_tsv(task, path, reading, key)
+    else:
+        asked = [Column(name, key, True) for name in (*task.columns, LABEL)]
+        lines = read_table(path, asked, key, reading, separator)
     yield from _examples(task, lines, str(path))
 
 
-def examples_from_hub(task: GlueTask, dataset: str | None, revision: str | None, split: str) -> Iterator[Example]:
-    """The examples of `split` of a data set with GLUE's configurations and columns.
-
-    Raises:
-        InputError: it cannot be read, or holds what the task does not have.
-    """
-    name = task.hub_split(split)
-    rows = open_dataset("downstream.*.data", dataset, task.name, name, revision)
-    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
-    yield from _examples(task, lines, f"data set {dataset}, {task.name}, split {name}")
-
-
-def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
+def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
     """The file of a split, or the parts of it (train-00000-of-00002.parquet, ...) in order.
 
     Raises:
@@ -125,7 +104,7 @@ def _stem(path: Path) -> str:
     return path.name.lower().partition(ending_of(path))[0]
 
 
-def unused_files(task: GlueTask, folder: Path) -> list[str]:
+def unused_files(task: TextTask, folder: Path) -> list[str]:
     """Names of the files of the task that no split is read from, such as GLUE's test files.
 
     Raises:
@@ -136,11 +115,7 @@ def unused_files(task: GlueTask, folder: Path) -> list[str]:
     return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
 
 
-def _asked(task: GlueTask, key: str) -> list[Column]:
-    return [Column(name, key, True) for name in (*task.columns, LABEL)]
-
-
-def _read_tsv(task: GlueTask, path: Path, reading: Reading, key: str) -> Iterator[Line]:
+def _read_tsv(task: TextTask, path: Path, reading: Reading, key: str) -> Iterator[Line]:
     """Lines of a TSV file under the task's own names of columns; what is quoted stays as it is."""
     refuse_empty(path, key)
     wanted = (*task.columns, LABEL)
@@ -167,7 +142,7 @@ def _read_tsv(task: GlueTask, path: Path, reading: Reading, key: str) -> Iterato
         reading.remark(f"{path.name} {NO_ROWS}")
 
 
-def _header(task: GlueTask, fields: Sequence[str], path: Path, reading: Reading) -> tuple[Sequence[str], bool]:
+def _header(task: TextTask, fields: Sequence[str], path: Path, reading: Reading) -> tuple[Sequence[str], bool]:
     """Names of the columns, the task's own where it needs them, and whether the first line is data already."""
     wanted = (*task.columns, LABEL)
     for names in (wanted, task.tsv):
@@ -188,7 +163,7 @@ def _header(task: GlueTask, fields: Sequence[str], path: Path, reading: Reading)
     )
 
 
-def _examples(task: GlueTask, lines: Iterable[Line], source: str) -> Iterator[Example]:
+def _examples(task: TextTask, lines: Iterable[Line], source: str) -> Iterator[Example]:
     style: tuple[bool, str] | None = None
     for where, values in lines:
         place = f"{source}, {where}"
@@ -200,7 +175,8 @@ def _examples(task: GlueTask, lines: Iterable[Line], source: str) -> Iterator[Ex
                 "not: labels of one file are all numbers or all names of classes"
             )
         style = style or (is_name, where)
-        yield Example(texts[0], texts[1] if len(texts) > 1 else None, label)
+        number = label if task.is_regression else int(label)
+        yield Example(texts[0], texts[1] if len(texts) > 1 else None, number)
 
 
 def text_of(values: dict[str, Any], column: str, place: str) -> str:
@@ -217,7 +193,7 @@ def text_of(values: dict[str, Any], column: str, place: str) -> str:
     return " ".join(text.split())
 
 
-def _label(task: GlueTask, value: Any, place: str) -> tuple[float, bool]:
+def _label(task: TextTask, value: Any, place: str) -> tuple[float, bool]:
     """The label as a number, and whether it was the name of a class."""
     if isinstance(value, str) and value.strip() in task.labels and not task.is_regression:
         return float(task.labels.index(value.strip())), True
@@ -225,27 +201,10 @@ def _label(task: GlueTask, value: Any, place: str) -> tuple[float, bool]:
         number = math.nan if isinstance(value, bool) or value is None else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    low, high = task.limits or (0, len(task.labels) - 1)
+    low, high = task.answers
     if not low <= number <= high or (not task.is_regression and number != int(number)):
         classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
         required = f"a number from {low:g} to {high:g}" if task.is_regression else f"one of {classes}"
         unlabelled = " (-1 means no label, as in GLUE's test files, which cannot be used)" if number == -1 else ""
         raise InputError(f"{place}: the label is {value!r}, required is {required}{unlabelled}")
     return number, False
-
-
-def stage_note(split: str) -> str:
-    """What is counted where an example has an empty text."""
-    kept = "left out" if split == TRAIN else "kept, as the official metrics count them"
-    return f"{split} examples with an empty text, {kept}"
-
-
-def schema_of(task: GlueTask) -> pa.Schema:
-    """Columns of the examples: first, second (null for single sentences) and label (int32 or float32)."""
-    return pa.schema(
-        [
-            pa.field("first", pa.string(), nullable=False),
-            pa.field("second", pa.string()),
-            pa.field("label", pa.float32() if task.is_regression else pa.int32(), nullable=False),
-        ]
-    )

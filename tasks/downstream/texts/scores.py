@@ -1,7 +1,8 @@
-"""From logits to classes or values of texts, and what these score."""
+"""From logits to classes or values of texts, and what these score: GLUE's official metrics, or those of own texts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,21 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.files import read_json
-from tasks.downstream.labelled.about import LabelledTask
-from tasks.downstream.labelled.metrics import LABEL, PREDICTION
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
-from tasks.downstream.scoring.scores import ScoresTask, keys_of
+from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
+from tasks.downstream.texts import about
+from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
+from tasks.downstream.texts.params import FLOORS, GateParams, GlueGateParams
+from tasks.downstream.texts.tasks import TextTask
 from tasks.project.errors import InputError
+from tasks.reading.labels import all_labels_in
 from tasks.reading.parquet import read_batches
 from tasks.rows.row_files import from_arrow
+
+SCORE = "score"
+"""Of a task of GLUE: the mean of all metrics, over both development sets where there are two."""
+TITLES = {"accuracy": "accuracy", "macro_f1": "F1, mean of classes", "pearson": "Pearson", "spearman": "Spearman"}
+"""Of the metrics of own texts."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Examples:
     """How many of them can be learnt."""
 
 
-class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
+class Task(about.Task, ScoresTask[Examples, Array, Array]):
     """Outcomes are each example's label beside what was predicted: numbers of classes, or values."""
 
     quantities: ClassVar[tuple[str, ...]] = ("label", "prediction")
@@ -44,7 +53,7 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
 
     def read_examples(self, path: Path) -> Examples:
         made_by = self.entry.stage("examples")
-        batches = list(read_batches(path, ("first", "second", "label"), 65536, made_by))
+        batches = list(read_batches(path, self.schema.names, 65536, made_by))
         texts = [
             "\t".join(part for part in pair if part is not None)
             for batch in batches
@@ -53,7 +62,14 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
         if not texts:
             raise InputError(f"{path} holds no example; run the stage {made_by} again")
         labels = np.concatenate([from_arrow(batch.column("label")).astype(np.float64) for batch in batches])
-        return Examples(texts, labels)
+        if self.spec.name:
+            return Examples(texts, labels)
+        ids = [one for batch in batches for one in batch.column("id").to_pylist()]
+        names = [str(number) if one is None else one for number, one in enumerate(ids)]
+        if self.is_regression:
+            return Examples(texts, labels, names)
+        known, others = all_labels_in(path)
+        return Examples(texts, labels, names, (*known, *others), len(known))
 
     def classes(self, examples: Examples) -> tuple[str, ...]:
         """Names by number of all classes that the labels may be of."""
@@ -67,7 +83,11 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
         return examples.names or [str(number) for number in range(len(examples.texts))]
 
     def keys(self, examples: Examples) -> list[str]:
-        return keys_of(examples.texts)
+        """Of own texts with the classes: what a number means follows from them."""
+        if self.spec.name:
+            return keys_of(examples.texts)
+        classes = json.dumps(examples.classes[: examples.learnt])
+        return keys_of(f"{text}\n{classes}" for text in examples.texts)
 
     def read_logits(self, examples: Examples, rows: Path, logits: Path) -> Array:
         """[examples, classes]; [examples, 1] of a regression."""
@@ -99,7 +119,7 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
         if not self.is_regression:
             found: list[int] = answers.argmax(axis=1).tolist()
             return found
-        low, high = self.answers
+        low, high = self.spec.answers
         return [round(x, 6) for x in np.clip(answers[:, 0], low, high).tolist()]
 
     def margin(self, answers: Array, number: int) -> float | None:
@@ -132,7 +152,7 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
             raise InputError(f"{path} is not there; run the stage {self.entry.stage('evaluate')}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} holds no predictions of {', '.join(examples)} ({error!r})") from None
-        low, high = self.answers
+        low, high = self.spec.answers
         for split, one in examples.items():
             if found[split].ndim != 1 or not len(found[split]) or not all(map(self._is_answer, found[split])):
                 raise InputError(f"{path}: {split} must be a list of numbers from {low:g} to {high:g}")
@@ -148,15 +168,36 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
         return np.stack([examples.labels, np.array(answers, dtype=np.float64)], axis=1)
 
     @property
+    def metrics(self) -> Metrics:
+        if not self.spec.name:
+            return Metrics(tuple(metric(name, title=TITLES[name]) for name in self.spec.metrics))
+        parts = [
+            metric(one, called=name, split=split)
+            for split in self.development
+            for one, name in metric_names(self.spec, split).items()
+        ]
+        return Metrics(tuple(parts), mean=SCORE)
+
+    @property
     def metrics_of_a_class(self) -> Metrics:
         """Those that say something of examples of one class alone."""
-        return self.metrics
+        return self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        gate = self.entry.params.gate
+        assert isinstance(gate, GateParams | GlueGateParams)
+        floors = ("min_score",) if self.spec.name else FLOORS[self.is_regression]
+        return tuple(
+            Limit(floor.removeprefix("min_"), getattr(gate, floor), floor, gate.max_drop, "max_drop")
+            for floor in floors
+        )
 
     def allows(self, quantities: Sequence[float]) -> bool:
         return all(map(self._is_answer, quantities))
 
     def _is_answer(self, number: float) -> bool:
-        low, high = self.answers
+        low, high = self.spec.answers
         return bool(np.isfinite(number) and low <= number <= high and (self.is_regression or number == int(number)))
 
     def constant(self, examples: Mapping[str, Examples]) -> Outcomes | None:
@@ -166,6 +207,13 @@ class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
             self.outcomes_of(examples, {s: [c] * len(one.labels) for s, one in examples.items()}) for c in range(most)
         ]
         return max(found, key=lambda outcomes: self.metrics.of(outcomes)[self.limits[0].metric])
+
+
+def metric_names(task: TextTask, split: str) -> dict[str, str]:
+    """Metric -> its name in the metrics file: with the development set where the task has several."""
+    if len(task.dev) == 1:
+        return {name: name for name in task.metrics}
+    return {name: f"{name}_{split.removeprefix('dev_')}" for name in task.metrics}
 
 
 def sureness(logits: Array) -> Array:

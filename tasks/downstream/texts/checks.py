@@ -11,13 +11,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.labelled.about import LabelledTask
-from tasks.downstream.labelled.row_rules import LabelRules
 from tasks.downstream.task import TRAIN
+from tasks.downstream.texts import about
+from tasks.downstream.texts.row_rules import LabelRules
 from tasks.downstream.validate import ChecksTask
+from tasks.reading.labels import all_labels_in, labels_of_rows
+from tasks.reading.parquet import read_batches
+from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, Frame, Totals
-from tasks.validation.example_files import ExampleFiles
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
+from tasks.validation.example_files import ExampleFiles, repetitions
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Examples, RowRules
@@ -25,7 +28,10 @@ from tasks.validation.row_rules import Examples, RowRules
 EXAMPLES_AT_ONCE = 8192
 
 
-class LabelledChecksTask(LabelledTask, ChecksTask):
+GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
+
+
+class Task(about.Task, ChecksTask):
     """Texts of one or two columns, and their labels."""
 
     text_columns: ClassVar[tuple[str, ...]] = ("first", "second")
@@ -35,14 +41,42 @@ class LabelledChecksTask(LabelledTask, ChecksTask):
         pairs = zip(*(batch.column(name).to_pylist() for name in self.text_columns), strict=True)
         return ["\t".join(part for part in pair if part is not None) for pair in pairs]
 
-    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
-        expected = partial(self.expected_labels, examples, limits.folder)
-        return LabelRules(limits, training=training, expected=expected)
+    def data(self, folder: Path) -> DataSet:
+        spec, section, least = self.spec, self.entry.key("data"), self.entry.params.data.min_examples
+        if spec.name:
+            classes = None if spec.is_regression else spec.labels
+            meant = Meant(f"glue-{spec.name}", spec.columns, spec.answers, classes, len(spec.labels), least, GLUE_LOOK)
+            return TextsData(meant, self.schema, folder, self.splits)
+        known, others = ((), ()) if self.is_regression else all_labels_in(folder / "dev.parquet")
+        meant = Meant(
+            name=self.entry.verdict(),
+            columns=("first", "second") if self._are_pairs(folder) else ("text",),
+            values=spec.answers if self.is_regression else (0, len(known) + len(others) - 1),
+            classes=None if self.is_regression else (*known, *others),
+            required=len(known),
+            min_examples=least,
+            look=f"look at train_path, dev_path, columns and dataset of {section} in params.yaml",
+        )
+        return TextsData(meant, self.schema, folder, self.splits)
 
-    def expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
+    def _are_pairs(self, folder: Path) -> bool:
+        """Whether the training examples are: the first one says it for all, as the checks then do."""
+        rows = read_batches(folder / f"{TRAIN}.parquet", ("second",), 1, self.entry.stage("examples"))
+        return any(one is not None for one in next(rows, pa.record_batch({"second": []}))["second"].to_pylist())
+
+    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
+        return LabelRules(limits, training=training, expected=partial(self._expected_labels, examples, limits.folder))
+
+    def _expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
         """Return the label that the rows in the folder `rows` should have of each example, -100 for none."""
-        labels = [batch.column("label") for batch in examples.read(("label",), EXAMPLES_AT_ONCE)]
-        return pa.chunked_array(labels).to_numpy() if labels else np.zeros(0)
+        columns = [batch.column("label") for batch in examples.read(("label",), EXAMPLES_AT_ONCE)]
+        labels = pa.chunked_array(columns).to_numpy() if columns else np.zeros(0)
+        if self.labels:
+            return labels
+        # Names are compared: the classes of rows have the numbers that features.parquet states.
+        known, others = all_labels_in(examples.path)
+        numbers = {name: number for number, name in enumerate(labels_of_rows(rows))}
+        return np.array([numbers.get(name, IGNORED) for name in (*known, *others)])[labels]
 
 
 @dataclass(frozen=True)
@@ -51,7 +85,6 @@ class Meant:
 
     name: str
     """Of the verdict."""
-    schema: pa.Schema
     columns: tuple[str, ...]
     """What people call the one text or both."""
     values: tuple[float, float]
@@ -66,22 +99,33 @@ class Meant:
     """Where to look for what is wrong with them."""
 
 
-class LabelledData(ExampleFiles):
+class TextsData(ExampleFiles):
     """The examples of an entry, all splits."""
 
     record = "example"
 
-    def __init__(self, meant: Meant, folder: Path, splits: Sequence[str]) -> None:
+    def __init__(self, meant: Meant, schema: pa.Schema, folder: Path, splits: Sequence[str]) -> None:
         """Open the splits in `folder`.
 
         Raises:
             InputError: one is not there.
         """
-        schema = meant.schema
         super().__init__(folder, splits, schema, f"first, second: string; label: {schema.field('label').type}")
         self.meant, self.name = meant, meant.name
-        self.record_checks: Sequence[Check] = _record_checks(meant)
-        self.total_checks: Sequence[Check] = _total_checks(meant, splits)
+        (low, high), look = meant.values, meant.look
+        self.record_checks: Sequence[Check] = (
+            Check(
+                "texts_present", ", ".join(meant.columns), "no text of train is null or empty", meant.look, maximum=0
+            ),
+            Check("labels_known", "label", f"{low:g} to {high:g}", look, maximum=0),
+        )
+        names = (meant.classes or ())[: meant.required]
+        every = f"every class: {', '.join(names)}" if names else "two different values"
+        lacking = f"what train lacks cannot be learnt; {look}"
+        self.total_checks: Sequence[Check] = (
+            *self.count_checks(meant.min_examples, f"give more examples, or lower min_examples; {look}"),
+            Check("labels_in_train", "label", every, lacking, maximum=0),
+        )
         self._labels: dict[str, dict[float, int]] = {split: {} for split in splits}
         self._texts = {split: text_features.Keys() for split in splits}
         self._labelled = text_features.Keys()
@@ -138,18 +182,14 @@ class LabelledData(ExampleFiles):
 
     def _repetitions(self) -> dict[str, int]:
         """Equal texts: GLUE's own training sets hold some, so they are told and not refused."""
-        train = self._texts[TRAIN].all_hashes()
-        repeated = len(train) - len(np.unique(train))
-        equal = len(train) - len(np.unique(self._labelled.all_hashes()))
-        found = {
+        repeated, *in_train = repetitions(self._texts)
+        names = (f"{split} examples whose text is also in train" for split in self.others)
+        equal = self._count[TRAIN] - len(np.unique(self._labelled.all_hashes()))
+        return {
             "train examples whose text came before": repeated,
             "of them with another label than before": repeated - equal,
+            **dict(zip(names, in_train, strict=True)),
         }
-        for split in self.files:
-            if split != TRAIN:
-                known = np.isin(self._texts[split].all_hashes(), train)
-                found[f"{split} examples whose text is also in train"] = int(known.sum())
-        return found
 
 
 def _texts(batch: pa.RecordBatch) -> np.ndarray:
@@ -160,28 +200,3 @@ def _texts(batch: pa.RecordBatch) -> np.ndarray:
 def _labelled(batch: pa.RecordBatch) -> np.ndarray:
     label = batch.column("label").to_numpy(zero_copy_only=False)
     return _texts(batch) + np.array([f"\t{value}" for value in label.tolist()], dtype=object)
-
-
-def _record_checks(meant: Meant) -> tuple[Check, ...]:
-    low, high = meant.values
-    return (
-        Check("texts_present", ", ".join(meant.columns), "no text of train is null or empty", meant.look, maximum=0),
-        Check("labels_known", "label", f"{low:g} to {high:g}", meant.look, maximum=0),
-    )
-
-
-def _total_checks(meant: Meant, splits: Sequence[str]) -> tuple[Check, ...]:
-    counts = [
-        Check(
-            f"{split}_examples",
-            f"{split}.parquet",
-            f"at least {meant.min_examples:,} examples",
-            f"give more examples, or lower min_examples; {meant.look}",
-            minimum=meant.min_examples,
-        )
-        for split in splits
-    ]
-    names = (meant.classes or ())[: meant.required]
-    every = f"every class: {', '.join(names)}" if names else "two different values"
-    lacking = f"what train lacks cannot be learnt; {meant.look}"
-    return (*counts, Check("labels_in_train", "label", every, lacking, maximum=0))

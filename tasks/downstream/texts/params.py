@@ -1,4 +1,4 @@
-"""Parameters of classes and values of one's own texts."""
+"""Parameters of classes and values of texts: of one's own, and of the tasks of GLUE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_downstream import EntryParams, OwnDataParams, Points, ReleaseParams, RowsParams
+from tasks.downstream.texts.tasks import TASKS
+from tasks.project.param_downstream import (
+    DataParams,
+    EntryParams,
+    Expected,
+    OwnDataParams,
+    Points,
+    ReleaseParams,
+    RowsParams,
+)
 from tasks.project.param_sections import Name, Positive, Section
 from tasks.project.param_training import Epochs, FinetuneParams, Rate
 
@@ -36,9 +45,30 @@ class TextsParams(OwnDataParams):
     """Names of columns, of tables and Hub data sets."""
 
 
+class GlueData(DataParams):
+    source: Literal["files", "hub"] = "files"
+    """files: GLUE's own in `path`; hub: `dataset`."""
+    path: Name = "inputs/glue"
+    """Folder with a folder for each task, named like it (docs/glue.md)."""
+    dataset: str | None = "nyu-mll/glue"
+    """Name of a Hub data set, for source: hub."""
+    dataset_revision: str | None = None
+    """Commit, branch or tag of that data set; a commit makes the run reproducible."""
+
+    @model_validator(mode="after")
+    def _the_hub_needs_a_name(self) -> GlueData:
+        if self.source == "hub" and not self.dataset:
+            raise ValueError("source: hub needs dataset: user/name")
+        return self
+
+
 class SequenceParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 128
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 8
+
+
+class SentenceParams(SequenceParams):
+    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 6
 
 
 class TuningParams(FinetuneParams):
@@ -60,7 +90,14 @@ class GateParams(ReleaseParams):
     """Points below the released model that are tolerated."""
 
 
-class Params(EntryParams):
+class GlueGateParams(ReleaseParams):
+    min_score: Floor | None = None
+    """Floor of the task's score, times 100; null: none."""
+    max_drop: Points = 0.0
+    """Points below the released model that are tolerated."""
+
+
+class ClassificationParams(EntryParams):
     """An entry for texts with labels of one's own."""
 
     regression: bool = False
@@ -71,7 +108,7 @@ class Params(EntryParams):
     gate: GateParams = GateParams()
 
     @model_validator(mode="after")
-    def _floors_are_of_what_is_scored(self) -> Params:
+    def _floors_are_of_what_is_scored(self) -> ClassificationParams:
         for name in FLOORS[not self.regression]:
             if getattr(self.gate, name) is not None:
                 raise ValueError(
@@ -79,3 +116,27 @@ class Params(EntryParams):
                     f"{str(self.regression).lower()}): state {' or '.join(FLOORS[self.regression])}"
                 )
         return self
+
+
+SINGLE_TOKENS, PAIR_TOKENS = 16, 44
+"""Assumed tokens of a sentence of GLUE, and of a pair, special ones included."""
+
+
+class GlueParams(EntryParams):
+    """An entry for one of the nine tasks."""
+
+    task: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+    """Which of the nine tasks of GLUE."""
+    data: GlueData = GlueData()
+    rows: SentenceParams = SentenceParams()
+    finetune: TuningParams = TuningParams()
+    gate: GlueGateParams = GlueGateParams()
+
+    @property
+    def expected(self) -> Expected:
+        task = TASKS[self.task]
+        return Expected(*task.examples, SINGLE_TOKENS if len(task.columns) == 1 else PAIR_TOKENS)
+
+
+KINDS = {"classification": ClassificationParams, "glue": GlueParams}
+"""Kind -> the class of its entries."""

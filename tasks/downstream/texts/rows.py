@@ -1,5 +1,7 @@
 """Texts as sequences of rows: [CLS] text [SEP], or [CLS] first [SEP] second [SEP].
 
+Classes that the training examples state are named in features.parquet.
+
 One that is too long loses tokens at the end of the longer text first, as the `longest_first` of Hugging Face's
 tokenizers does.
 """
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.labelled.about import LabelledTask
 from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
+from tasks.downstream.texts import about
 from tasks.project.errors import InputError
+from tasks.reading.labels import labels_in, with_labels
 from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import IGNORED, Layout, from_arrow, ranges
@@ -25,13 +28,23 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TEXTS = ("first", "second")
+FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("feature_id", "example_index")])
 
 
-class LabelledRowsTask(LabelledTask, RowsTask):
-    """Each example becomes one sequence."""
+class Task(about.Task, RowsTask):
+    """Each example becomes one sequence; dev examples of classes that train has not have no label there."""
 
     chunk: ClassVar[int] = 65536
     columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As the examples have them: rows that lie there may be of others."""
+        return self.spec.labels or labels_in(self.examples_file(self.development[0]))
+
+    @property
+    def features(self) -> pa.Schema | None:
+        return None if self.spec.labels else with_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
         """By hashes of the texts, so that equal ones are on the same side."""
@@ -61,22 +74,19 @@ class LabelledRowsTask(LabelledTask, RowsTask):
         second = examples.column("second")
         seconds = None if second.null_count == len(second) else second.to_pylist()
         made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
+        labels, features = from_arrow(examples.column("label")), None
+        if not self.spec.labels:
+            labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
+            numbers = pa.array(np.arange(len(examples), dtype=np.int32))
+            features = pa.table([numbers, numbers], schema=FEATURES_SCHEMA)
         return Sequences(
             made.token_ids,
             made.lengths,
             made.second_starts,
-            labels={"label": self.numbers(from_arrow(examples.column("label")))},
-            features=self.feature_table(len(examples)),
+            labels={"label": labels},
+            features=features,
             counts={"shortened to fit": made.shortened},
         )
-
-    def numbers(self, labels: np.ndarray) -> np.ndarray:
-        """The labels of examples as rows have them."""
-        return labels
-
-    def feature_table(self, examples: int) -> pa.Table | None:
-        """A line of features.parquet for each of so many sequences, where there is such a file."""
-        return None
 
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]

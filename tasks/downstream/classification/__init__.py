@@ -1,1 +1,0 @@
-"""Classes, or values, of texts of one's own."""

@@ -1,1 +1,0 @@
-"""The nine tasks of GLUE."""

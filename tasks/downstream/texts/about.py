@@ -1,0 +1,63 @@
+"""Texts with a class or a value each: what all stages know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.downstream.entries import Entry
+from tasks.downstream.task import DownstreamTask
+from tasks.downstream.texts.tasks import text_task
+from tasks.reading.labels import labels_of_rows
+
+
+class Task(DownstreamTask):
+    """A class, or a value, of a text or of a pair of them."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self.spec = text_task(entry.params.options)
+
+    @property
+    def released_below(self) -> str:
+        return self.spec.name
+
+    @property
+    def title(self) -> str:
+        return self.spec.title
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are values, not classes."""
+        return self.spec.is_regression
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.spec.labels
+
+    def labels_of(self, rows: Path) -> tuple[str, ...]:
+        """The classes of the task, or of the training examples, in order."""
+        return self.labels or labels_of_rows(rows)
+
+    @property
+    def development(self) -> tuple[str, ...]:
+        return self.spec.splits[1:]
+
+    @property
+    def head(self) -> str:
+        return "sequence_classification"
+
+    @property
+    def row_kind(self) -> str:
+        return "sequence_regression" if self.is_regression else "sequence_classification"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the examples; `second` is null for single texts, labels are int32 classes or float32 values."""
+        columns = [
+            pa.field("first", pa.string(), nullable=False),
+            pa.field("second", pa.string()),
+            pa.field("label", pa.float32() if self.is_regression else pa.int32(), nullable=False),
+        ]
+        return pa.schema(columns if self.spec.name else [*columns, pa.field("id", pa.string())])

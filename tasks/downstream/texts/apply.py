@@ -1,0 +1,114 @@
+"""Texts of a file for a finished model, with or without labels, and its classes or values as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
+from tasks.downstream.entries import Entry
+from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.texts import glue_files, own_files, scores
+from tasks.downstream.texts.examples import different_labels, with_names, write_glue_split, write_numbers, write_split
+from tasks.downstream.texts.glue_files import examples_from_file, text_of
+from tasks.downstream.texts.own_files import as_known, class_of, in_order, opened_file, usable, value_of
+from tasks.downstream.texts.params import TextsParams
+from tasks.downstream.texts.scores import Examples, probabilities
+from tasks.downstream.texts.tasks import TASKS
+from tasks.inputs.tables import Column, read_table, text_of_id
+from tasks.project.errors import InputError
+from tasks.reading.labels import labels_of_examples, with_labels, write_labels
+from tasks.reading.text_files import Reading
+
+
+class Task(scores.Task, ApplyTask[Examples, Array, Array]):
+    """The most probable class, its probability and those of all; or the value."""
+
+    architecture: ClassVar[str] = "BertForSequenceClassification"
+    general: ClassVar[str] = "classification"
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self.labelled_endings = glue_files.ENDINGS if self.spec.name else own_files.ENDINGS
+        self.endings = glue_files.ENDINGS[1:] if self.spec.name else own_files.ENDINGS
+
+    @classmethod
+    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+        """Those of GLUE by the names of the classes; where they have none, by how many there are."""
+        unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
+        return {
+            cls.general: {"kind": cls.general, "regression": len(labels) == 1},
+            **{
+                name: {"kind": "glue", "task": name}
+                for name, task in TASKS.items()
+                if task.labels == labels or (labels == unnamed and len(task.labels) == len(labels))
+            },
+        }
+
+    def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
+        """Their names, for the schema of the examples."""
+        if not self.spec.name:
+            write_labels(folder, labels)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The classes of the model."""
+        return labels_of_examples(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
+
+    @property
+    def examples_schema(self) -> pa.Schema:
+        return self.schema if self.labels else with_labels(self.schema, self.known)
+
+    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+        if self.spec.name:
+            yield from self._sentences(path, reading)
+            return
+        assert isinstance(self.entry.params.data, TextsParams)
+        opened = opened_file(path, INPUT, self.entry.params.data, reading, COLUMN, labelled=False)
+        for one in usable(opened, lambda _: (0, ""), reading):
+            yield {**one._asdict(), ID: one.id}
+
+    def _sentences(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+        columns = [Column(ID, INPUT, False), *(Column(name, INPUT, True) for name in self.spec.columns)]
+        for where, values in read_table(path, columns, INPUT, reading, self.entry.params.data.separator):
+            texts = [text_of(values, name, f"{path}, {where}") for name in self.spec.columns]
+            name = text_of_id(values.get(ID), reading)
+            yield {ID: name, "first": texts[0], "second": texts[1] if len(texts) > 1 else None, "label": 0}
+
+    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+        if self.spec.name:
+            found = examples_from_file(self.spec, path, reading, INPUT, self.entry.params.data.separator)
+            write_glue_split(self.spec, self.schema, found, self.development[0], target, reading)
+            return
+        assert isinstance(self.entry.params.data, TextsParams)
+        taken = value_of if self.is_regression else class_of
+        examples = usable(opened_file(path, INPUT, self.entry.params.data, reading, COLUMN), taken, reading)
+        write_split(examples, target, with_names(self.schema))
+        if self.is_regression:
+            return
+        names = as_known(different_labels(target), self.known).values()
+        if not set(names) & set(self.known):
+            raise InputError(
+                f"{path}: no label is a class of the model ({', '.join(self.known)}): found "
+                f"{', '.join(list(names)[:5])}; set {COLUMN.format('label')}"
+            )
+        others = in_order(set(names) - set(self.known))
+        reading.counts[UNKNOWN_TO_MODEL] += write_numbers(target, self.schema, self.known, others)
+
+    def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
+        if self.is_regression:
+            return pa.schema([("value", pa.float64())])
+        each = pa.struct([(name, pa.float64()) for name in self.labels or labels])
+        return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
+
+    def records(self, examples: Examples, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
+        if self.is_regression:
+            yield from ({"value": value} for value in self.predictions(answers))
+            return
+        shares, names = probabilities(answers).round(6).tolist(), self.classes(examples)[: self.learnt(examples)]
+        for number, scored in zip(self.predictions(answers), shares, strict=True):
+            scores = dict(zip(names, scored, strict=True))
+            yield {"label": names[number], "score": scored[number], "scores": scores}

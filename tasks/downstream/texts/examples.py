@@ -1,0 +1,224 @@
+"""Texts with labels as Parquet, one file a split, and reading.json; each is checked before anything is kept
+(own_files.py, glue_files.py).
+
+The names of classes that the training examples state stand in the files, beside the columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.downstream.entries import Entry
+from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.texts import about
+from tasks.downstream.texts.glue_files import KEY, examples_of_split, unused_files
+from tasks.downstream.texts.own_files import as_known, in_order, read_examples
+from tasks.downstream.texts.params import GlueData, TextsParams
+from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
+from tasks.inputs.dev_labels import require_known, require_several
+from tasks.inputs.tables import without_rows
+from tasks.project.errors import InputError
+from tasks.reading.labels import with_labels
+from tasks.reading.parquet import group_batches
+from tasks.reading.text_files import Reading, write_reading
+
+ROW_GROUP = 8192
+HEAD = 10_000
+"""Examples of each file, or split of GLUE, that are looked at before a run."""
+MAX_CLASSES = 1000
+UNKNOWN = "dev examples of classes that train has not, which no model can answer"
+
+
+class Task(about.Task, ExamplesTask):
+    """Texts of files or of the Hub."""
+
+    groups: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (("text", ("first", "second")),)
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        data = entry.params.data
+        own_pairs = isinstance(data, TextsParams) and data.columns.text_pair is not None
+        self.has_pairs = own_pairs or len(self.spec.columns) > 1
+        self.first_labels = self.labels if self.spec.name else ()
+
+    def write_examples(self, folder: Path) -> str:
+        data, reading = self.entry.params.data, Reading()
+        assert isinstance(data, TextsParams | GlueData)
+        if isinstance(data, GlueData) and data.source == "files":
+            reading.ignored = unused_files(self.spec, Path(data.path))
+        counts, pairs = dict[str, int](), set[bool]()
+        for split in self.read_splits:
+            examples, path = self._read(split, reading), folder / f"{split}.parquet"
+            if self.spec.name:
+                counts[split] = write_glue_split(self.spec, self.schema, examples, split, path, reading)
+            else:
+                counts[split], are_pairs = write_split(examples, path, with_names(self.schema))
+                pairs.add(are_pairs)
+        if len(pairs) > 1:
+            raise InputError(
+                f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}): "
+                f"state {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
+            )
+        write_reading(folder, data.source, reading)
+        said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+        return "; ".join([f"{said} examples", *reading.summary()])
+
+    def _read(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
+        """The examples of a split.
+
+        Args:
+            most: of each file, or of a split of GLUE, at most so many are looked at.
+        """
+        data = self.entry.params.data
+        if isinstance(data, TextsParams):
+            return read_examples(data, self.entry.key("data"), split, self.is_regression, reading, most)
+        assert isinstance(data, GlueData)
+        return itertools.islice(examples_of_split(self.spec, data, split, reading), most)
+
+    def complete(self, folder: Path) -> dict[str, int]:
+        """Numbers of the classes that the training examples have, in place of their names."""
+        files = {split: folder / f"{split}.parquet" for split in self.splits}
+        found = {split: different_labels(path) for split, path in files.items()}
+        labels = self.labels or in_order(found[TRAIN])
+        if not self.labels:
+            self._require_classes(labels, MAX_CLASSES)
+        for split in self.development:
+            self._check_dev(split, found[TRAIN], found[split])
+        if self.labels:
+            return {}
+        others = in_order(set(as_known(found[self.development[0]], labels).values()) - set(labels))
+        return {UNKNOWN: sum(write_numbers(path, self.schema, labels, others) for path in files.values())}
+
+    def _require_classes(self, labels: Sequence[str], most: float) -> None:
+        if not 2 <= len(labels) <= most:
+            only = f" ({labels[0]})" if len(labels) == 1 else ""
+            raise InputError(
+                f"the training examples have labels of {len(labels):,} class(es){only}, required are 2 to "
+                f"{MAX_CLASSES:,}: look at {self.entry.key('data', 'columns.label')}; for values state "
+                f"downstream.{self.entry.name}.regression: true"
+            )
+
+    def _check_dev(self, split: str, train: Collection[Any], dev: Collection[Any]) -> None:
+        """Refuse development examples by their labels.
+
+        Raises:
+            InputError: all have the same, or examples that were given have none of a class of the training examples.
+        """
+        key = "path" if self.spec.name else "dev_path" if self.apart is None else "dev_fraction"
+        look = self.entry.key("data", key)
+        if not self.labels:
+            dev = as_known(dev, in_order(train)).values()
+            if self.apart is None:
+                require_known(train, set(dev), split, look)
+        elif not self.is_regression:
+            dev = [self.labels[number] for number in dev]
+        require_several(set(dev), split, look)
+
+    def check_files(self) -> str:
+        """The first examples of each file, and the classes of files that are no longer than that."""
+        data, reading, labels = self.entry.params.data, Reading(), dict[str, Counter[Any]]()
+        for split in self.read_splits:
+            labels[split] = Counter()
+            for one in self._read(split, reading, HEAD):
+                labels[split][one.label] += 1
+                self.has_pairs = one.second is not None
+        whole = {split for split, found in labels.items() if found.total() < HEAD}
+        if not self.spec.name:
+            self.first_labels = self.labels or in_order(labels[TRAIN])
+            self.has_all_labels = TRAIN in whole
+        if not self.labels and TRAIN in whole:
+            # Where a part of the file is set apart, the training examples may have fewer classes than the file.
+            self._require_classes(self.first_labels, MAX_CLASSES if self.apart is None else math.inf)
+        for split in whole.intersection(self.development):
+            if self.spec.name or TRAIN in whole:
+                self._check_dev(split, labels[TRAIN], labels[split])
+        if isinstance(data, TextsParams):
+            layout = next(iter(reading.layouts.values()))
+            return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
+        assert isinstance(data, GlueData)
+        return f"{self.spec.name} in {data.path}"
+
+
+def write_split(
+    examples: Iterator[Example],
+    path: Path,
+    schema: pa.Schema,
+    choose: Callable[[list[Example]], list[Example]] = list,
+) -> tuple[int, bool]:
+    """Write examples to a Parquet file; how many there are, and whether they are pairs.
+
+    Args:
+        choose: which of a row group are kept.
+    """
+    count, pairs = 0, False
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        while group := list(itertools.islice(examples, ROW_GROUP)):
+            kept = choose(group)
+            writer.write_table(pa.Table.from_pylist([one._asdict() for one in kept], schema=schema))
+            count, pairs = count + len(kept), group[0].second is not None
+    return count, pairs
+
+
+def write_glue_split(
+    task: TextTask, schema: pa.Schema, examples: Iterator[Example], split: str, path: Path, reading: Reading
+) -> int:
+    """Write checked examples of a task of GLUE to a Parquet file; how many there are.
+
+    Raises:
+        InputError: none, or what is wrong with one.
+    """
+    empty = "left out" if split == TRAIN else "kept, as the official metrics count them"
+
+    def choose(group: list[Example]) -> list[Example]:
+        whole = [one for one in group if all(one[: len(task.columns)])]
+        reading.counts[f"{split} examples with an empty text, {empty}"] += len(group) - len(whole)
+        return whole if split == TRAIN else group
+
+    count, _ = write_split(examples, path, schema, choose)
+    if not count:
+        raise InputError(
+            f"{task.title} has no {split} example{without_rows(reading)}: look at {KEY} or dataset beside it"
+        )
+    return count
+
+
+def with_names(schema: pa.Schema) -> pa.Schema:
+    """The columns of examples whose classes are not numbered yet."""
+    label = schema.get_field_index("label")
+    named = pa.types.is_integer(schema.field(label).type)
+    return schema.set(label, pa.field("label", pa.string(), nullable=False)) if named else schema
+
+
+def different_labels(path: Path) -> list[Any]:
+    """Return the labels that the examples of a Parquet file have, each once."""
+    found: list[Any] = pc.unique(pq.read_table(path, columns=["label"]).column("label")).to_pylist()
+    return found
+
+
+def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
+    """Write numbers in place of names, with columns of `schema`; how many are of other classes than `labels`."""
+    schema, names = with_labels(schema, labels, others), [*labels, *others]
+    known = as_known(different_labels(path), labels)
+    texts = pa.array(list(known), pa.string())
+    numbers = pa.array([names.index(name) for name in known.values()], pa.int32())
+    partial, count = path.with_suffix(".part"), 0
+    with (
+        pq.ParquetFile(path, pre_buffer=False) as file,
+        pq.ParquetWriter(partial, schema, compression="zstd") as writer,
+    ):
+        for batch in group_batches(file, file.schema_arrow.names, ROW_GROUP):
+            found = numbers.take(pc.index_in(batch.column("label"), value_set=texts))
+            count += pc.sum(pc.greater_equal(found, len(labels))).as_py() or 0
+            columns = [found if name == "label" else batch.column(name) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    partial.rename(path)
+    return count
