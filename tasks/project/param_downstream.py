@@ -1,7 +1,7 @@
 """The section `downstream` of params.yaml: entries, each with a name, a kind, and sections of its own.
 
-What the sections of a kind hold, and their defaults, is a class of params.py in the folder of tasks/downstream that knows
-it, named in `KINDS` there.
+What the sections of a kind hold, and their defaults, is a class of params.py in a folder of tasks/downstream, which
+`KINDS` there names.
 """
 
 from __future__ import annotations
