@@ -6,7 +6,6 @@ text is read: the run is that of `--preset finetune` with an entry of `downstrea
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,9 +89,10 @@ def command() -> None:
 
 def verb_of(kind: str) -> Decorator:
     """A command called like the kind, with the words that say what is learned from what."""
-    about = (importlib.import_module(f"tasks.downstream.{kind}").__doc__ or kind).partition("\n")[0]
+    from tasks.project.param_downstream import kind_params
+
     return together(
-        click.command(kind, help=about),
+        click.command(kind, help=kind_params(kind).about),
         *_own_options(kind),
         click.option(
             "--model",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -159,6 +159,9 @@ class EntryIpuParams(Section):
 
 class EntryParams(Section):
     """One thing to fine-tune for."""
+
+    about: ClassVar[str]
+    """The kind in words, for the command line."""
 
     kind: str
     """What is learnt; it decides which sections and defaults the entry has (docs/downstream.md)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -68,6 +68,10 @@ SENTENCE_TOKENS, SENTENCE_BYTES = 24, 234
 
 class Params(EntryParams):
     """An entry that finds named entities."""
+
+    about: ClassVar[str] = (
+        "Named entities: a tag for each word, B- and I- with a type inside of entities and O outside."
+    )
 
     data: SentencesParams = SentencesParams()
     rows: WindowParams = WindowParams()

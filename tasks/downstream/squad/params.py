@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -137,6 +137,8 @@ QUESTION_BYTES = 346
 
 class Params(EntryParams):
     """An entry that answers questions."""
+
+    about: ClassVar[str] = "Questions and answers as SQuAD has them."
 
     data: QuestionsParams = QuestionsParams()
     rows: WindowParams = WindowParams()

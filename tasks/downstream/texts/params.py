@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -100,6 +100,8 @@ class GlueGateParams(ReleaseParams):
 class ClassificationParams(EntryParams):
     """An entry for texts with labels of one's own."""
 
+    about: ClassVar[str] = "Classes, or values, of texts of one's own."
+
     regression: bool = False
     """Labels are values, not classes."""
     data: TextsParams = TextsParams()
@@ -124,6 +126,8 @@ SINGLE_TOKENS, PAIR_TOKENS = 16, 44
 
 class GlueParams(EntryParams):
     """An entry for one of the nine tasks."""
+
+    about: ClassVar[str] = "The nine tasks of GLUE."
 
     task: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
     """Which of the nine tasks of GLUE."""
