@@ -94,8 +94,7 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
 
 def how(model: FoundModel, stated: Mapping[str, Any]) -> How:
     """Where and how the model is computed; progress is said on standard error."""
-    from tasks.downstream.applying.job import How
-    from tasks.downstream.applying.precision import choose_place
+    from tasks.downstream.applying.job import How, choose_place
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)

@@ -56,7 +56,7 @@ class _Place(click.ParamType):
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
-    from tasks.downstream.applying.precision import choose_place
+    from tasks.downstream.applying.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
 

@@ -5,6 +5,7 @@ No stage depends on this file: it reads parameters, each of which its stages sta
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +100,18 @@ def load_entry(name: str) -> Entry:
         ParamsError: there is none, or it cannot be used.
     """
     return entry_of(load_sections("downstream", "packing", "pretrain", "base_model"), name)
+
+
+def entry_argument(description: str) -> str:
+    """Return the one argument of a stage's command line: an entry's name, or what a stage is called.
+
+    Args:
+        description: of the stage, for --help.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("name", help="the entry, or what its stage is called")
+    name: str = parser.parse_args().name
+    return name
 
 
 def only_entry(params: Params, kind: str = "") -> Entry:

@@ -5,7 +5,6 @@ python -m tasks.downstream.evaluate NAME
 
 from __future__ import annotations
 
-import argparse
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.downstream.entries import load_entry
+from tasks.downstream.entries import entry_argument, load_entry
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
@@ -192,12 +191,10 @@ def in_words(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Scores and pages of a downstream task from its logits. To score any answers to questions: "
-        "podium score"
+    name = entry_argument(
+        "Scores and pages of a downstream task from its logits. To score any answers to questions: podium score"
     )
-    parser.add_argument("name", help="the entry, or what its stage is called")
-    task: PageTask[Any, Any, Any] = part_of(load_entry(parser.parse_args().name), "page")
+    task: PageTask[Any, Any, Any] = part_of(load_entry(name), "page")
     started_at = time.perf_counter()
     print(f"{in_words(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
 

@@ -7,14 +7,13 @@ python -m tasks.downstream.examples NAME
 
 from __future__ import annotations
 
-import argparse
 import time
 from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
 from ipu_model.files import new_folder
-from tasks.downstream.entries import load_entry
+from tasks.downstream.entries import entry_argument, load_entry
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.inputs.splits import Groups, sample, set_apart
 from tasks.project import artifacts, streams
@@ -119,9 +118,8 @@ def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Read or generate the examples of a downstream task.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
-    task: ExamplesTask = part_of(load_entry(parser.parse_args().name), "examples")
+    entry = load_entry(entry_argument("Read or generate the examples of a downstream task."))
+    task: ExamplesTask = part_of(entry, "examples")
     started_at = time.perf_counter()
     said = make_examples(task, artifacts.examples_folder(task.entry.name))
     print(f"{task.entry.name}: {said}; {time.perf_counter() - started_at:.1f} s")

@@ -10,14 +10,14 @@ work. A fraction of the training examples may be held out; their rows lie in a f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -142,37 +142,6 @@ class RowsSummary:
     unknown: UnknownTokens | None = None
 
 
-class SequenceWriter:
-    """Writes rows, and features.parquet where there are features, numbering sequences and examples on."""
-
-    def __init__(self, rows: RowWriter, features: pa.Schema | None) -> None:
-        self.rows = rows
-        path = rows.folder / artifacts.FEATURES
-        self.table = None if features is None else pq.ParquetWriter(path, features)
-        self.sequences = self.examples = 0
-        self.counts: Counter[str] = Counter()
-
-    def __enter__(self) -> SequenceWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.table is not None:
-            self.table.close()
-        self.rows.__exit__(kind, error, trace)
-
-    def write(self, made: ChunkRows) -> None:
-        """Append a chunk."""
-        ids = made.columns["feature_ids"]
-        self.rows.write({**made.columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + self.sequences)})
-        if self.table is not None and made.features is not None:
-            self.table.write_table(numbered(made.features, self.sequences, self.examples))
-        self.sequences += made.sequences
-        self.examples += made.examples
-        self.counts += made.counts
-
-
 def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
     """The examples in `source`, those of a side, in chunks of `task.chunk`, fewer where they are long, the last one of
     what is left.
@@ -205,26 +174,16 @@ def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
     return features
 
 
-def packed_columns(
-    sequences: Sequences,
-    row_length: int,
-    max_sequences: int,
-    label_columns: Callable[[Layout, Sequences], dict[str, np.ndarray]],
-) -> dict[str, np.ndarray]:
-    """The columns of rows that hold all sequences, packed; feature_ids count from 0."""
-    layout = Layout.of(pack(sequences.lengths, row_length, max_sequences), sequences.lengths, row_length)
-    return {
+def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> ChunkRows:
+    """Sequences and rows of one chunk, packed, with feature_ids from 0: pure, whatever process runs it."""
+    sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
+    shape, lengths = task.entry.rows, sequences.lengths
+    layout = Layout.of(pack(lengths, shape.row_length, shape.max_sequences_per_row), lengths, shape.row_length)
+    columns = {
         **layout.columns(sequences.token_ids, sequences.second_starts),
-        **label_columns(layout, sequences),
+        **task.label_columns(layout, sequences),
         "feature_ids": layout.packs.astype(np.int32),
     }
-
-
-def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> ChunkRows:
-    """Sequences and rows of one chunk: pure, whatever process runs it."""
-    sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
-    shape = task.entry.rows
-    columns = packed_columns(sequences, shape.row_length, shape.max_sequences_per_row, task.label_columns)
     counts = Counter(sequences.counts)
     return ChunkRows(columns, sequences.features, len(chunk), len(sequences.lengths), counts)
 
@@ -272,7 +231,7 @@ def write_rows(
         (partial / HELD_OUT).mkdir()
         held_out = map(functools.partial(make, training), chunks(task, source, sides.held_out, sides.column))
         kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress)
-    return RowsSummary(made.manifest, made.examples, made.sequences, made.counts, kept, made.elapsed_s, made.unknown)
+    return replace(made, held_out=kept)
 
 
 def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRows], progress: Progress) -> RowsSummary:
@@ -283,13 +242,23 @@ def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRo
         folder, task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, vocabulary.size, num_labels=labels
     )
     unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, vocabulary.sep))
-    with SequenceWriter(rows, task.features) as writer:
+    sequences, examples, counts = 0, 0, Counter[str]()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(rows)
+        features = task.features
+        table = (
+            None if features is None else stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
+        )
         for chunk in made:
-            writer.write(chunk)
+            ids = chunk.columns["feature_ids"]
+            rows.write({**chunk.columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + sequences)})
+            if table is not None and chunk.features is not None:
+                table.write_table(numbered(chunk.features, sequences, examples))
+            sequences, examples, counts = sequences + chunk.sequences, examples + chunk.examples, counts + chunk.counts
             unknown.add(chunk.columns["input_ids"], chunk.columns["sequence_ids"] > 0)
-            progress.update(writer.examples, f", {writer.sequences} sequences")
-        manifest = writer.rows.finish(sha256_of(tokenizer_file(tokenizer)), seed=0)
-    return RowsSummary(manifest, writer.examples, writer.sequences, writer.counts, None, progress.elapsed_s, unknown)
+            progress.update(examples, f", {sequences} sequences")
+        manifest = rows.finish(sha256_of(tokenizer_file(tokenizer)), seed=0)
+    return RowsSummary(manifest, examples, sequences, counts, None, progress.elapsed_s, unknown)
 
 
 def in_words(task: RowsTask, split: str, made: RowsSummary) -> str:

@@ -8,7 +8,6 @@ python -m tasks.downstream.validate NAME
 
 from __future__ import annotations
 
-import argparse
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +16,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.entries import entry_of, learns_text
+from tasks.downstream.entries import entry_argument, entry_of, learns_text
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.main import run_main
@@ -88,10 +87,8 @@ def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Judge the examples of a downstream task.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
-    entry = entry_of(params, parser.parse_args().name)
+    entry = entry_of(params, entry_argument("Judge the examples of a downstream task."))
     task: ChecksTask = part_of(entry, "checks")
     folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)
     print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))

@@ -5,12 +5,11 @@ python -m tasks.downstream.validate_rows NAME
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.task import TRAIN, part_of
 from tasks.downstream.validate import ChecksTask
 from tasks.project import artifacts
@@ -56,10 +55,8 @@ def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Judge the rows of a downstream task.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
-    entry = entry_of(params, parser.parse_args().name)
+    entry = entry_of(params, entry_argument("Judge the rows of a downstream task."))
     task: ChecksTask = part_of(entry, "checks")
     sets = partial(row_data, task, params, task.splits)
     print(judge_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))

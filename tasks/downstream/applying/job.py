@@ -1,22 +1,25 @@
-"""One device job of a finished model, in a folder that looks like a checkout and is gone afterwards."""
+"""One device job of a finished model, in a folder that looks like a checkout and is gone afterwards, and where it is
+computed: in the precision of the scores that the model's release or its run states."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
-from tasks.downstream.applying.model import IPU_CONFIG, FoundModel
+from ipu_model.files import find_object, read_json
+from tasks.downstream.applying.model import IPU_CONFIG, PROVENANCE, FoundModel
+from tasks.downstream.jobs.entry_jobs import PREDICT
 from tasks.downstream.rows import write_rows
 from tasks.downstream.task import DownstreamTask, part_of
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.project import artifacts, streams
 from tasks.project.errors import DeviceJobFailed, InputError, StagePaused
-from tasks.project.param_sections import Place
+from tasks.project.param_sections import PRECISIONS, Place
 from tasks.project.process import Say
 from tasks.reading.model_folders import as_safetensors
 from tasks.vocabulary.encoding import tokenizer_file
@@ -61,10 +64,20 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
         InputError, DeviceJobFailed: the examples, or the model, cannot be used.
         KeyboardInterrupt: it was asked to stop.
     """
-    rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
+    write_model_rows(task, model, split)
+    return compute_rows(task, model, split, how)
+
+
+def write_model_rows(task: DownstreamTask, model: FoundModel, split: str) -> None:
+    """Write the rows of the examples of a split, and warn of a text that the vocabulary does not fit."""
     made = write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
     if made.unknown and made.unknown.warning:
         streams.note(made.unknown.warning)
+
+
+def compute_rows(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
+    """Write the logits of the model for rows that are there; errors are those of `compute`."""
+    rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     job = Job(
         kind="predict",
@@ -107,3 +120,47 @@ class _Patient:
     def __call__(self, text: str) -> None:
         if text.startswith("[") and time.monotonic() - self._started_at > PATIENCE_SECONDS:
             self._say(text)
+
+
+def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
+    """Return where and in which precision a model is computed.
+
+    Args:
+        model: the folder.
+        precision: as the user says; None: on IPUs auto, elsewhere that of the scores which the release or run states,
+            so that they come out again; fp32 where none is stated.
+    """
+    if precision is None and runtime == "ipu":
+        return Place(runtime, "auto")
+    chosen = precision or read_precision(model) or "fp32"
+    if precision is None and chosen == "fp16":
+        streams.note("the scores of this model were computed in fp16, which only IPUs have: fp32 is used here")
+        chosen = "fp32"
+    return Place(runtime, chosen)
+
+
+def read_precision(model: Path) -> str | None:
+    """Return the precision that predicted the development sets of a model.
+
+    A release states it in provenance.json; of models/NAME in a checkout metrics/NAME-predict.json does.
+
+    Args:
+        model: the folder.
+
+    Returns:
+        fp32, bf16 or fp16; None: nothing states it.
+    """
+    released = find_object(model / PROVENANCE)
+    if released is None:
+        folder = model.resolve()
+        return _precision_in(find_object(folder.parent.parent / artifacts.metrics_file(folder.name, PREDICT)))
+    return _precision_in(released.get("prediction"))
+
+
+def _precision_in(figures: Any) -> str | None:
+    """Return the precision in the figures of a prediction, or of the first split where there are several."""
+    if not isinstance(figures, Mapping):
+        return None
+    if "precision" in figures:
+        return figures["precision"] if figures["precision"] in PRECISIONS else None
+    return next((value for one in figures.values() if (value := _precision_in(one))), None)

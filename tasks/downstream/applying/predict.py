@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import array
 import contextlib
+import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ipu_model.files import new_file
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import FoundModel
-from tasks.downstream.applying.output import open_output, writing
 from tasks.downstream.applying.task import ID, ApplyTask, require_file
 from tasks.downstream.entries import Entry
 from tasks.downstream.rows import numbered
 from tasks.downstream.task import part_of
 from tasks.inputs.tables import without_rows
 from tasks.jobs.device_job import JobResult
+from tasks.pages.markup import csv_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
 from tasks.reading.parquet import group_batches
 from tasks.reading.text_files import NUMBERS, Reading, repetitions
 
 Task = ApplyTask[Any, Any, Any]
+Record = Mapping[str, Any]
+FORMATS = ("json", "jsonl", "csv", "parquet")
+"""Of answers: JSON lines, CSV, Parquet, or one JSON object {id: answer}."""
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory."""
 KEPT_CHARACTERS = 8 << 20
@@ -49,7 +54,7 @@ class Output:
     path: Path | None
     """None: standard output."""
     kind: str
-    """One of output.FORMATS."""
+    """One of FORMATS."""
     n_best: int = 0
     """Best answers in each record; 0: only the best, and no list."""
 
@@ -94,7 +99,7 @@ def spooled(path: Path | None, kind: str) -> Iterator[Path]:
     """The file `path`; None: one of standard input, which is kept while it is used.
 
     Args:
-        kind: of what standard input holds, one of output.FORMATS.
+        kind: of what standard input holds, one of FORMATS.
     """
     if path is not None:
         yield path
@@ -192,3 +197,59 @@ def _logits(source: pa.ipc.RecordBatchFileReader, target: Path, first: int, coun
     table = table.set_column(0, table.schema.field(0), ids)
     with pa.ipc.new_file(str(target), table.schema) as file:
         file.write_table(table)
+
+
+@contextlib.contextmanager
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """A stream that becomes the file `path` at the end, if nothing went wrong; None: standard output.
+
+    It is opened at once, so that a place that cannot be written to is known before anything is computed.
+    """
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not there: make that folder first, or name another file")
+    with new_file(path) as partial, partial.open("wb") as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def writing(stream: BinaryIO, kind: str, schema: pa.Schema, bare: str) -> Iterator[Callable[[Sequence[Record]], None]]:
+    """What writes some records to a stream.
+
+    Args:
+        kind: of FORMATS.
+        schema: of a record, its id first.
+        bare: the field that stands for a record in one JSON object.
+    """
+    if kind == "parquet":
+        with pq.ParquetWriter(stream, schema) as table:
+            yield lambda records: table.write_table(pa.Table.from_pylist(list(records), schema=schema))
+        return
+    written = 0
+
+    def write(records: Sequence[Record]) -> None:
+        nonlocal written
+        if kind == "json":  # {id: answer}, a line each, as official scripts read it
+            lines = (f"{_json(record[ID])}: {_json(record[bare])}" for record in records)
+            text = (",\n" if written else "{\n") + ",\n".join(lines)
+        elif kind == "csv":  # a header, then a line each; lists and objects stand as JSON in their cells
+            text = csv_text(schema.names, ([_cell(record[name]) for name in schema.names] for record in records))
+            text = text.partition("\n")[2] if written else text
+        else:
+            text = "".join(_json(record) + "\n" for record in records)
+        stream.write(text.encode())
+        written += len(records)
+
+    yield write
+    if kind == "json":
+        stream.write(b"\n}\n")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cell(value: Any) -> Any:
+    return _json(value) if isinstance(value, list | dict) else value

@@ -8,7 +8,6 @@ way of answering. A model that is published already is not compared with itself,
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tasks.downstream.applying.fetched import STATED_SCORES, FetchedRelease, rea
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import CONFIG, WEIGHTS, FoundModel, find_model
 from tasks.downstream.applying.task import ApplyTask
-from tasks.downstream.entries import Entry, entry_of
+from tasks.downstream.entries import Entry, entry_argument, entry_of
 from tasks.downstream.judging.released import SCORES, read_scores, scores_json
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
@@ -150,10 +149,9 @@ def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str |
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Scores of the released model on the development sets of an entry.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
-    print(predict_released(part_of(entry_of(params, parser.parse_args().name), "scores"), params.device))
+    entry = entry_of(params, entry_argument("Scores of the released model on the development sets of an entry."))
+    print(predict_released(part_of(entry, "scores"), params.device))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ Fills a folder of executables and a report for each job, see tasks/jobs/programs
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT, finetune_job, predict_job
 from tasks.downstream.task import about
 from tasks.jobs.programs import build_program
@@ -21,16 +20,15 @@ from tasks.project.params import load_params
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the programs of a downstream task before anything is trained.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params, root = load_params(), Path()
-    task = about(entry_of(params, parser.parse_args().name))
+    entry = entry_of(params, entry_argument("Build the programs of a downstream task before anything is trained."))
+    task = about(entry)
     rows = task.rows_folder(task.development[0])  # the development sets of an entry share a program
     jobs = {
         FINETUNE: finetune_job(task, params, untrained=True),
         PREDICT: predict_job(task, params, rows, root, root, untrained=True),
     }
-    lines = [build_program(artifacts.job_name(task.entry.name, kind), job, params.device) for kind, job in jobs.items()]
+    lines = [build_program(artifacts.job_name(entry.name, kind), job, params.device) for kind, job in jobs.items()]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -5,10 +5,9 @@ python -m tasks.downstream.jobs.finetune NAME
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.host.launcher import launch_words
@@ -20,10 +19,8 @@ from tasks.project.params import load_params
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fine-tune the model of a downstream task.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
-    task = about(entry_of(params, parser.parse_args().name))
+    task = about(entry_of(params, entry_argument("Fine-tune the model of a downstream task.")))
     entry = task.entry
     require_valid_rows(task)
     job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)

@@ -5,12 +5,11 @@ python -m tasks.downstream.jobs.predict NAME
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
@@ -34,10 +33,8 @@ def figures(result: JobResult) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Predict the development sets of a downstream task.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
-    task = about(entry_of(params, parser.parse_args().name))
+    task = about(entry_of(params, entry_argument("Predict the development sets of a downstream task.")))
     name, found = task.entry.name, {}
     require_valid_rows(task)
     artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)

@@ -97,13 +97,17 @@ def gather(
     """
     scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
     metrics = _scores(task, root / subject.metrics, scored_files)
-    examples, baseline = _read_examples(task, metrics, root / subject.metrics, root)
+    task.restore_baseline(metrics, root / subject.metrics)
+    examples = task.read_all(root)
+    baseline = task.constant(examples) if task.entry.params.gate.above_baseline else None
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     if belong:  # else there is a better word for it
         require_counted(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
-    theirs = _released(task, subject, examples, root / released)
+    if os.path.lexists(root / released):  # a lost link is not "none released"
+        require_readable(root / released, task.entry.key("gate", "released"))
+    theirs = read_released(task, examples, root / released / subject.released)
     own = _own(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     return Evidence(
@@ -117,23 +121,6 @@ def gather(
         released=None if theirs is None else compare(task, predictions, outcomes, theirs),
         recipe=None if trained is None else judge_recipe(task, trained, own, theirs, baseline),
     )
-
-
-def _released(
-    task: ScoresTask[Any, Any, Any], subject: Subject, examples: Mapping[str, Any], folder: Path
-) -> Outcomes | None:
-    if os.path.lexists(folder):
-        require_readable(folder, task.entry.key("gate", "released"))  # a lost link is not "none released"
-    return read_released(task, examples, folder / subject.released)
-
-
-def _read_examples(
-    task: ScoresTask[Any, Any, Any], metrics: Mapping[str, Any], path: Path, root: Path
-) -> tuple[Mapping[str, Any], Outcomes | None]:
-    """The examples, and what the baseline scores on them, where that is asked."""
-    task.restore_baseline(metrics, path)
-    examples = task.read_all(root)
-    return examples, task.constant(examples) if task.entry.params.gate.above_baseline else None
 
 
 def _over_baseline(task: ScoresTask[Any, Any, Any], outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:

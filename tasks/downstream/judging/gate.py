@@ -5,7 +5,6 @@ python -m tasks.downstream.judging.gate NAME    decide, write the verdict; exit 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.entries import entry_of
-from tasks.downstream.judging.check import Check, Judged, in_points
+from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
-from tasks.downstream.judging.recipe import recipe_checks, recipe_record
+from tasks.downstream.judging.recipe import Check, Judged, in_points, recipe_checks, recipe_record
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
@@ -141,21 +139,16 @@ def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judge
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
         fell = fell and test.p_value < 1 - task.confidence
-    words = limit.metric.replace("_", " ")
+    words, smallest = limit.metric.replace("_", " "), ""
+    if math.isfinite(difference.high):  # else no common example is of the metric's group
+        among, least = f"{compared.common} {task.record}s", difference.high - difference.mean
+        smallest = f"; the smallest drop that {among} could have shown is {least:.2f} points"
     reason = (
         f"{words} fell significantly against the released model: {found} at confidence {task.confidence:g}, "
-        f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)})"
-        f"{_smallest(difference, f'{compared.common} {task.record}s')}."
+        f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)}){smallest}."
     )
     name = "released_model" if number == 0 else f"released_model_{limit.metric}"
     return Check(name, not fell, found, _no_drop_of(task, limit)), reason
-
-
-def _smallest(difference: Interval, among: str) -> str:
-    """The least difference that so many examples could have shown; nothing, where none is of the metric's group."""
-    if not math.isfinite(difference.high):
-        return ""
-    return f"; the smallest drop that {among} could have shown is {difference.high - difference.mean:.2f} points"
 
 
 def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
@@ -257,10 +250,8 @@ def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Decide whether the evaluated model may be released.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
-    entry = entry_of(params, parser.parse_args().name)
+    entry = entry_of(params, entry_argument("Decide whether the evaluated model may be released."))
     decision = gate(parameter_values(params), entry.name)
     passed = sum(check.ok for check in decision.checks)
     word = "accepted" if decision.accepted else "rejected"

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.judging.check import Check, Judged, in_points
 from tasks.downstream.judging.held_out import figure_of
 from tasks.downstream.judging.seeds import Trained
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
@@ -26,6 +25,26 @@ from tasks.statistics.significance import Interval
 Task = ScoresTask[Any, Any, Any]
 HIGHEST = 100.0
 """No metric leaves -100 to 100, as an interval of few seeds would."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition: what was found, what is required."""
+
+    name: str
+    ok: bool
+    found: float | str | None
+    required: float | str | None
+
+
+Judged = tuple[Check, str]
+"""A check, and the reason in a full sentence, which counts where the check failed."""
+
+
+def in_points(difference: Interval) -> str:
+    """A difference of two percentages with its bounds."""
+    mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
+    return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
 @dataclass(frozen=True)
@@ -77,15 +96,22 @@ def judge_recipe(
         if all(keep.any() for keep in both.values()):
             kept = [{split: one[split][keep] for split, keep in both.items()} for one in (*ours, theirs)]
             over_released = _intervals(task, kept[:-1], kept[-1])
-    pairs = combinations(trained, 2)
+    over_baseline = None
+    if baseline is not None:
+        found = task.metrics.widened(_intervals(task, ours, baseline), ours, baseline, task.confidence)
+        over_baseline = found[task.limits[0].metric]
     return Recipe(
         own=own.seed,
         seeds=tuple(one.seed for one in trained),
         scores=tuple(task.metrics.of(one) for one in ours),
         held_out=tuple(one.held_out for one in trained),
         intervals=_intervals(task, ours),
-        alike=tuple((one.seed, two.seed) for one, two in pairs if _same(one.outcomes, two.outcomes)),
-        over_baseline=None if baseline is None else _over_baseline(task, ours, baseline),
+        alike=tuple(
+            (one.seed, two.seed)
+            for one, two in combinations(trained, 2)
+            if all(np.array_equal(rows, two.outcomes[split]) for split, rows in one.outcomes.items())
+        ),
+        over_baseline=over_baseline,
         over_released=over_released,
         common=common,
     )
@@ -107,15 +133,6 @@ def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = No
             low, high = min(one.low, least.low), max(one.high, least.high)
             found[name] = Interval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
     return found
-
-
-def _over_baseline(task: Task, ours: Sequence[Outcomes], baseline: Outcomes) -> Interval:
-    found = task.metrics.widened(_intervals(task, ours, baseline), ours, baseline, task.confidence)
-    return found[task.limits[0].metric]
-
-
-def _same(one: Outcomes, two: Outcomes) -> bool:
-    return all(np.array_equal(one[split], two[split]) for split in one)
 
 
 def recipe_checks(task: Task, recipe: Recipe) -> list[Judged]:
@@ -203,6 +220,7 @@ def recipe_record(task: Task, recipe: Recipe) -> dict[str, Any]:
     Lists, as `dvc metrics show` makes a column of every number in an object.
     """
     models = zip(recipe.seeds, recipe.scores, recipe.held_out, strict=True)
+    deviations = {name: float(np.std([one[name] for one in recipe.scores], ddof=1)) for name in recipe.intervals}
     return {
         "seeds": [
             {
@@ -215,16 +233,11 @@ def recipe_record(task: Task, recipe: Recipe) -> dict[str, Any]:
         ],
         "recipe": [
             {"metric": name, "title": task.metrics.titles[name], "confidence": task.confidence}
-            | _finite({"mean": one.mean, "deviation": _deviation(recipe, name), "low": one.low, "high": one.high})
+            | _finite({"mean": one.mean, "deviation": deviations[name], "low": one.low, "high": one.high})
             for name, one in recipe.intervals.items()
         ],
         "chosen_by": recipe.judged_by,
     }
-
-
-def _deviation(recipe: Recipe, name: str) -> float:
-    """Standard deviation of a metric between models, percent."""
-    return float(np.std([scores[name] for scores in recipe.scores], ddof=1))
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:

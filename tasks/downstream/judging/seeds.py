@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +72,17 @@ def read_seeds(task: Task, examples: Mapping[str, Any], folder: Path, own: Train
             f"{task.entry.key('gate', 'seeds')}=null"
         )
     for other in found:
-        _require_another(folder / file_name(other.seed), own, other)
+        if other.seed == own.seed:
+            path = folder / file_name(other.seed)
+            raise InputError(f"{path} is of seed {own.seed}, which is that of the model itself: take the file out")
     every = sorted([own, *found], key=lambda one: one.seed)
-    for number, first in enumerate(every):
-        for second in every[number + 1 :]:
-            if first.weights is not None and first.weights == second.weights:
-                raise InputError(
-                    f"{folder}: the seeds {first.seed} and {second.seed} are the same model (SHA-256 of its weights "
-                    f"{first.weights}): a model counts once, take one of them out"
-                )
+    for first, second in combinations(every, 2):
+        if first.weights is not None and first.weights == second.weights:
+            raise InputError(
+                f"{folder}: the seeds {first.seed} and {second.seed} are the same model (SHA-256 of its weights "
+                f"{first.weights}): a model counts once, take one of them out"
+            )
     return every
-
-
-def _require_another(path: Path, own: Trained, other: Trained) -> None:
-    if other.seed == own.seed:
-        raise InputError(f"{path} is of seed {own.seed}, which is that of the model itself: take the file out")
 
 
 def _read(task: Task, examples: Mapping[str, Any], path: Path, seed: int) -> Trained:

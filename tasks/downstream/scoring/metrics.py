@@ -18,6 +18,7 @@ Legend: N examples, Q quantities of each, R resamples.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,68 +60,47 @@ class Metric:
     right: int | None = None
     """The quantity that is 1 (right) or 0 (wrong) and whose mean this is, so that McNemar's test applies."""
 
-    def weighted_by(self, outcomes: Array, weights: Array) -> Array:
-        """`weighted`: [R]."""
-        return self.weighted(outcomes, weights)
-
     def with_extremes(self, outcomes: Array, weights: Array) -> Array:
         """`weighted` with the worst, then with the best example, whose weights stand last: [2, R]."""
         return np.stack([self.weighted(np.vstack([outcomes, one]), weights) for one in self.extremes(outcomes)])
 
 
-def mean_of(quantity: int) -> Callable[[Array], float]:
-    """`Metric.whole` of a quantity from 0 to 1."""
-
-    def whole(outcomes: Array) -> float:
-        # sum before dividing, as the official script of SQuAD does: the fourth decimal agrees.
-        return float(100.0 * sum(outcomes[:, quantity].tolist()) / len(outcomes))
-
-    return whole
-
-
-def weighted_mean_of(quantity: int) -> Callable[[Array, Array], Array]:
-    """`Metric.weighted` of a quantity from 0 to 1."""
+def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:
+    """The mean of a quantity from 0 to 1; the other arguments are those of `Metric`."""
 
     def weighted(outcomes: Array, weights: Array) -> Array:
         found: Array = 100 * (weights @ outcomes[:, quantity]) / weights.sum(axis=1)
         return found
 
-    return weighted
+    return Metric(name, title, functools.partial(_mean, quantity), weighted, right=right)
 
 
-@dataclass(frozen=True)
-class Group:
-    """The examples for which a quantity that they state has a value."""
+def group_mean_metric(name: str, title: str, quantity: int, group: int, value: float) -> Metric:
+    """The mean of a quantity from 0 to 1 among the examples whose quantity `group`, which they state, is `value`; NaN
+    where there are none, or none of them was drawn."""
 
-    quantity: int
-    value: float
+    def whole(outcomes: Array) -> float:
+        members = outcomes[outcomes[:, group] == value]
+        return _mean(quantity, members) if len(members) else math.nan
 
-    def mean_of(self, quantity: int) -> Callable[[Array], float]:
-        """`Metric.whole` of a quantity from 0 to 1 among these; NaN where there are none."""
+    def weighted(outcomes: Array, weights: Array) -> Array:
+        members = outcomes[:, group] == value
+        drawn = weights[:, members]
+        counted = drawn.sum(axis=1)
+        found: Array = 100 * (drawn @ outcomes[members, quantity]) / np.where(counted, counted, math.nan)
+        return found
 
-        def whole(outcomes: Array) -> float:
-            members = outcomes[outcomes[:, self.quantity] == self.value]
-            return mean_of(quantity)(members) if len(members) else math.nan
-
-        return whole
-
-    def weighted_mean_of(self, quantity: int) -> Callable[[Array, Array], Array]:
-        """`Metric.weighted` of the same; NaN where none of them was drawn."""
-
-        def weighted(outcomes: Array, weights: Array) -> Array:
-            members = outcomes[:, self.quantity] == self.value
-            drawn = weights[:, members]
-            counted = drawn.sum(axis=1)
-            found: Array = 100 * (drawn @ outcomes[members, quantity]) / np.where(counted, counted, math.nan)
-            return found
-
-        return weighted
-
-    def extremes(self, outcomes: Array) -> tuple[Array, Array]:
-        """`Metric.extremes` of a quantity from 0 to 1 among these."""
+    def extremes(outcomes: Array) -> tuple[Array, Array]:
         worst, best = all_or_nothing(outcomes)
-        worst[self.quantity] = best[self.quantity] = self.value
+        worst[group] = best[group] = value
         return worst, best
+
+    return Metric(name, title, whole, weighted, extremes=extremes)
+
+
+def _mean(quantity: int, outcomes: Array) -> float:
+    # sum before dividing, as the official script of SQuAD does: the fourth decimal agrees.
+    return float(100.0 * sum(outcomes[:, quantity].tolist()) / len(outcomes))
 
 
 @dataclass(frozen=True)
@@ -148,7 +128,7 @@ class Metrics:
 
     def resampled(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
         """Every metric of several models over the same resamples of the same examples: [R] each."""
-        return self._draw(models, drawn_counts, Metric.weighted_by, resamples, seed)
+        return self._draw(models, drawn_counts, lambda one, *drawn: one.weighted(*drawn), resamples, seed)
 
     def bounded(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
         """Every metric of several models over the same random weights, with the worst and the best example: [2, R]."""

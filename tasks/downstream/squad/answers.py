@@ -49,12 +49,6 @@ class _Spans:
     last: Array
     score: Array
 
-    @staticmethod
-    def of(parts: Sequence[tuple[Array, Array, Array, Array]]) -> _Spans:
-        """The parts one after the other."""
-        nothing = (np.empty(0, np.int64),) * 3 + (np.empty(0),)
-        return _Spans(*(np.concatenate(column) for column in zip(nothing, *parts, strict=True)))
-
 
 def best_answers(
     windows: Windows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
@@ -78,9 +72,11 @@ def best_answers(
     rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
     order = order[rank < n_best]
     grouped: list[list[Answer]] = [[] for _ in contexts]
-    characters = _characters(windows, spans, order)
-    for index, (start, end), score in zip(
-        example[order].tolist(), characters.tolist(), spans.score[order].tolist(), strict=True
+    base = windows.bounds[:-1][spans.window[order]]
+    starts = windows.characters[base + spans.first[order], 0]
+    ends = windows.characters[base + spans.last[order], 1]
+    for index, start, end, score in zip(
+        example[order].tolist(), starts.tolist(), ends.tolist(), spans.score[order].tolist(), strict=True
     ):
         grouped[index].append(Answer(contexts[index][start:end], start, end, score, 0.0))
     return [with_probabilities(answers) for answers in grouped]
@@ -146,7 +142,8 @@ def _candidates(windows: Windows, context: str, words: Array, top: int, max_answ
         part = slice(windows.bounds[window], windows.bounds[window + 1])
         start = _with_cls(windows.cls_logits[window, 0], windows.start_logits[part])[1:]
         end = _with_cls(windows.cls_logits[window, 1], windows.end_logits[part])[1:]
-        first, last = np.nonzero(_allowed(len(start), max_answer_length))
+        length = np.arange(len(start))[None, :] - np.arange(len(start))[:, None] + 1
+        first, last = np.nonzero((length >= 1) & (length <= max_answer_length))
         scores = start[first] * end[last]
         order = np.argsort(-scores, kind="stable").tolist()
         distinct: dict[tuple[int, int], int] = {}
@@ -182,12 +179,6 @@ def _widened(windows: Windows, words: Array, window: int, first: int, last: int)
     return int(characters[first, 0]), int(characters[last, 1])
 
 
-def _allowed(tokens: int, max_answer_length: int) -> Array:
-    """True at [first, last] where the span is not empty and not too long."""
-    length = np.arange(tokens)[None, :] - np.arange(tokens)[:, None] + 1
-    return (length >= 1) & (length <= max_answer_length)
-
-
 def _with_cls(cls_logit: float, logits: Array) -> Array:
     """Softmax over [CLS] and the context's tokens."""
     both = np.concatenate(([cls_logit], logits)).astype(np.float64)
@@ -196,37 +187,23 @@ def _with_cls(cls_logit: float, logits: Array) -> Array:
     return found
 
 
-def _characters(windows: Windows, spans: _Spans, order: Array) -> Array:
-    """Start and end character of the chosen spans, [len(order), 2]."""
-    base = windows.bounds[:-1][spans.window[order]]
-    starts = windows.characters[base + spans.first[order], 0]
-    return np.stack([starts, windows.characters[base + spans.last[order], 1]], axis=1)
-
-
 def _best_spans(windows: Windows, keep: int, max_answer_length: int) -> _Spans:
     """At most `keep` best spans of every window, from its `keep` best starts and ends."""
-    blocks = [
-        _best_spans_of_block(windows, first, min(first + _WINDOWS_AT_ONCE, len(windows)), keep, max_answer_length)
-        for first in range(0, len(windows), _WINDOWS_AT_ONCE)
-    ]
-    return _Spans.of(blocks)
-
-
-def _best_spans_of_block(
-    windows: Windows, begin: int, stop: int, keep: int, max_answer_length: int
-) -> tuple[Array, Array, Array, Array]:
-    bounds = windows.bounds[begin : stop + 1]
-    first, start = _best_tokens(windows.start_logits, bounds, keep)
-    last, end = _best_tokens(windows.end_logits, bounds, keep)
-    length = last[:, None, :] - first[:, :, None] + 1
-    allowed = (length >= 1) & (length <= max_answer_length)
-    scores = np.where(allowed, start[:, :, None] + end[:, None, :], -np.inf)  # [B, K, K]
-    k = first.shape[1]
-    flat = scores.reshape(len(first), k * k)
-    order = np.argsort(-flat, axis=1, kind="stable")[:, :keep]
-    rows, columns = np.nonzero(np.isfinite(np.take_along_axis(flat, order, axis=1)))
-    chosen = order[rows, columns]
-    return rows + begin, first[rows, chosen // k], last[rows, chosen % k], flat[rows, chosen]
+    parts = [(np.empty(0, np.int64),) * 3 + (np.empty(0),)]
+    for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
+        bounds = windows.bounds[begin : begin + _WINDOWS_AT_ONCE + 1]
+        first, start = _best_tokens(windows.start_logits, bounds, keep)
+        last, end = _best_tokens(windows.end_logits, bounds, keep)
+        length = last[:, None, :] - first[:, :, None] + 1
+        allowed = (length >= 1) & (length <= max_answer_length)
+        scores = np.where(allowed, start[:, :, None] + end[:, None, :], -np.inf)  # [B, K, K]
+        k = first.shape[1]
+        flat = scores.reshape(len(first), k * k)
+        order = np.argsort(-flat, axis=1, kind="stable")[:, :keep]
+        rows, columns = np.nonzero(np.isfinite(np.take_along_axis(flat, order, axis=1)))
+        chosen = order[rows, columns]
+        parts.append((rows + begin, first[rows, chosen // k], last[rows, chosen % k], flat[rows, chosen]))
+    return _Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _best_tokens(values: Array, bounds: Array, keep: int) -> tuple[Array, Array]:

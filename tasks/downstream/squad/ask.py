@@ -9,26 +9,33 @@ to gives no answer, an empty text, as the pipeline does with handle_impossible_a
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from ipu_model.files import sha256_of
+import numpy as np
+from tokenizers import Tokenizer
+
+from tasks.downstream.applying.entry import NAME
+from tasks.downstream.applying.job import How, compute_rows, scratch_checkout, write_model_rows
 from tasks.downstream.applying.model import FoundModel
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.entries import Entry
+from tasks.downstream.parity import logit_differences
+from tasks.downstream.squad.answers import Answer, probable_answers
+from tasks.downstream.squad.apply import Task
+from tasks.downstream.squad.examples import write_questions
+from tasks.downstream.squad.features import SPECIAL_PER_FEATURE, Features, make_features
+from tasks.downstream.squad.format import Question
+from tasks.downstream.squad.params import AnswerParams, Params
 from tasks.downstream.squad.question_model import WindowShape
-from tasks.project import artifacts, streams
+from tasks.downstream.squad.scores import flat_logits
+from tasks.downstream.squad.windows import Windows, read_windows
+from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.param_downstream import defaults_of
 from tasks.project.param_sections import Place
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-    from tasks.downstream.squad.answers import Answer
-    from tasks.downstream.squad.features import Features
-    from tasks.downstream.squad.windows import Windows
+from tasks.project.params import build
+from tasks.rows.row_files import ranges
+from tasks.vocabulary.encoding import load_tokenizer
 
 MAX_ANSWER_LENGTH = AnswerParams().max_answer_length
 ROWS_AT_ONCE = 8
@@ -83,9 +90,6 @@ def compare(
     Raises:
         InputError, DeviceJobFailed: as `ask`.
     """
-    from tasks.downstream.parity import logit_differences
-    from tasks.downstream.squad.scores import flat_logits
-
     found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length, null_threshold)
     (one, before), (two, after) = found
     return one[0], two[0], logit_differences(flat_logits(before), flat_logits(after), ["question"])
@@ -102,26 +106,12 @@ def _ask_in(
     null_threshold: float | None,
 ) -> list[tuple[list[Answer], Windows]]:
     """Answers and logits in every place."""
-    from tasks.downstream.squad.answers import probable_answers
-    from tasks.downstream.squad.windows import read_windows
-    from tasks.reading.model_folders import as_safetensors
-    from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
-
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
             raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
-    tokenizer = load_tokenizer(model.tokenizer)
-    features, words = _features(tokenizer, question, context, shape)
-    _note_unknown(tokenizer, features)
+    _, words = _features(load_tokenizer(model.tokenizer), question, context, shape)
     found = []
-    for place in places:
-        with (
-            as_safetensors(model.folder, tokenizer_file(model.tokenizer)) as weights,
-            tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch,
-        ):
-            folder = Path(scratch)
-            _predict(replace(model, folder=weights), tokenizer, features, shape.row_length, folder, place)
-            windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
+    for windows in _predict(model.resolved(), question, context, shape, places):
         answers = probable_answers(
             windows,
             context,
@@ -138,11 +128,6 @@ def _ask_in(
 
 def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
     """The windows, and for every context token in them the number of its word, which is its own within a window."""
-    import numpy as np
-
-    from tasks.downstream.squad.features import SPECIAL_PER_FEATURE, make_features
-    from tasks.rows.row_files import ranges
-
     length = len(tokenizer.encode(question, add_special_tokens=False).ids)
     room = shape.row_length - SPECIAL_PER_FEATURE - length
     if room <= shape.doc_stride:
@@ -162,47 +147,23 @@ def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowSh
     return features, np.cumsum(begins[tokens])
 
 
-def _note_unknown(tokenizer: Tokenizer, features: Features) -> None:
-    """Warn of a text that the vocabulary does not fit."""
-    from tasks.rows.unknown import UnknownTokens
-    from tasks.vocabulary.encoding import read_vocabulary
-
-    vocabulary = read_vocabulary(tokenizer)
-    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, vocabulary.sep))
-    unknown.add(features.token_ids, features.token_ids != vocabulary.pad)
-    if unknown.warning:
-        streams.note(unknown.warning)
-
-
 def _predict(
-    model: FoundModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
-) -> None:
-    """Write folder/rows and folder/logits.arrow."""
-    from tasks.downstream.squad.rows import write_feature_rows
-    from tasks.jobs.device_job import BatchGeometry, Job, run_device_job
-    from tasks.vocabulary.encoding import tokenizer_file
-
-    write_feature_rows(
-        folder / "rows",
-        features,
-        ["question"],
-        row_length=row_length,
-        max_sequences=1,
-        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
-        tokenizer_sha256=sha256_of(tokenizer_file(model.tokenizer)),
-    )
-    job = Job(
-        kind="predict",
-        head="question_answering",
-        rows=str(folder / "rows"),
-        output=str(folder / "logits.arrow"),
-        run_folder=str(folder / "run"),
-        geometry=BatchGeometry(ROWS_AT_ONCE, ROWS_AT_ONCE),
-        runtime=place.runtime,
-        precision=place.precision,
-        init_checkpoint=str(model.folder.resolve()),
-    )
-    run_device_job(job, say=lambda _: None)  # standard output belongs to the answer
+    model: FoundModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
+) -> Iterator[Windows]:
+    """Yield the windows of the context with their logits, as each place computes them; no token of the question is
+    cut."""
+    params = build(Params, defaults_of("squad", NAME), "the defaults of questions")
+    lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
+    rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
+    task = Task(Entry(NAME, params, rows, ""))
+    [split] = task.development
+    with scratch_checkout(task, model):
+        write_questions([Question("question", "", context, question, ())], task.examples_file(split))
+        write_model_rows(task, model, split)
+        for place in places:
+            compute_rows(task, model, split, How(place, ROWS_AT_ONCE, lambda _: None))
+            features = task.rows_folder(split) / artifacts.FEATURES
+            yield read_windows(features, artifacts.logits_file(NAME, split), ["question"])
 
 
 def as_values(answers: list[Answer]) -> dict[str, Any]:

@@ -59,18 +59,6 @@ class Spans:
     ends: np.ndarray
 
 
-def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Spans (start, stop) of context tokens, each `doc_stride` tokens shared with the one before.
-
-    windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]; an empty context has one empty window.
-    """
-    spans = [(0, min(window, context_length))]
-    while spans[-1][1] < context_length:
-        start = spans[-1][0] + window - doc_stride
-        spans.append((start, min(start + window, context_length)))
-    return spans
-
-
 def make_features(
     tokenizer: Tokenizer,
     questions: Sequence[str],
@@ -119,7 +107,8 @@ def make_features(
 def _all_windows(
     context_lengths: np.ndarray, room: np.ndarray, doc_stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`windows` of all examples at once: example, start and stop of each, int64[F]."""
+    """Windows of all contexts at once, each sharing `doc_stride` tokens with the one before: example, start and stop of
+    each, int64[F]. An empty context has one empty window."""
     more = np.maximum(context_lengths - room, 0)
     counts = 1 - (-more // (room - doc_stride))
     example = np.repeat(np.arange(len(counts)), counts)

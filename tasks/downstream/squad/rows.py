@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ipu_model.files import new_folder
-from tasks.downstream.rows import READ_AT_ONCE, ChunkRows, RowsTask, Sequences, SequenceWriter, Sides, packed_columns
+from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
 from tasks.downstream.squad import about
-from tasks.downstream.squad.features import Features, Spans, find_answers, make_features
+from tasks.downstream.squad.features import Features, find_answers, make_features
 from tasks.downstream.squad.params import AnswerParams, WindowParams
 from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
@@ -23,9 +21,6 @@ from tasks.rows.held_out import choose_groups
 from tasks.rows.row_files import (
     IGNORED,
     Layout,
-    Manifest,
-    RowWriter,
-    check_geometry,
     from_arrow,
     to_arrow,
 )
@@ -76,10 +71,23 @@ class Task(about.Task, RowsTask):
             from_arrow(contexts.indices),
         )
         spans = find_answers(features, *_first_answers(examples.column("answers"))) if labelled else None
-        return feature_sequences(features, examples.column("id"), spans)
+        return Sequences(
+            token_ids=features.token_ids,
+            lengths=features.lengths,
+            second_starts=features.context_starts,
+            labels={} if spans is None else {"start_positions": spans.starts, "end_positions": spans.ends},
+            features=_feature_table(features, examples.column("id")),
+            counts={} if spans is None else {"holding their answer": int((spans.starts > 0).sum())},
+        )
 
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
-        return position_columns(layout, sequences)
+        """start_positions and end_positions of rows; empty slots (-100) where there are no answers to learn from."""
+        columns = {}
+        for name in ("start_positions", "end_positions"):
+            within = sequences.labels.get(name)
+            absolute = np.full(len(sequences.lengths), IGNORED) if within is None else within + layout.start_of
+            columns[name] = layout.per_sequence(absolute, IGNORED).astype(np.int16)
+        return columns
 
 
 def split_questions(path: Path, fraction: float, key: str) -> Sides:
@@ -133,28 +141,6 @@ def _questions_by(path: Path, column: str) -> Counter[str]:
     return counts
 
 
-def feature_sequences(features: Features, example_ids: pa.StringArray, spans: Spans | None = None) -> Sequences:
-    """Windows as sequences, with their answers where `spans` says them."""
-    return Sequences(
-        token_ids=features.token_ids,
-        lengths=features.lengths,
-        second_starts=features.context_starts,
-        labels={} if spans is None else {"start_positions": spans.starts, "end_positions": spans.ends},
-        features=_feature_table(features, example_ids),
-        counts={} if spans is None else {"holding their answer": int((spans.starts > 0).sum())},
-    )
-
-
-def position_columns(layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
-    """start_positions and end_positions of rows; empty slots (-100) where there are no answers to learn from."""
-    columns = {}
-    for name in ("start_positions", "end_positions"):
-        within = sequences.labels.get(name)
-        absolute = np.full(len(sequences.lengths), IGNORED) if within is None else within + layout.start_of
-        columns[name] = layout.per_sequence(absolute, IGNORED).astype(np.int16)
-    return columns
-
-
 def _feature_table(features: Features, example_ids: pa.StringArray) -> pa.Table:
     borders = np.concatenate([[0], np.cumsum(2 * features.context_lengths)])
     columns: list[Any] = [
@@ -170,36 +156,6 @@ def _feature_table(features: Features, example_ids: pa.StringArray) -> pa.Table:
         for column, field in zip(columns, FEATURES_SCHEMA, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=FEATURES_SCHEMA)
-
-
-def write_feature_rows(
-    folder: Path,
-    features: Features,
-    example_ids: Sequence[str],
-    *,
-    row_length: int,
-    max_sequences: int,
-    vocab_size: int,
-    tokenizer_sha256: str,
-) -> Manifest:
-    """Write `features` of any questions, without answers, as a row folder with features.parquet, whole or not at all.
-
-    Args:
-        example_ids: id of every example that features.example_index counts.
-
-    Raises:
-        InputError: no features, or rows out of range of the schema.
-    """
-    check_geometry(row_length, max_sequences, 0, "downstream.*.rows")
-    if not len(features):
-        raise InputError("there is no question to make rows of: at least one is required")
-    sequences = feature_sequences(features, pa.array(example_ids, pa.string()))
-    columns = packed_columns(sequences, row_length, max_sequences, position_columns)
-    with new_folder(folder) as partial:
-        rows = RowWriter(partial, "question_answering", row_length, max_sequences, 0, vocab_size)
-        with SequenceWriter(rows, FEATURES_SCHEMA) as writer:
-            writer.write(ChunkRows(columns, sequences.features, len(example_ids), len(features)))
-            return rows.finish(tokenizer_sha256, seed=0)
 
 
 def _first_answers(answers: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:

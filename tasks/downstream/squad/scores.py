@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks.downstream.entries import Entry
-from tasks.downstream.scoring.metrics import Array, Group, Metric, Metrics, Outcomes, mean_of, weighted_mean_of
+from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, group_mean_metric, mean_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.squad import about, official_v2
 from tasks.downstream.squad.answers import Answer, best_answers
@@ -34,7 +34,6 @@ BASELINE = "baseline"
 """What the metrics file calls the rule."""
 HAS_ANSWER = 0
 """Column before them, where a question may have none."""
-WITH, WITHOUT = Group(HAS_ANSWER, 1.0), Group(HAS_ANSWER, 0.0)
 MOST_QUESTIONS = 5_000
 """Training questions that a rule is chosen on, evenly spread; more tell the rules apart no better."""
 _WORD = re.compile(r"\S+")
@@ -206,22 +205,17 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
 
     @property
     def metrics(self) -> Metrics:
-        overall = (
-            Metric(
-                "exact" if self.nullable else "exact_match",
-                "exact match",
-                mean_of(EXACT),
-                weighted_mean_of(EXACT),
-                right=EXACT,
-            ),
-            Metric("f1", "F1", mean_of(OVERLAP), weighted_mean_of(OVERLAP)),
+        if not self.nullable:
+            return Metrics((mean_metric("exact_match", "exact match", EXACT, EXACT), mean_metric("f1", "F1", OVERLAP)))
+        return Metrics(
+            (
+                mean_metric("exact", "exact match", EXACT, EXACT),
+                mean_metric("f1", "F1", OVERLAP),
+                group_mean_metric("HasAns_exact", "exact match where there is an answer", EXACT, HAS_ANSWER, 1.0),
+                group_mean_metric("HasAns_f1", "F1 where there is an answer", OVERLAP, HAS_ANSWER, 1.0),
+                group_mean_metric("NoAns_exact", "exact match where there is no answer", EXACT, HAS_ANSWER, 0.0),
+            )
         )
-        groups = (
-            _among(WITH, "HasAns_exact", "exact match where there is an answer", EXACT),
-            _among(WITH, "HasAns_f1", "F1 where there is an answer", OVERLAP),
-            _among(WITHOUT, "NoAns_exact", "exact match where there is no answer", EXACT),
-        )
-        return Metrics((*overall, *groups) if self.nullable else overall)
 
     def figures(self, examples: Mapping[str, list[Question]], outcomes: Outcomes) -> dict[str, float]:
         """With questions that have no answer, under the names and to the last digit of the official script, too."""
@@ -272,11 +266,6 @@ def margin(answers: Sequence[Answer], threshold: float = 0.0) -> float | None:
 def has_answers(questions: Sequence[Question]) -> list[bool]:
     """Whether each question has an answer."""
     return [bool(question.answers) for question in questions]
-
-
-def _among(group: Group, name: str, title: str, quantity: int) -> Metric:
-    whole, weighted = group.mean_of(quantity), group.weighted_mean_of(quantity)
-    return Metric(name, title, whole, weighted, extremes=group.extremes)
 
 
 def key_of(question: Question) -> str:

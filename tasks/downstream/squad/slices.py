@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tasks.downstream.scoring.metrics import Array, Metric, Metrics, mean_of, weighted_mean_of
+from tasks.downstream.scoring.metrics import Array, Metrics, mean_metric
 from tasks.downstream.scoring.slices import Slice, by_name, sized
 from tasks.downstream.squad.files import Question
 
@@ -20,12 +20,7 @@ TITLE_QUESTIONS = 5
 """Questions that a title with a slice of its own has at least."""
 _WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
 _FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
-OVERALL = Metrics(
-    (
-        Metric("exact_match", "exact match", mean_of(0), weighted_mean_of(0)),
-        Metric("f1", "F1", mean_of(1), weighted_mean_of(1)),
-    )
-)
+OVERALL = Metrics((mean_metric("exact_match", "exact match", 0), mean_metric("f1", "F1", 1)))
 """Of the exact match and F1 of each question, [N, 2]."""
 _KINDS = ("with an answer", "without an answer")
 _ANSWER_WORDS = ((0, "no answer"), (1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import Array, Metric, Metrics, interval, mean_of, weighted_mean_of
+from tasks.downstream.scoring.metrics import Array, Metrics, interval, mean_metric
 
 TRUTHS = (0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0)
 SIZES = (30, 300, 3000)
-SCORE = Metrics((Metric("score", "score", mean_of(0), weighted_mean_of(0)),))
+SCORE = Metrics((mean_metric("score", "score", 0),))
 PARTS = np.array([0.2, 0.4, 0.6, 0.8, 1.0])
 """What a question scores that is not all wrong."""
 RARE = 1e-6

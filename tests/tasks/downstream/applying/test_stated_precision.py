@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.applying.precision import choose_place
+from tasks.downstream.applying.job import choose_place
 from tasks.project.param_sections import Place
 
 BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precision": "fp32"}

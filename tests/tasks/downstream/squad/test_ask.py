@@ -16,11 +16,11 @@ from tasks.downstream.applying.entry import rows_within
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import _features, as_values, ask
-from tasks.downstream.squad.features import windows
 from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
 from tasks.project.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
+from tests.tasks.downstream.squad.test_features import windows
 from tests.tasks.downstream.squad.transformers_4 import transformers_4
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 

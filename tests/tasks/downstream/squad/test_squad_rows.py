@@ -11,21 +11,17 @@ import yaml
 
 from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
-from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.files import read_questions
 from tasks.downstream.squad.format import Answer, Question
-from tasks.downstream.squad.rows import Task, write_feature_rows
+from tasks.downstream.squad.rows import Task
 from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
 from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
-from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.test_features import offsets_of
 from tests.tasks.pretraining.row_inputs import (
     CLS,
-    SEP,
     bert_tokenizer,
     folder_bytes,
     random_texts,
@@ -209,28 +205,6 @@ def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> 
     inside, exact = check_rows(tmp_path / "rows", questions, labelled=True)
     assert inside == made.counts["holding their answer"]
     assert exact / inside > 0.99
-
-
-def test_features_of_any_question_can_be_written_anywhere(tmp_path: Path) -> None:
-    folder = word_tokenizer(tmp_path / "tokenizer")
-    features = make_features(load_tokenizer(folder), ["Ba?"], ["go ka lu. " * 30], 32, 8, 10)
-    manifest = write_feature_rows(
-        tmp_path / "ask" / "rows",
-        features,
-        ["the question"],
-        row_length=32,
-        max_sequences=2,
-        vocab_size=500,
-        tokenizer_sha256="b" * 64,
-    )
-    assert manifest == read_manifest(tmp_path / "ask" / "rows")
-    assert manifest.sequences == len(features) == 6
-    table = pq.read_table(tmp_path / "ask/rows/features.parquet").to_pydict()
-    assert table["example_id"] == ["the question"] * 6
-    assert table["n_tokens"] == features.lengths.tolist()
-    assert table["offsets"][1] == offsets_of(features, 1).reshape(-1).tolist()
-    tokens = read_rows(tmp_path / "ask/rows")["input_ids"]
-    assert (tokens == SEP).sum() == 12
 
 
 def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) -> None:
