@@ -23,6 +23,7 @@ from tasks.project.given import require_readable
 from tasks.release.release_subject import Subject
 from tasks.statistics.significance import Interval, McNemar
 
+Task = ScoresTask[Any, Any, Any]
 COUNTED_ALIKE = 1e-3
 """Percent; scores and bounds have four decimals, and hosts may differ in the last one."""
 
@@ -71,7 +72,7 @@ class Evidence:
 
 
 def gather(
-    task: ScoresTask[Any, Any, Any],
+    task: Task,
     subject: Subject,
     released: Path,
     hashes: Mapping[str, str | None],
@@ -123,16 +124,14 @@ def gather(
     )
 
 
-def _over_baseline(task: ScoresTask[Any, Any, Any], outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:
+def _over_baseline(task: Task, outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:
     if baseline is None:
         return None
     found = task.metrics.differences(outcomes, baseline, task.confidence)
     return task.metrics.widened(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
 
 
-def _own(
-    task: ScoresTask[Any, Any, Any], subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
-) -> Trained:
+def _own(task: Task, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path) -> Trained:
     """The model that is judged, as one of its recipe."""
     figures = _read_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
@@ -143,12 +142,7 @@ def _own(
     return Trained(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
-def compare(
-    task: ScoresTask[Any, Any, Any],
-    predictions: Mapping[str, Sequence[Any]],
-    outcomes: Outcomes,
-    theirs: Outcomes,
-) -> Compared:
+def compare(task: Task, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes) -> Compared:
     """The model against the released one, whose outcomes are NaN where it answered nothing.
 
     Args:
@@ -197,7 +191,7 @@ def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str,
         )
 
 
-def _scores(task: ScoresTask[Any, Any, Any], path: Path, scored: Sequence[str]) -> dict[str, Any]:
+def _scores(task: Task, path: Path, scored: Sequence[str]) -> dict[str, Any]:
     values, again = _read_object(path), f"run the stage {task.entry.stage('evaluate')}"
     if values is None:
         raise InputError(f"{path} is missing or not a JSON object; {again}")

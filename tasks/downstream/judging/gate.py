@@ -14,7 +14,7 @@ from typing import Any
 from ipu_model.files import write_json
 from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
-from tasks.downstream.judging.recipe import Check, Judged, in_points, recipe_checks, recipe_record
+from tasks.downstream.judging.recipe import Check, Judged, in_points, no_drop_of, recipe_checks, recipe_record
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
@@ -120,14 +120,10 @@ def _no_drops(task: Task, evidence: Evidence) -> list[Judged]:
             f"so a drop cannot be ruled out; with {task.entry.key('gate', 'released')}={PUBLISHED} the model that was "
             f"published answers these {task.record}s; or empty that folder."
         )
-        return [(Check("released_model", False, f"no common {task.record}", _no_drop_of(task, lead)), reason)]
+        return [(Check("released_model", False, f"no common {task.record}", no_drop_of(task, lead)), reason)]
     return [
         _no_drop(task, number, limit, evidence) for number, limit in enumerate(task.limits) if limit.most is not None
     ]
-
-
-def _no_drop_of(task: Task, limit: Limit) -> str:
-    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"
 
 
 def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judged:
@@ -148,7 +144,7 @@ def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judge
         f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)}){smallest}."
     )
     name = "released_model" if number == 0 else f"released_model_{limit.metric}"
-    return Check(name, not fell, found, _no_drop_of(task, limit)), reason
+    return Check(name, not fell, found, no_drop_of(task, limit)), reason
 
 
 def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:

@@ -209,9 +209,13 @@ def _no_drop(task: Task, limit: Limit, difference: Interval, recipe: Recipe) -> 
         f"{words} of the recipe fell significantly against the released model: {found} at confidence "
         f"{task.confidence:g}, tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)})."
     )
-    required = f"no significant {task.metrics.titles[limit.metric]} drop of more than {most:g} points"
     ok = round(difference.high, 4) >= -most  # NaN fails: no common example is of the metric's group
-    return Check(f"recipe_released_model_{limit.metric}", ok, found, required), reason
+    return Check(f"recipe_released_model_{limit.metric}", ok, found, no_drop_of(task, limit)), reason
+
+
+def no_drop_of(task: Task, limit: Limit) -> str:
+    """What is required of a metric against the released model."""
+    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"
 
 
 def recipe_record(task: Task, recipe: Recipe) -> dict[str, Any]:

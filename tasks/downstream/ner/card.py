@@ -19,40 +19,41 @@ class Task(about.Task, CardTask):
     """Cards of models that find named entities."""
 
     def card(self, facts: CardFacts) -> str:
-        return ner_card(facts)
+        """See `tasks.release.card.write_card`; on the Hub precision, recall, F1 and accuracy are fractions.
+
+        Raises:
+            PublishError: a score is missing, or is no finite number.
+        """
+        (dataset, kind), metrics = evaluated_on(facts, "sentences"), facts.metrics
+        titles = METRICS.titles
+        found = {name: percentage(metrics, name) for name in titles}
+        data = {
+            "task_name": "Token Classification",
+            "dataset_type": kind,
+            "dataset_name": dataset,
+            "dataset_split": "dev",
+        }
+        results = [
+            {
+                **data,
+                "metric_type": HUB_METRICS.get(name, name),
+                "metric_name": titles[name],
+                "metric_value": round(value / 100, 6),
+            }
+            for name, value in found.items()
+        ]
+        return write_card(
+            __file__,
+            "ner_card.md.j2",
+            facts,
+            "fine-tuning on named entities",
+            hub_metadata(facts, TASK, ["named-entity-recognition"], results),
+            {name: titles[name] for name in found},
+            dataset=dataset,
+            total=metrics["examples"],
+            types=sorted({parted(label)[1] for label in facts.config["id2label"].values()} - {""}),
+        )
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Without the types that the model does not know: their names are the user's text."""
         return {**metrics, "slices": [part for part in metrics["slices"] if part.get("learnt", True)]}
-
-
-def ner_card(facts: CardFacts) -> str:
-    """See `tasks.release.card.write_card`; on the Hub precision, recall, F1 and accuracy are fractions.
-
-    Raises:
-        PublishError: a score is missing, or is no finite number.
-    """
-    (dataset, kind), metrics = evaluated_on(facts, "sentences"), facts.metrics
-    titles = METRICS.titles
-    found = {name: percentage(metrics, name) for name in titles}
-    data = {"task_name": "Token Classification", "dataset_type": kind, "dataset_name": dataset, "dataset_split": "dev"}
-    results = [
-        {
-            **data,
-            "metric_type": HUB_METRICS.get(name, name),
-            "metric_name": titles[name],
-            "metric_value": round(value / 100, 6),
-        }
-        for name, value in found.items()
-    ]
-    return write_card(
-        __file__,
-        "ner_card.md.j2",
-        facts,
-        "fine-tuning on named entities",
-        hub_metadata(facts, TASK, ["named-entity-recognition"], results),
-        {name: titles[name] for name in found},
-        dataset=dataset,
-        total=metrics["examples"],
-        types=sorted({parted(label)[1] for label in facts.config["id2label"].values()} - {""}),
-    )

@@ -28,7 +28,7 @@ from tasks.downstream.squad.format import Question
 from tasks.downstream.squad.params import AnswerParams, Params
 from tasks.downstream.squad.question_model import WindowShape
 from tasks.downstream.squad.scores import flat_logits
-from tasks.downstream.squad.windows import Windows, read_windows
+from tasks.downstream.squad.windows import Windows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.param_downstream import defaults_of
@@ -159,11 +159,11 @@ def _predict(
     [split] = task.development
     with scratch_checkout(task, model):
         write_questions([Question("question", "", context, question, ())], task.examples_file(split))
+        asked = task.read_examples(task.examples_file(split))
         write_model_rows(task, model, split)
         for place in places:
             compute_rows(task, model, split, How(place, ROWS_AT_ONCE, lambda _: None))
-            features = task.rows_folder(split) / artifacts.FEATURES
-            yield read_windows(features, artifacts.logits_file(NAME, split), ["question"])
+            yield task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read()
 
 
 def as_values(answers: list[Answer]) -> dict[str, Any]:

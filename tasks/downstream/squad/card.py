@@ -29,7 +29,45 @@ class Task(about.Task, CardTask):
     """Cards of models that answer questions."""
 
     def card(self, facts: CardFacts) -> str:
-        return model_card(facts)
+        """See `tasks.release.card.write_card`.
+
+        Raises:
+            PublishError: exact_match or f1 is missing, or is not a finite number.
+        """
+        metrics, own = facts.metrics, facts.own
+        if own["data"]["source"] == "demo":
+            dataset, kind = "Podium demo questions (generated)", "podium-demo"
+        else:
+            dataset, kind = evaluated_on(facts, "questions")
+        nullable = own["data"]["unanswerable"] == "use"
+        names = METRICS_V2 if nullable else METRICS
+        data = {
+            "task_name": "Question Answering",
+            "dataset_type": kind,
+            "dataset_name": dataset,
+            "dataset_split": "dev",
+        }
+        results = [
+            {**data, "metric_type": metric, "metric_name": title, "metric_value": percentage(metrics, metric)}
+            for metric, _, title in names
+        ]
+        folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
+        return write_card(
+            __file__,
+            "squad_card.md.j2",
+            facts,
+            "fine-tuning on questions",
+            hub_metadata(facts, TASK, [TASK], results),
+            {metric: words for metric, words, _ in names},
+            dataset=dataset,
+            total=metrics.get("total"),
+            generated=own["data"]["source"] == "demo",
+            max_answer_length=own["evaluate"]["max_answer_length"],
+            threshold=finite(metrics[NULL_THRESHOLD], NULL_THRESHOLD) if nullable else None,
+            metrics=metrics,
+            baseline=finite(metrics["constant_score"], "constant_score") if "constant_score" in metrics else None,
+            ask=f'podium ask {folder} "question" --context "text"',
+        )
 
     def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.nullable else {}
@@ -38,43 +76,3 @@ class Task(about.Task, CardTask):
         """Without the slices that are named after articles: their titles are the user's text."""
         slices = [part for part in metrics.get("slices", []) if part.get("by") != TITLE]
         return {**metrics, "slices": slices} if "slices" in metrics else dict(metrics)
-
-
-def model_card(facts: CardFacts) -> str:
-    """See `tasks.release.card.write_card`.
-
-    Raises:
-        PublishError: exact_match or f1 is missing, or is not a finite number.
-    """
-    (dataset, kind), metrics, own = asked(facts), facts.metrics, facts.own
-    nullable = own["data"]["unanswerable"] == "use"
-    names = METRICS_V2 if nullable else METRICS
-    data = {"task_name": "Question Answering", "dataset_type": kind, "dataset_name": dataset, "dataset_split": "dev"}
-    results = [
-        {**data, "metric_type": metric, "metric_name": title, "metric_value": percentage(metrics, metric)}
-        for metric, _, title in names
-    ]
-    folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
-    return write_card(
-        __file__,
-        "squad_card.md.j2",
-        facts,
-        "fine-tuning on questions",
-        hub_metadata(facts, TASK, [TASK], results),
-        {metric: words for metric, words, _ in names},
-        dataset=dataset,
-        total=metrics.get("total"),
-        generated=own["data"]["source"] == "demo",
-        max_answer_length=own["evaluate"]["max_answer_length"],
-        threshold=finite(metrics[NULL_THRESHOLD], NULL_THRESHOLD) if nullable else None,
-        metrics=metrics,
-        baseline=finite(metrics["constant_score"], "constant_score") if "constant_score" in metrics else None,
-        ask=f'podium ask {folder} "question" --context "text"',
-    )
-
-
-def asked(facts: CardFacts) -> tuple[str, str]:
-    """Readable name and identifier of the questions the scores were measured on."""
-    if facts.own["data"]["source"] == "demo":
-        return "Podium demo questions (generated)", "podium-demo"
-    return evaluated_on(facts, "questions")

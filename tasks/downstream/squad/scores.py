@@ -126,7 +126,9 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return [question.id for question in examples]
 
     def keys(self, examples: list[Question]) -> list[str]:
-        return [key_of(question) for question in examples]
+        """Of id, question, context and reference answers."""
+        parts = [[one.id, one.question, one.context, list(one.answers)] for one in examples]
+        return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
 
     def read_logits(self, examples: list[Question], rows: Path, logits: Path) -> WindowFiles:
         return WindowFiles(rows / artifacts.FEATURES, logits, [question.id for question in examples])
@@ -150,7 +152,11 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return [found[0].text for found in answers]
 
     def margin(self, answers: list[list[Answer]], number: int) -> float | None:
-        return margin(answers[number], self.threshold.value)
+        """Of its score, where that of no answer counts less the threshold, over the next one with another text."""
+        found = answers[number]
+        scores = [one.score - (0.0 if one.text else self.threshold.value) for one in found]
+        others = [score for score, one in zip(scores, found, strict=True) if one.text != found[0].text]
+        return round(scores[0] - max(others), 4) if others else None
 
     def confidences(self, answers: list[list[Answer]]) -> Sequence[float] | None:
         return [found[0].probability for found in answers]
@@ -251,24 +257,6 @@ def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:
     return values.astype(np.float64), logits.example_index[where]
 
 
-def margin(answers: Sequence[Answer], threshold: float = 0.0) -> float | None:
-    """By how much the score of the answer leads that of the next one with another text; None where there is none.
-
-    Args:
-        answers: the one that is given first.
-        threshold: what the score of no answer has to be above another one's.
-    """
-    scores = [answer.score - (0.0 if answer.text else threshold) for answer in answers]
-    others = [score for score, one in zip(scores, answers, strict=True) if one.text != answers[0].text]
-    return round(scores[0] - max(others), 4) if others else None
-
-
 def has_answers(questions: Sequence[Question]) -> list[bool]:
     """Whether each question has an answer."""
     return [bool(question.answers) for question in questions]
-
-
-def key_of(question: Question) -> str:
-    """SHA-256 of id, question, context and reference answers: equal keys mean the very same question."""
-    parts = [question.id, question.question, question.context, list(question.answers)]
-    return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()

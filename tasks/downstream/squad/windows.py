@@ -62,7 +62,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class WindowFiles:
-    """The windows of every question in features.parquet and logits.arrow, read a few questions at a time."""
+    """The windows of every question in features.parquet (of the rows) and logits.arrow (of the predict job)."""
 
     features: Path
     logits: Path
@@ -73,15 +73,41 @@ class WindowFiles:
         """Yield some examples at a time, and their windows, whose `example_index` counts from the first of these.
 
         Raises:
-            InputError: as `read_windows`, or windows that are not in the order of the questions.
+            InputError: as `read`, or windows that are not in the order of the questions.
         """
-        for windows in _read_parts(self.features, self.logits, self.example_ids, PART_TOKENS):
+        for windows in self._read(PART_TOKENS):
             first, last = int(windows.example_index[0]), int(windows.example_index[-1])
             yield slice(first, last + 1), replace(windows, example_index=windows.example_index - first)
 
     def read(self) -> Windows:
-        """Return all of them."""
-        return read_windows(self.features, self.logits, self.example_ids)
+        """Return all of them, checked against each other and the questions.
+
+        Raises:
+            InputError: a file that cannot be read; logits that miss a feature, have another length than its
+                tokens or are not finite; features of other questions, or an example without a feature.
+        """
+        [windows] = self._read()
+        return windows
+
+    def _read(self, tokens: int | None = None) -> Iterator[Windows]:
+        """Yield windows, those of some examples at a time.
+
+        Args:
+            tokens: of the windows of a part, about; None: there is one part.
+        """
+        index = _read_index(self.features)
+        _check_examples(index, self.example_ids, self.features)
+        _check_ids(self.logits, len(index["n_tokens"]))
+        stops = [len(index["n_tokens"])] if tokens is None else _stops(index, tokens, self.features)
+        counts = np.diff([0, *stops]).tolist()
+        parts = zip(counts, _offsets(self.features, counts), _logits(self.logits, counts), strict=True)
+        first = 0
+        for count, offsets, lists in parts:
+            here = {name: index[name][first : first + count] for name in NUMBERS}
+            counted = _context_tokens(here, offsets, first, self.features)
+            starts, ends = (_flat(column, here["n_tokens"], first, self.logits) for column in lists)
+            yield _joined(here, offsets.flatten().to_numpy().reshape(-1, 2), counted, starts, ends)
+            first += count
 
     def windows_of_examples(self) -> list[int]:
         """Count the windows of each example."""
@@ -97,45 +123,6 @@ def example_ids(features: Path) -> list[str]:
         InputError: features.parquet cannot be read.
     """
     return list(dict.fromkeys(_read_index(features)["example_id"].tolist()))
-
-
-def read_windows(features: Path, logits: Path, example_ids: Sequence[str]) -> Windows:
-    """Join features.parquet and logits.arrow, checked against each other and the questions.
-
-    Args:
-        features: windows of the examples (tasks.downstream.squad.rows writes it).
-        logits: what the predict job wrote for them.
-        example_ids: id of every example, in the order of the questions, [E].
-
-    Raises:
-        InputError: a file that cannot be read; logits that miss a feature, have another length than its
-            tokens or are not finite; features of other questions, or an example without a feature.
-    """
-    [windows] = _read_parts(features, logits, example_ids)
-    return windows
-
-
-def _read_parts(
-    features: Path, logits: Path, example_ids: Sequence[str], tokens: int | None = None
-) -> Iterator[Windows]:
-    """Yield windows, those of some examples at a time.
-
-    Args:
-        tokens: of the windows of a part, about; None: there is one part.
-    """
-    index = _read_index(features)
-    _check_examples(index, example_ids, features)
-    _check_ids(logits, len(index["n_tokens"]))
-    stops = [len(index["n_tokens"])] if tokens is None else _stops(index, tokens, features)
-    counts = np.diff([0, *stops]).tolist()
-    parts = zip(counts, _offsets(features, counts), _logits(logits, counts), strict=True)
-    first = 0
-    for count, offsets, lists in parts:
-        here = {name: index[name][first : first + count] for name in NUMBERS}
-        counted = _context_tokens(here, offsets, first, features)
-        starts, ends = (_flat(column, here["n_tokens"], first, logits) for column in lists)
-        yield _joined(here, offsets.flatten().to_numpy().reshape(-1, 2), counted, starts, ends)
-        first += count
 
 
 def _context_tokens(index: dict[str, Array], offsets: pa.ListArray, first: int, path: Path) -> Array:

@@ -21,7 +21,6 @@ from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.question_model import WindowShape, find_model
-from tasks.downstream.squad.scores import margin
 from tasks.jobs import device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
@@ -99,8 +98,8 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
 
 def test_margin_is_to_the_next_other_text() -> None:
     answers = [Answer("a", 0, 1, 5.0, 0.5), Answer("a", 4, 5, 4.0, 0.3), Answer("b", 2, 3, 1.5, 0.2)]
-    assert margin(answers) == 3.5
-    assert margin(answers[:2]) is None
+    assert TASK.margin([answers], 0) == 3.5
+    assert TASK.margin([answers[:2]], 0) is None
 
 
 @pytest.fixture(scope="module")

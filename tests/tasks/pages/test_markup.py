@@ -25,7 +25,6 @@ from flows.pages import run_page
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.scoring.slices import Slice
-from tasks.downstream.squad import card
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import Changed, changed_csv
 from tasks.downstream.squad.files import Question
@@ -48,7 +47,7 @@ from tasks.validation import validate
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
-from tests.tasks.release.test_card import CHECKS, ORIGIN, facts
+from tests.tasks.release.test_card import CHECKS, ORIGIN, facts, model_card
 from tests.tasks.trained_checkout import params_with
 from tests.tasks.validation.test_validation_page import VERDICT
 
@@ -271,7 +270,7 @@ def _cards(text: str) -> dict[str, str]:
     squad = dataclasses.replace(known, parameters=parameters)
     metrics = {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0, "constant_score": 50.0, "examples": 2}
     return {
-        "questions": card.model_card(squad),
+        "questions": model_card(squad),
         "glue": task_with("glue-sst2", "card").card(dataclasses.replace(known, metrics=metrics)),
     }
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.answers import Answer, best_answers, probable_answers
-from tasks.downstream.squad.windows import Windows, read_windows
-from tests.tasks.downstream.squad.window_files import Window, words, write_windows
+from tasks.downstream.squad.windows import Windows
+from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 
 CONTEXT = "the red house by the sea"
 TOKENS = words(CONTEXT)

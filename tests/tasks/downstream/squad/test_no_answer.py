@@ -8,6 +8,7 @@ import pytest
 
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.no_answer import (
+    Threshold,
     best_span,
     choose_threshold,
     null_scores,
@@ -16,9 +17,8 @@ from tasks.downstream.squad.no_answer import (
     with_null,
 )
 from tasks.downstream.squad.official_v2 import best_threshold
-from tasks.downstream.squad.scores import margin
-from tasks.downstream.squad.windows import read_windows
-from tests.tasks.downstream.squad.window_files import Window, words, write_windows
+from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 
 SPANS = [Answer("red house", 4, 13, 6.0, 0.9), Answer("house", 8, 13, 4.0, 0.1)]
 
@@ -50,7 +50,9 @@ def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, t
     # The lead of what is answered over the next, as the threshold weighs them.
     leads = {"": null - threshold, "red house": 6.0, "house": 4.0}
     ranked = sorted(leads.values(), reverse=True)
-    assert margin(found, threshold) == ranked[0] - ranked[1]
+    task = task_with("squad", "scores")
+    task.threshold = Threshold(threshold)
+    assert task.margin([found], 0) == ranked[0] - ranked[1]
 
 
 def test_a_question_without_a_token_of_context_gets_no_answer() -> None:

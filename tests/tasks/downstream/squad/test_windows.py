@@ -7,9 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.squad import windows as windows_module
-from tasks.downstream.squad.windows import WindowFiles, read_windows
+from tasks.downstream.squad.windows import WindowFiles
 from tasks.project.errors import InputError
-from tests.tasks.downstream.squad.window_files import Window, words, write_features, write_logits, write_windows
+from tests.tasks.downstream.squad.window_files import (
+    Window,
+    read_windows,
+    words,
+    write_features,
+    write_logits,
+    write_windows,
+)
 
 ONE = Window(0, words("the red house"), start=[1, 2, 3], end=[4, 5, 6])
 TWO = Window(1, words("a dog"), start=[7, 8], end=[9, 10], question_tokens=4, outside=-1.0)

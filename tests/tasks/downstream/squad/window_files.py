@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.squad.windows import WindowFiles, Windows
+
 
 @dataclass(frozen=True)
 class Window:
@@ -79,3 +81,7 @@ def write_windows(folder: Path, windows: Sequence[Window], ids: Sequence[str]) -
         write_features(folder / "features.parquet", windows, ids),
         write_logits(folder / "logits.arrow", [w.padded(w.start) for w in windows], [w.padded(w.end) for w in windows]),
     )
+
+
+def read_windows(features: Path, logits: Path, ids: Sequence[str]) -> Windows:
+    return WindowFiles(features, logits, ids).read()
