@@ -21,7 +21,7 @@ from flows.dvc.session import restore
 from flows.stopping import stop
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.entries import entry_of
-from tasks.downstream.judging.held_out import held_out_score
+from tasks.downstream.judging.recipe_words import held_out_score
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.judging.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, file_name, recipe_of
 from tasks.downstream.scoring.scores import ScoresTask

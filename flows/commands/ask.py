@@ -71,8 +71,15 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
         compared = ask.compare(found, question, context, shape, place, stated["compare"], longest, odds)
         _say_comparison((place, stated["compare"]), *compared, json_wanted)
         return
-    answers = ask.ask(
-        found, question, context, shape, top=stated["top"], max_answer_length=longest, place=place, null_threshold=odds
+    [(answers, _)] = ask.ask(
+        found,
+        question,
+        context,
+        shape,
+        places=(place,),
+        top=stated["top"],
+        max_answer_length=longest,
+        null_threshold=odds,
     )
     text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
     options.answer(json_wanted, ask.as_values(answers), text, "--top 5 shows other answers, --json is for programs")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.judging.held_out import held_out_score
 from tasks.downstream.judging.recipe import Recipe, judge_recipe
+from tasks.downstream.judging.recipe_words import held_out_score
 from tasks.downstream.judging.released import read_released
 from tasks.downstream.judging.seeds import Trained, read_seeds
 from tasks.downstream.scoring.metrics import Outcomes

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.judging.held_out import figure_of
+from tasks.downstream.judging.recipe_words import figure_of
 from tasks.downstream.judging.seeds import Trained
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
 from tasks.downstream.scoring.scores import Limit, ScoresTask

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.judging.held_out import held_out_score
+from tasks.downstream.judging.recipe_words import held_out_score
 from tasks.downstream.judging.released import outcomes_of_scores, read_scores
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask

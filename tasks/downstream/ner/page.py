@@ -119,21 +119,21 @@ def worst_mistakes(examples: Examples, answers: Answers, outcomes: Array) -> lis
     """Sentences with wrong entities: lowest F1 first, then those with the wrong tag that the model was surest of."""
     overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
     wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
-    sure = {number: _sureness(examples.tags[number], answers, number) for number in wrong.tolist()}
+    sure = {}
+    for number in wrong.tolist():
+        differs = np.array(examples.tags[number]) != np.array(answers.tags[number])
+        sure[number] = float(answers.sureness[number][differs].max())
     order = sorted(sure, key=lambda number: (overlap[number], -sure[number], number))
     return [_mistake(number, examples, answers.tags[number], sure[number]) for number in order]
-
-
-def _sureness(gold: Sequence[str], answers: Answers, number: int) -> float:
-    wrong = np.array([one != other for one, other in zip(gold, answers.tags[number], strict=True)])
-    return float(answers.sureness[number][wrong].max())
 
 
 def _mistake(number: int, examples: Examples, tags: Sequence[str], sureness: float) -> Mistake:
     words = examples.tokens[number]
     gold, found = entities(examples.tags[number]), entities(tags)
     differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
-    first, last = _shown(len(words), differing)
+    first, last = 0, len(words)
+    if last > 2 * AROUND:
+        first, last = max(0, differing[0].first - AROUND), min(last, differing[0].last + AROUND)
 
     def named(some: Sequence[Entity]) -> list[tuple[str, str]]:
         return [(" ".join(words[one.first : one.last]), one.type) for one in some]
@@ -147,14 +147,6 @@ def _mistake(number: int, examples: Examples, tags: Sequence[str], sureness: flo
         named([one for one in found if one not in gold]),
         sureness,
     )
-
-
-def _shown(words: int, differing: Sequence[Entity]) -> tuple[int, int]:
-    """The part of a sentence that is shown: all of a short one."""
-    first = differing[0]
-    if words <= 2 * AROUND:
-        return 0, words
-    return max(0, first.first - AROUND), min(words, first.last + AROUND)
 
 
 def pieces(words: Sequence[str], gold: Sequence[Entity], found: Sequence[Entity], first: int, last: int) -> list[Piece]:

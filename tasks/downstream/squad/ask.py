@@ -50,62 +50,27 @@ def ask(
     context: str,
     shape: WindowShape,
     *,
+    places: Sequence[Place] = (CPU,),
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
-    place: Place = CPU,
     null_threshold: float | None = None,
-) -> list[Answer]:
-    """The most probable answers, best first, at most `top`, at least one.
+) -> list[tuple[list[Answer], Windows]]:
+    """The most probable answers in each place, best first, at most `top`, at least one, and the logits they come from.
 
     Args:
         model: from `find_model`.
         question: what is asked.
         context: the text that holds the answer.
         shape: from `WindowShape.for_model`.
+        places: where the model is computed.
         top: distinct answers wanted.
         max_answer_length: tokens.
-        place: where the model is computed.
         null_threshold: odds above which no answer is given, an empty text; None: one is always given.
 
     Raises:
         InputError: question or context empty, or the question too long for a window.
         DeviceJobFailed: the model cannot be used on this device.
     """
-    ((answers, _),) = _ask_in([place], model, question, context, shape, top, max_answer_length, null_threshold)
-    return answers
-
-
-def compare(
-    model: FoundModel,
-    question: str,
-    context: str,
-    shape: WindowShape,
-    first: Place,
-    second: Place,
-    max_answer_length: int = MAX_ANSWER_LENGTH,
-    null_threshold: float | None = None,
-) -> tuple[Answer, Answer, dict[str, Any]]:
-    """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
-
-    Raises:
-        InputError, DeviceJobFailed: as `ask`.
-    """
-    found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length, null_threshold)
-    (one, before), (two, after) = found
-    return one[0], two[0], logit_differences(flat_logits(before), flat_logits(after), ["question"])
-
-
-def _ask_in(
-    places: Sequence[Place],
-    model: FoundModel,
-    question: str,
-    context: str,
-    shape: WindowShape,
-    top: int,
-    max_answer_length: int,
-    null_threshold: float | None,
-) -> list[tuple[list[Answer], Windows]]:
-    """Answers and logits in every place."""
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
             raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
@@ -124,6 +89,33 @@ def _ask_in(
             raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
         found.append((answers, windows))
     return found
+
+
+def compare(
+    model: FoundModel,
+    question: str,
+    context: str,
+    shape: WindowShape,
+    first: Place,
+    second: Place,
+    max_answer_length: int = MAX_ANSWER_LENGTH,
+    null_threshold: float | None = None,
+) -> tuple[Answer, Answer, dict[str, Any]]:
+    """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
+
+    Raises:
+        InputError, DeviceJobFailed: as `ask`.
+    """
+    (one, before), (two, after) = ask(
+        model,
+        question,
+        context,
+        shape,
+        places=(first, second),
+        max_answer_length=max_answer_length,
+        null_threshold=null_threshold,
+    )
+    return one[0], two[0], logit_differences(flat_logits(before), flat_logits(after), ["question"])
 
 
 def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
