@@ -41,14 +41,19 @@ def entry_of(
         ParamsError: the model may be for several tasks, and `task` is none of them; a parameter out of its range.
     """
     released = run or _released(model)
-    kind, options = (released["kind"], _options(released)) if released and task is None else _chosen(model, task)
+    if released and task is None:
+        kind = released["kind"]  # with what it asks beside the sections that all have, such as the name of a task
+        own = kind_params(kind).model_fields.keys() - EntryParams.model_fields.keys()
+        options = {name: released[name] for name in own if name in released}
+    else:
+        kind, options = _chosen(model, task)
     values = {**defaults_of(kind, NAME), **options}
     if values["rows"]["row_length"] > model.longest:
         values["rows"] |= rows_within(kind, model.longest)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
     of_folder = _apply(kind).stated_by(model.folder)
-    for section, own in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
-        values[section] = {**values.get(section, {}), **own}
+    for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
+        values[section] = {**values.get(section, {}), **stating}
     params = build(kind_params(kind), values, "what is stated for this model")
     if params.rows.row_length > model.longest:
         raise ParamsError(
@@ -86,12 +91,6 @@ def _released(model: FoundModel) -> dict[str, Any]:
             f"{path} does not say what this model was trained for ({error}): take the file of the release, or move it "
             "away and say --task"
         ) from None
-
-
-def _options(released: Mapping[str, Any]) -> dict[str, Any]:
-    """What a kind asks beside the sections that all have, such as the name of a task."""
-    own = kind_params(released["kind"]).model_fields.keys() - EntryParams.model_fields.keys()
-    return {name: released[name] for name in own if name in released}
 
 
 def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:

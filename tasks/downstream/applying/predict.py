@@ -77,7 +77,11 @@ def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: Ho
         DeviceJobFailed: the model cannot be used on this device.
     """
     task: Task = part_of(entry, "apply")
-    _check(task, path, output)
+    require_file(task, path, task.endings)
+    if output.kind == "json" and not task.bare:
+        raise ParamsError(f"answers to {task.record}s are no JSON object: name a .jsonl, .csv or .parquet file")
+    if output.n_best and not task.ranked:
+        raise ParamsError(f"--n-best {output.n_best}: there is one answer to each {task.record} here")
     model = model.resolved()
     with open_output(output.path) as stream, scratch_checkout(task, model):
         split, reading = task.development[0], Reading()
@@ -109,14 +113,6 @@ def spooled(path: Path | None, kind: str) -> Iterator[Path]:
         with kept.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
         yield kept
-
-
-def _check(task: Task, path: Path, output: Output) -> None:
-    require_file(task, path, task.endings)
-    if output.kind == "json" and not task.bare:
-        raise ParamsError(f"answers to {task.record}s are no JSON object: name a .jsonl, .csv or .parquet file")
-    if output.n_best and not task.ranked:
-        raise ParamsError(f"--n-best {output.n_best}: there is one answer to each {task.record} here")
 
 
 def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: bool) -> int:

@@ -51,7 +51,6 @@ SCHEMA = pa.schema(
     ]
 )
 """answer_start counts characters (Unicode code points) of the context, from 0."""
-FILES = {"train": "train.parquet", "dev": "dev.parquet"}
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Questions, and characters of their contexts, from which on a row group is full: a reader decodes one at a time, and
@@ -114,7 +113,7 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
     refuse_common_ids(train, dev, *_names(params))
     with new_folder(output) as folder:
         for name, questions in (("train", train), *([] if params.dev_is_apart else [("dev", dev)])):
-            write_questions(questions, folder / FILES[name])
+            write_questions(questions, folder / f"{name}.parquet")
             reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
         write_reading(folder, params.source, reading)
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)

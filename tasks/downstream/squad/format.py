@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,26 +54,22 @@ class Question(NamedTuple):
     answers: tuple[Answer, ...]
 
 
+@dataclass
 class Problems:
     """Collects what is wrong with one source, to be said at once."""
 
-    def __init__(
-        self, source: str, unanswerable: str = "refuse", choices: str = CHOICES, reading: Reading | None = None
-    ) -> None:
-        """Nothing is wrong yet.
-
-        Args:
-            source: for messages.
-            unanswerable: what becomes of questions without an answer: use, drop or refuse; who calls drops.
-            choices: what can be done where they are refused.
-            reading: gets what was changed: ids that were numbers, blanks at the edges of answers.
-        """
-        self.source, self.unanswerable, self.choices = source, unanswerable, choices
-        self.reading = Reading() if reading is None else reading
-        self.shown: list[str] = []
-        self.count = 0
-        self.unanswered: list[str] = []
-        self.contradicting: list[str] = []
+    source: str
+    """For messages."""
+    unanswerable: str = "refuse"
+    """What becomes of questions without an answer: use, drop or refuse; who calls drops."""
+    choices: str = CHOICES
+    """What can be done where they are refused."""
+    reading: Reading = field(default_factory=Reading)
+    """Gets what was changed: ids that were numbers, blanks at the edges of answers."""
+    shown: list[str] = field(default_factory=list)
+    count: int = 0
+    unanswered: list[str] = field(default_factory=list)
+    contradicting: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         self.count += 1

@@ -45,11 +45,22 @@ class Task(about.Task, RowsTask):
         return FEATURES_SCHEMA
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        sides = split_questions(source, fraction, self.entry.key("rows", "held_out_fraction"))
+        """Whole titles, or whole contexts where there is a single title, are on one side."""
+        column, key = "title", self.entry.key("rows", "held_out_fraction")
+        groups = _questions_by(source, column)
+        if len(groups) < 2:
+            column = "context"
+            groups = _questions_by(source, column)
+        chosen = pa.array(sorted(choose_groups(groups, fraction, column, key)), pa.string())
+
+        def held_out(batch: pa.RecordBatch) -> pa.Array:
+            return pc.is_in(batch.column(column), value_set=chosen)
+
         evaluate = self.entry.params.evaluate
         assert isinstance(evaluate, AnswerParams)
+        sides = Sides(column, lambda batch: pc.invert(held_out(batch)), held_out)
         if self.nullable and evaluate.null_threshold == "auto":
-            require_both(source, sides, self.entry.key("rows", "held_out_fraction"), self.entry.key("evaluate"))
+            _require_both(source, sides, key, self.entry.key("evaluate"))
         return sides
 
     def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
@@ -90,29 +101,7 @@ class Task(about.Task, RowsTask):
         return columns
 
 
-def split_questions(path: Path, fraction: float, key: str) -> Sides:
-    """The sides of a file of questions, from its texts alone: whole titles, or contexts, are on one side.
-
-    Args:
-        key: the parameter that states the fraction, for messages.
-
-    Raises:
-        InputError: the file is missing or no questions file, or all questions are about one context.
-    """
-    column = "title"
-    groups = _questions_by(path, column)
-    if len(groups) < 2:
-        column = "context"
-        groups = _questions_by(path, column)
-    chosen = pa.array(sorted(choose_groups(groups, fraction, column, key)), pa.string())
-
-    def held_out(batch: pa.RecordBatch) -> pa.Array:
-        return pc.is_in(batch.column(column), value_set=chosen)
-
-    return Sides(column, lambda batch: pc.invert(held_out(batch)), held_out)
-
-
-def require_both(path: Path, sides: Sides, key: str, section: str) -> None:
+def _require_both(path: Path, sides: Sides, key: str, section: str) -> None:
     """Refuse held-out questions that all have an answer, or none: no threshold between the two can be chosen by them.
 
     Args:
