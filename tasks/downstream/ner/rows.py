@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import FEATURES_SCHEMA
@@ -46,9 +47,6 @@ class Task(about.Task, RowsTask):
             sentences = batch.column("tokens").to_pylist()
             return pa.array([is_held_out("\n".join(words), fraction, seed=0) for words in sentences], pa.bool_())
 
-        def training(batch: pa.RecordBatch) -> pa.Array:
-            return pa.array([not kept for kept in held_out(batch).to_pylist()], pa.bool_())
-
         kept = {
             one
             for batch in read_batches(source, ("tokens",), READ_AT_ONCE, self.entry.stage("examples"))
@@ -59,7 +57,7 @@ class Task(about.Task, RowsTask):
                 f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the sentences in {source} leaves none "
                 "on one side: use more sentences, or another fraction"
             )
-        return Sides("tokens", training, held_out)
+        return Sides("tokens", lambda batch: pc.invert(held_out(batch)), held_out)
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
         """Rows to predict are labelled, too; types that train has not have no label."""

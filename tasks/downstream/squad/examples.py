@@ -110,19 +110,14 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
         [] if split == "dev" and params.dev_is_apart else _wanted(_load(params, split, reading), params, reading)
         for split in ("train", "dev")
     )
-    refuse_common_ids(train, dev, *_names(params))
+    names = ("the training questions", "the development questions")
+    refuse_common_ids(train, dev, *((params.train_path, params.dev_path or "") if params.source == "files" else names))
     with new_folder(output) as folder:
         for name, questions in (("train", train), *([] if params.dev_is_apart else [("dev", dev)])):
             write_questions(questions, folder / f"{name}.parquet")
             reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
         write_reading(folder, params.source, reading)
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
-
-
-def _names(params: QuestionsParams) -> tuple[str, str]:
-    if params.source == "files":
-        return params.train_path, params.dev_path or ""
-    return "the training questions", "the development questions"
 
 
 def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading) -> list[Question]:
