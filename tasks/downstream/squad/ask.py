@@ -9,7 +9,7 @@ to gives no answer, an empty text, as the pipeline does with handle_impossible_a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -141,9 +141,8 @@ def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowSh
 
 def _predict(
     model: FoundModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
-) -> Iterator[Windows]:
-    """Yield the windows of the context with their logits, as each place computes them; no token of the question is
-    cut."""
+) -> list[Windows]:
+    """The windows of the context with their logits, as each place computes them; no token of the question is cut."""
     params = build(Params, defaults_of("squad", NAME), "the defaults of questions")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
@@ -153,9 +152,11 @@ def _predict(
         write_questions([Question("question", "", context, question, ())], task.examples_file(split))
         asked = task.read_examples(task.examples_file(split))
         write_model_rows(task, model, split)
+        found = []
         for place in places:
             compute_rows(task, model, split, How(place, ROWS_AT_ONCE, lambda _: None))
-            yield task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read()
+            found.append(task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read())
+        return found
 
 
 def as_values(answers: list[Answer]) -> dict[str, Any]:
