@@ -13,7 +13,6 @@ from typing import Any
 
 from ipu_model.files import find_object, read_json
 from tasks.downstream.applying.model import IPU_CONFIG, PROVENANCE, FoundModel
-from tasks.downstream.jobs.entry_jobs import PREDICT
 from tasks.downstream.rows import write_rows
 from tasks.downstream.task import DownstreamTask, part_of
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
@@ -153,7 +152,7 @@ def read_precision(model: Path) -> str | None:
     released = find_object(model / PROVENANCE)
     if released is None:
         folder = model.resolve()
-        return _precision_in(find_object(folder.parent.parent / artifacts.metrics_file(folder.name, PREDICT)))
+        return _precision_in(find_object(folder.parent.parent / artifacts.metrics_file(folder.name, "predict")))
     return _precision_in(released.get("prediction"))
 
 
