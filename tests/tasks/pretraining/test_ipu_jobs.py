@@ -11,22 +11,23 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import write_text
+from ipu_model.files import write_json, write_text
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import compile as of_entries
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.task import DownstreamTask, about
+from tasks.jobs import programs
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
-from tasks.pretraining.compile import compile_ahead, compile_job
+from tasks.pretraining import compile as of_phases
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.params import PHASES, Params, check
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import read_yaml, yaml_text
 from tests.optimizers import optimizer_config
 from tests.places import ROOT
 
@@ -156,27 +157,60 @@ def test_jobs_can_be_compiled_before_there_are_weights(checkout):
     assert found["phase1"].model == found["phase2"].model == found["finetune"].model
 
 
-def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights(checkout):
+RESULT = JobResult(
+    kind="pretrain",
+    runtime="ipu",
+    runtime_reason="asked for",
+    precision="fp16",
+    steps=0,
+    resumed_from_step=0,
+    final_loss=None,
+    final_losses={},
+    sequences=0,
+    real_tokens=0,
+    train_seconds=0.0,
+    compile_seconds=567.0,
+    peak_memory_mb=1.0,
+)
+
+
+def compiled_ahead(checkout: Path, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> dict[str, Job]:
+    """The jobs that the stages of programs start in a checkout, by the name of the program."""
+    started = {}
+
+    def start(job: Job, launcher: Any) -> JobResult:
+        started[Path(str(job.executables)).name] = job
+        write_json(Path(str(job.executables)) / artifacts.EXECUTABLES_RECORD, {"parts": {}})
+        return RESULT
+
+    monkeypatch.setattr(programs, "run_device_job", start)
+    monkeypatch.chdir(checkout)
+    write_text(Path(artifacts.PARAMS), yaml_text(resolve(read_yaml(ROOT / "params.yaml"), None, overrides)))
+    for stage, item in ((of_phases, "phase1"), (of_phases, "phase2"), (of_entries, "squad")):
+        monkeypatch.setattr(sys, "argv", ["compile", item])
+        stage.main()
+    return started
+
+
+def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights(checkout, monkeypatch):
     """What the IPU program is decided by must agree; test_compile_stages.py sees that it does."""
     tuning = ("downstream.squad.finetune.attention_dropout=0.15", "downstream.squad.finetune.micro_batch_size=2")
-    params = params_with(*ON_IPU, *tuning)
-    real = jobs(params, checkout)
-    rows = checkout / artifacts.rows_folder("squad", "dev")
-    real["predict"] = predict_job(
-        squad(params), params, rows, artifacts.logits_file("squad", "dev"), checkout, checkout
-    )
+    made = compiled_ahead(checkout, (*ON_IPU, *tuning), monkeypatch)
+    params, root = params_with(*ON_IPU, *tuning), Path()
+    real = jobs(params, root)
+    rows = root / artifacts.rows_folder("squad", "dev")
+    real["predict"] = predict_job(squad(params), params, rows, artifacts.logits_file("squad", "dev"), root, root)
     free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
-    made = {name: compile_job(name, params, checkout) for name in ("phase1", "phase2")}
-    made |= {name: of_entries.compile_job(squad(params), name, params, checkout) for name in ("finetune", "predict")}
-    for name, ahead in made.items():
+    for name, one in real.items():
+        called = name if name in PHASES else f"squad-{name}"
+        ahead = made[called]
         assert ahead.compile_only
         assert ahead.init_checkpoint is None
-        called = name if name in PHASES else f"squad-{name}"
-        assert ahead.executables == ahead.output == real[name].executables == str(checkout / "executables" / called)
-        assert Path(ahead.run_folder) == checkout / artifacts.RUNS / f"compile-{called}"
-        differing = [x.name for x in dataclasses.fields(Job) if getattr(ahead, x.name) != getattr(real[name], x.name)]
+        assert ahead.executables == ahead.output == one.executables == str(Path("executables", called))
+        assert Path(ahead.run_folder) == artifacts.RUNS / f"compile-{called}"
+        differing = [x.name for x in dataclasses.fields(Job) if getattr(ahead, x.name) != getattr(one, x.name)]
         assert set(differing) <= set(free), name
-    assert made["predict"].model.attention_dropout == 0.15
+    assert made["squad-predict"].model.attention_dropout == 0.15
     assert made["phase1"].model.attention_dropout == 0.0
 
 
@@ -202,30 +236,17 @@ def test_pieces_of_the_word_table_do_not_name_a_run_and_its_placement_does(check
 
 
 def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
-    result = JobResult(
-        kind="pretrain",
-        runtime="ipu",
-        runtime_reason="asked for",
-        precision="fp16",
-        steps=0,
-        resumed_from_step=0,
-        final_loss=None,
-        final_losses={},
-        sequences=0,
-        real_tokens=0,
-        train_seconds=0.0,
-        compile_seconds=567.0,
-        peak_memory_mb=1.0,
-    )
     python = checkout / "device-python"
     python.write_text(
         f"#!{sys.executable}\nimport json, os, sys\njob = json.load(open(sys.argv[3]))\nassert job['compile_only']\n"
-        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({result.to_json()!r})\n"
+        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})\n"
     )
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv(DEVICE_PYTHON, str(python))
+    params = params_with(*ON_IPU)
+    job = jobs(params, checkout, untrained=True)["phase1"]
     with pytest.raises(DeviceJobFailed, match="podium.json was not written"):
-        compile_ahead("phase1", params_with(*ON_IPU), checkout)
+        programs.build_program("phase1", job, params.device, checkout)
     assert not (checkout / artifacts.compile_report("phase1")).exists()
 
 
