@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import report, settings
+from flows import report, run_params
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import base_of, resolve
@@ -71,7 +71,7 @@ def gates_of(run: report.RunReport, root: Path, project: Path) -> dict[str, Gate
     checks = {stage: found for stage in run.results if (found := _checks(stage, plan, root))}
     if not checks:
         return {}
-    stated, before = _entries(settings.of_run(run, root, project).values), _before(run, project)
+    stated, before = _entries(run_params.settings_of(run, root, project).values), _before(run, project)
     return {
         stage: _gate(found, *(one.get(plan[stage].item, {}) for one in (stated, before)))
         for stage, found in checks.items()

@@ -1,23 +1,30 @@
-"""The parameters that a run was made with, and how those of several differ."""
+"""The parameters that a run was made with, and how they differ from others: defaults, presets, those of another run."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flows import report
 from flows.checkout import own_folder, seen_from
+from ipu_model.files import write_text
 from tasks.project import artifacts
-from tasks.project.errors import ParamsError
-from tasks.project.param_downstream import defaults_of, kind_names
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.overlays import base_of, resolve
+from tasks.project.param_downstream import kind_names
 from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT, differing, table
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import read_yaml, yaml_text
 
 LATER = ".gate.seeds"
 """Of an entry: a gate may be told of other seeds once these are trained, and nothing that was learned depends on it."""
+
+Row = tuple[str, str, str]
+"""Name, value there, value of the run."""
 
 
 def params_of(project: Path, folder: Path) -> dict[str, Any]:
@@ -26,21 +33,18 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
     Raises:
         ParamsError: there is none, or it cannot be read.
     """
-    values = _with_defaults(read_yaml(folder / artifacts.PARAMS))
+    stated = read_yaml(folder / artifacts.PARAMS)
+    entries = stated.get("downstream")
+    kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}
+    known = {name: kind for name, kind in kinds.items() if kind in kind_names()}
+    # The defaults are of parameters that came since; what is stated was checked before the run, and is not again.
+    values = _laid_over(default_values(known), stated)
     if folder == project:
         return values
     try:
         return seen_from(values, folder.resolve(), project.resolve())
     except (KeyError, TypeError, AttributeError):  # of a revision that had other sections
         return values
-
-
-def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the defaults of parameters that came since; they were checked before the run, and are not again."""
-    entries = values.get("downstream")
-    kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}
-    known = {name: defaults_of(kind, name) for name, kind in kinds.items() if kind in kind_names()}
-    return _laid_over({**default_values(), "downstream": known}, values)
 
 
 def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,6 +55,15 @@ def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
     return {**below, **values, **both}
+
+
+def against(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
+    """Name, value there and value here of each parameter that is not as `base` has it; of an entry that `base` does not
+    have, those that are not as its kind has them.
+    """
+    kinds = {name: entry["kind"] for name, entry in params["downstream"].items() if name not in base["downstream"]}
+    new = default_values(kinds)["downstream"]
+    return differing([{**base, "downstream": {**base["downstream"], **new}}, dict(params)])
 
 
 def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
@@ -82,3 +95,81 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
         f"there is a run {name} of other parameters{began}\n{in_words(rows, (f'{name} has', 'asked for'))}"
         f"take another --name, or remove that run: podium clean {name}"
     )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was told."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    """All parameters; empty where they cannot be read."""
+    origin: str = ""
+    """What the run lies over."""
+    told: tuple[Row, ...] = ()
+    """What is not as there."""
+    unusual: tuple[Row, ...] = ()
+    """What is not as the defaults have it."""
+
+
+def settings_of(run: report.RunReport, root: Path, project: Path) -> Settings:
+    """The parameters of a run as they are now in its checkout `root`; read once, as long as that file is the same."""
+    path = root / artifacts.PARAMS
+    version = path.stat().st_mtime_ns if path.is_file() else 0
+    return _read_settings(run.preset, root, project, version)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_settings(preset: str | None, root: Path, project: Path, version: int) -> Settings:
+    try:
+        values = params_of(project, root)
+        base = values if root == project else resolve(base_of(preset, project), preset, [], project / artifacts.PRESETS)
+        told, unusual = (
+            tuple((name, _said(there), _said(here)) for name, (there, here) in against(one, values))
+            for one in (base, default_values())
+        )
+    except (ParamsError, KeyError):  # there are none, or those of a revision that had other sections
+        return Settings()
+    return Settings(values, preset or str(artifacts.PARAMS), told, unusual)
+
+
+def _said(value: Any) -> str:
+    """A value in words; 2 and 2.0 are the same number, however params.yaml writes it."""
+    if value is None or value is ABSENT:
+        return "none"
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def save(path: Path, values: Mapping[str, Any], description: str) -> None:
+    """Write a preset that resolves to these parameters: all that differs from the defaults.
+
+    Args:
+        path: a new file.
+        values: resolved and checked.
+        description: what the preset says of itself.
+
+    Raises:
+        InputError: there is a file of that name.
+    """
+    if path.exists():
+        raise InputError(f"{path} is there already: name a new file for --save-params")
+    write_text(path, yaml_text({"description": description, **unlike_defaults(values)}))
+
+
+def unlike_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that differ from the defaults, nested as they are; an entry states its kind, too."""
+    kinds = {name: entry["kind"] for name, entry in values["downstream"].items()}
+    found = _unlike(values, default_values(kinds))
+    entries = {name: {"kind": kind, **found.get("downstream", {}).get(name, {})} for name, kind in kinds.items()}
+    return found | ({"downstream": entries} if entries else {})
+
+
+def _unlike(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict) and default:
+            if inner := _unlike(value, default):
+                found[name] = inner
+        elif value != default:
+            found[name] = value
+    return found

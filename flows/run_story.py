@@ -7,9 +7,7 @@ from typing import Any
 
 from flows import report, run_params, runs
 from tasks.project import artifacts
-from tasks.project.param_downstream import defaults_of
 from tasks.project.params import default_values
-from tasks.project.params_command import differing
 from tasks.project.strict_yaml import read_yaml
 
 
@@ -19,14 +17,7 @@ def differences(project: Path, run: runs.Run) -> list[tuple[str, list[Any]]]:
     """
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)
-    return against(base, run_params.params_of(project, run.folder))
-
-
-def against(base: dict[str, Any], params: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-    """As `differences`, of any parameters beside others."""
-    own = {name: entry for name, entry in params["downstream"].items() if name not in base["downstream"]}
-    new = {name: defaults_of(entry["kind"], name) for name, entry in own.items()}
-    return differing([{**base, "downstream": {**base["downstream"], **new}}, params])
+    return run_params.against(base, run_params.params_of(project, run.folder))
 
 
 def scores(run: runs.Run) -> list[str]:

@@ -127,8 +127,8 @@ def carry_out(
 ) -> None:
     """Run what a verb made of its words, and write it as a preset where that was asked for."""
     from flows.commands import run
+    from flows.run_params import save
     from flows.run_request import resolve_request
-    from flows.saved_params import save
 
     request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:

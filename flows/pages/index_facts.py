@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flows import report, run_params, run_story, runs
+from flows import report, run_params, runs
 from flows.pages.curves import read_curve
 from ipu_model.files import read_json, write_text
 from tasks.project import artifacts
@@ -106,7 +106,7 @@ def _details(project: Path, run: runs.Run) -> Details:
     try:
         params = run_params.params_of(project, run.folder)
         entries = {name: entry["kind"] for name, entry in params["downstream"].items()}
-        rows = run_story.against(default_values(), params)
+        rows = run_params.against(default_values(), params)
         known = Details(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows})
     except (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError):  # of another revision, or damaged
         known = Details()

@@ -16,13 +16,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows import runs, settings
+from flows import runs
 from flows.pages import facts, placement, timeline
 from flows.pages.curves import is_training, sections, training_of
 from flows.pages.facts import KIND, link
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, record_of
+from flows.run_params import settings_of
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import html_page
@@ -60,7 +61,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
     record = record_of(project, root)  # which a run writes again and again, until it is killed
     heard = record.stat().st_mtime if killed and record.is_file() else now
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links begin there
-    told = settings.of_run(report, root, project)
+    told = settings_of(report, root, project)
     links = facts.links(report, plan, root, project, folder)
     word = timeline.RUNNING if at_work else outcome(report)
     jobs = facts.device_results(plan, report, root, project)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, ValidationError, create_model, model_validator
@@ -16,15 +16,15 @@ from pydantic import Field, ValidationError, create_model, model_validator
 from ipu_model.strict import nearest
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.param_downstream import Entries, kind_names, kind_params
+from tasks.project.param_downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.project.param_inputs import BaseModelParams, CorpusParams, PretrainRowsParams, TokenizerParams
-from tasks.project.param_publish import PublishParams
 from tasks.project.param_sections import (
     CheckpointParams,
     DeviceParams,
     Fraction,
     IpuParams,
     Positive,
+    PublishParams,
     Section,
     TrackingParams,
 )
@@ -318,6 +318,14 @@ def parameter_values(params: Params) -> dict[str, Any]:
     return params.model_dump(mode="json", by_alias=True)
 
 
-def default_values() -> dict[str, Any]:
-    """What presets lie over: every default, as plain values."""
-    return parameter_values(Params())
+def default_values(kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """What presets lie over: every default, as plain values.
+
+    Args:
+        kinds: name of each entry -> its kind.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    entries = {name: defaults_of(kind, name) for name, kind in kinds.items()}
+    return {**parameter_values(Params()), "downstream": entries}

@@ -26,7 +26,7 @@ from tasks.project.dvc_records import LOCK, require_judged
 from tasks.project.errors import PublishError
 from tasks.project.main import run_main
 from tasks.project.param_downstream import EntryPublishParams
-from tasks.project.param_publish import PublishParams
+from tasks.project.param_sections import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask

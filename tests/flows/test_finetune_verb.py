@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from flows.commands import finetune, pretrain
 from flows.commands.project import Place
-from flows.saved_params import save, unlike_defaults
+from flows.run_params import save, unlike_defaults
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import Setting, resolve
 from tasks.project.param_downstream import defaults_of, kind_names
