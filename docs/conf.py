@@ -33,7 +33,7 @@ NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\](\([\w-]+\.md(?:#[\w-]+)?\))")
 def make_pages(app):
     """Write what the types and the commands say of themselves, where it is not there as it must be."""
     from flows.commands_page import page as commands
-    from tasks.project.params_page import page as parameters
+    from tasks.project.param_docs import params_page as parameters
 
     (HERE / "made").mkdir(exist_ok=True)
     for name, make in {"commands": commands, "parameters": parameters}.items():

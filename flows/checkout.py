@@ -21,14 +21,13 @@ from ipu_model.files import sha256_of, write_text
 from tasks.project import artifacts
 from tasks.project.composing import compose, write_composed
 from tasks.project.errors import ParamsError
-from tasks.project.given import check_given, given_places, named_places, value_at
+from tasks.project.given import check_given, check_written, given_places, named_places, value_at, written_places
 from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of
 from tasks.project.params import Params, with_value
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.project.strict_yaml import yaml_text
-from tasks.project.written_folders import check_written, written_places
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows import disk_use, environment, orphans, run_locks, run_log, runs
+from flows import disk_use, environment, run_locks, run_log, runs
 from flows.checkout import own_folder
 from flows.report import read_json_object
+from ipu_model.files import read_json
 from tasks.project import artifacts
-from tasks.project.dvc_at_work import dvc_processes
-from tasks.project.dvc_records import DAMAGED, LOCK
+from tasks.project.dvc_records import DAMAGED, LOCK, dvc_processes, uses_cache
 from tasks.project.errors import InputError
 from tasks.project.gone import FOLDERS
 from tasks.project.stage_kinds import cache_of
@@ -24,6 +25,9 @@ from tasks.project.stage_kinds import cache_of
 LIVE = ".live"
 """In executables/: programs for IPUs that PopTorch keeps on this host (ipu_model/ipu/executables.py)."""
 ORPHANS = "orphans"
+OBJECTS = Path("files/md5")
+MD5 = re.compile(r"\bmd5: ['\"]?([0-9a-f]{32}(?:\.dir)?)\b")
+NOT_THE_USERS = {".dvc", ".git", ".venv", ".venv-poplar", "runs"}
 REMOVED = ".removed-"
 """How the name of a checkout begins that is being removed: what is interrupted is no run any more."""
 
@@ -105,7 +109,58 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
     """Objects that no run uses, once some are gone."""
     own = [] if runs.PROJECT in going else [project / LOCK]
     others = [run.folder / LOCK for run in runs.every(project) if run.name not in {*going, runs.PROJECT}]
-    return orphans.orphans(project, [*own, *others])
+    return _unused_objects(project, [*own, *others])
+
+
+def _unused_objects(project: Path, locks: Iterable[Path]) -> list[Path]:
+    """Files of the cache that no dvc.lock of a run and no .dvc file of the project names.
+
+    Lists of folders come before what they hold, so that none is left half.
+
+    `dvc gc -w -p CHECKOUT ...` would remove the same; it does not say how much that is, and reads every plan for it.
+
+    Args:
+        locks: the dvc.lock of each run that stays.
+
+    Raises:
+        InputError: the cache may be that of other projects, too, or what it holds cannot be read.
+    """
+    cache = cache_of(project)
+    if not cache.resolve().is_relative_to(project.resolve()):
+        raise InputError(
+            f"DVC's cache {cache} lies outside of the project, so that others may use it: dvc gc -w with -p for each "
+            "project and checkout removes what none of them uses"
+        )
+    used = set(_used(cache, [*locks, *_added(project)]))
+    found = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
+    return sorted(found, key=lambda path: (path.suffix != ".dir", path))
+
+
+def _added(project: Path) -> Iterator[Path]:
+    """What somebody gave to DVC with `dvc add`."""
+    for folder, folders, names in os.walk(project):
+        folders[:] = [name for name in folders if name not in NOT_THE_USERS]
+        yield from (Path(folder, name) for name in names if name.endswith(".dvc"))
+
+
+def _used(cache: Path, files: Iterable[Path]) -> Iterator[str]:
+    for path in files:
+        for name in MD5.findall(path.read_text(encoding="utf-8")) if path.is_file() else ():
+            yield name
+            if name.endswith(".dir"):
+                yield from _members(cache / OBJECTS / name[:2] / name[2:])
+
+
+def _members(listing: Path) -> Iterator[str]:
+    """What a folder holds, by the object that lists it; nothing where it was never brought to this host."""
+    if not listing.is_file():
+        return
+    try:
+        yield from (entry["md5"] for entry in read_json(listing))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{listing} does not list a folder ({error}): run dvc fetch, or remove it, and again"
+        ) from None
 
 
 def _part(run: runs.Run) -> Part:
@@ -195,7 +250,7 @@ def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
 
 def _is_in_use_by_dvc(project: Path, part: Part) -> bool:
     if part.run == "*":
-        return orphans.dvc_uses(cache_of(project))
+        return uses_cache(cache_of(project))
     return bool(part.run) and runs.folder_of(project, part.run).resolve() in _busy()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from flows.cli import COMMANDS, cli
-from tasks.project.params_page import escaped
+from tasks.project.param_docs import escaped
 
 HEAD = """# All commands
 

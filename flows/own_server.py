@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.preflight.server import may_be_named
-from tasks.project import garbage
+from tasks.project import process
 from tasks.project.errors import PodiumError
 from tasks.project.process import describe_exit, die_with_parent
 
@@ -136,7 +136,7 @@ def _answers(url: str) -> bool:
 
 def create_app() -> Any:
     """Prefect's application, for uvicorn; loaded without a look for garbage."""
-    with garbage.loading():
+    with process.loading_packages():
         from prefect.server.api import server
 
         return server.create_app()

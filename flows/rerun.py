@@ -19,9 +19,8 @@ from flows.run_request import RunRequest
 from flows.screen import screen, tell_end
 from tasks.project import streams
 from tasks.project.dvc_records import verify
-from tasks.project.given import given_paths
+from tasks.project.given import foreign_plans, given_paths
 from tasks.project.plan_file import Stage
-from tasks.project.plans import foreign_plans
 
 ENDED_WELL = ("finished", "published", "rejected")
 

@@ -23,7 +23,7 @@ from flows.run_log import logged, new_log
 from flows.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.screen import of_terminal, print_last, screen, shown, tell_end
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project import artifacts, garbage, streams
+from tasks.project import artifacts, process, streams
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
@@ -141,7 +141,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     with shown(of_terminal(verbose)):
         screen().tell("starting Prefect, which takes some seconds")
         started = started_early(project / log)
-        with garbage.loading():
+        with process.loading_packages():
             load_settings()
             from flows import pipeline  # takes seconds, in which the server comes up
             from flows.api import UNREACHED

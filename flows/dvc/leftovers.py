@@ -14,8 +14,7 @@ from typing import Any
 
 from ipu_model.files import read_json
 from tasks.project.artifacts import RUNS
-from tasks.project.dvc_at_work import at_work, dvc_processes
-from tasks.project.dvc_records import LOCK
+from tasks.project.dvc_records import LOCK, at_work, uses_cache
 from tasks.project.errors import ParamsError
 from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
 from tasks.project.stage_kinds import cache_of
@@ -44,9 +43,7 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     left += [path for folder in folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
     entries = list(cache.glob("runs/??/*"))
     hollow = [entry for entry in entries if entry.is_dir() and set(entry.iterdir()) <= set(left)]
-    if not (left or hollow):
-        return
-    if any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in dvc_processes()):
+    if not (left or hollow) or uses_cache(cache):
         return
     freed = sum(path.stat().st_size for path in left)
     for path in left:

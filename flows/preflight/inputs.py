@@ -14,8 +14,7 @@ from tasks.preflight.given_inputs import wanted as given_to
 from tasks.preflight.hub_check import LATER
 from tasks.project import plan_file
 from tasks.project.errors import PublishError
-from tasks.project.given import check_given, given_places, value_at
-from tasks.project.written_folders import check_written
+from tasks.project.given import check_given, check_written, given_places, value_at
 from tasks.reading.model_card import read_origin
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin

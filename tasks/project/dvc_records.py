@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -23,9 +23,10 @@ from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import psutil
+
 from ipu_model.files import parse_json, read_json
 from tasks.project import artifacts
-from tasks.project.dvc_at_work import at_work
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.plan_file import Plan, differences, read_dvc_file, stages_of, value_at
 from tasks.project.stage_kinds import cache_of, default_remote
@@ -46,6 +47,27 @@ class _Stated(NamedTuple):
 
     path: str
     md5: str
+
+
+def at_work(root: Path) -> list[int]:
+    """Process ids of every DVC whose current folder is `root`."""
+    return [pid for pid, here in dvc_processes() if here is not None and here.samefile(root)]
+
+
+def uses_cache(cache: Path) -> bool:
+    """Whether a DVC may be at work on this cache, whoever started it."""
+    return any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in dvc_processes())
+
+
+def dvc_processes() -> Iterator[tuple[int, Path | None]]:
+    """Process id and current folder of every DVC on this host; None: this user may not see the folder."""
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words, cwd = process.info["cmdline"] or [], process.info["cwd"]
+        if "dvc" not in words and not any(word.endswith("/dvc") for word in words[:2]):
+            continue
+        here = None if cwd is None else Path(cwd)
+        if here is None or here.exists():
+            yield process.pid, here
 
 
 def require(paths: Iterable[str], root: Path = Path()) -> None:

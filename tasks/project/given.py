@@ -1,10 +1,15 @@
-"""Files and folders that a person names in params.yaml: looked at in one way, before anything is read of them.
+"""Files and folders that a person names in params.yaml: looked at in one way, before anything is read or written there.
 
 The path that is named may be a link. Below it the files are those that DVC hashes, and whatever a listing would pass
 over without a word is refused by name: a linked folder (DVC does not look into it, and it may lead in a circle), what
 this user may not read, pipes and devices, names that are not UTF-8. A link to a file of the same folder is followed
 where files are read by their names, as are the links of the Hub's cache to its own blobs; where all of a folder is
 read, every link is refused.
+
+Plans come from one place, the project's own dvc.yaml. DVC runs the commands of every dvc.yaml below the project,
+restores and deletes what .dvc files name, and does not see the files that a .dvcignore states or that lie beside a
+`.dvc`: changes there go unnoticed. The project's .dvcignore keeps DVC from reading all of these but the last. Here they
+are found before Podium starts DVC; plain DVC asks nobody before it starts, so a stage looks in Podium's place.
 """
 
 from __future__ import annotations
@@ -15,12 +20,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.param_downstream import PUBLISHED, entry_places
-from tasks.project.plans import IGNORING, foreign_plans
+from tasks.project.plan_file import Plan, Stage, read_plan
 
 Links = Literal["none", "files", "any"]
 """Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
+INPUTS = Path("inputs")
+IGNORING = ".dvcignore"
+PLAN_NAMES = ("dvc.yaml", "dvc.lock", IGNORING)
+PLAN_SUFFIX = ".dvc"
+"""The suffix of files that name outs, and the whole name of a folder that makes another project of the one it is in."""
 SHOWN_NAMES = 5
 HOLDING = {
     "dangling": "link(s) that lead nowhere, {}: remove them, or put back what they lead to",
@@ -50,6 +61,12 @@ NAMES = (
 """Parameters beside those of entries that name something of the Hub, or a folder."""
 LISTED = ("corpus", "pretrain_rows")
 """Sections whose paths are read as whole folders, where `source` is files; so is `path` of an entry's data."""
+
+WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
+"""Parameters beside those of entries that name what is written."""
+KEPT = (*artifacts.SOURCES, ".git", ".dvc", "presets", str(artifacts.FETCHED))
+"""What a checkout holds beside what stages write and what users put there."""
+OF_RUNS = artifacts.CHECKOUTS.parts
 
 
 def given_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -119,6 +136,134 @@ def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> 
     if source is not None and source not in ("files", "file", "folder"):
         return check_readable(root / path, key, "any", path)
     return check_readable(root / path, key, "none" if whole else "files", path)
+
+
+def is_plan(name: str) -> bool:
+    """Whether DVC would take a file or folder of this name for its own; some file systems know no capitals."""
+    name = name.lower()
+    return name.endswith(PLAN_SUFFIX) or name in PLAN_NAMES
+
+
+def inside(path: Path, root: Path) -> Path | None:
+    """`path` as seen from the project `root`, None where it is outside, by its name and by where its links lead.
+
+    Outside of the project DVC hashes what is given and looks for no plans: a folder there may be a DVC project itself.
+    """
+    for way in (os.path.abspath, os.path.realpath):
+        place, project = Path(way(path)), Path(way(root))
+        if place.is_relative_to(project):
+            return place.relative_to(project)
+    return None
+
+
+def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
+    """What DVC would take for its own below the project's inputs and below given paths that are in the project.
+
+    Args:
+        root: the project.
+        given: paths that the parameters name, from `root`; the folders that they lie in are looked at, too.
+
+    Returns:
+        Names from `root`.
+    """
+    there = [root / path for path in given if os.path.exists(root / path)]
+    inner = {place for path in there if (place := inside(path, root)) is not None and place.parts}
+    # What another run made is outside of the checkout that takes it up.
+    places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
+    seen: set[str] = set()
+    found = {name for place in (INPUTS, *places) for name in _below(root, place, seen)}
+    above = {folder for place in places for folder in place.parents[:-1]}
+    found |= {str(folder) for folder in (*places, *above) if is_plan(folder.name)}
+    for folder in above:
+        if (path := os.path.join(root, folder)) not in seen:
+            found |= {str(folder / entry.name) for entry in _entries(path) if is_plan(entry.name)}
+    return sorted(found)
+
+
+def _below(root: Path, place: Path, seen: set[str]) -> Iterator[str]:
+    """Names from `root`; linked folders are passed by, as DVC does, and so are those `seen` before, which grow."""
+    folders = [str(place)]
+    while folders:
+        folder = folders.pop()
+        path = os.path.join(root, folder)
+        if path in seen:
+            continue
+        seen.add(path)
+        for entry in _entries(path):
+            name = f"{folder}/{entry.name}"
+            if is_plan(entry.name):
+                yield name
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(name)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing where this user cannot look, as DVC cannot either, and where it is none."""
+    try:
+        with os.scandir(folder) as listing:
+            return list(listing)
+    except OSError:
+        return []
+
+
+def release_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Parameters that name the folder of a release, which publishing replaces as a whole."""
+    return list(entry_places(values, "publish", "folder"))
+
+
+def written_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """All parameters that name what is written."""
+    return [*release_places(values), *WRITTEN]
+
+
+def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
+    """Return what is wrong with the folders that the parameters name for what is written, a sentence each.
+
+    Args:
+        values: of params.yaml, checked.
+        root: the project, which relative paths count from.
+        plan: every stage that the parameters have.
+    """
+    found = []
+    for place in written_places(values):
+        path = value_at(values, place)
+        if path is None or "://" in path:
+            continue
+        for named in dict.fromkeys((root / path, Path(os.path.realpath(root / path)))):
+            if (place_inside := inside(named, root)) is None:
+                continue
+            home, rest = _checkout_of(place_inside)
+            stages = [*plan.values(), *read_plan(root / home).values()]
+            if reason := _why_not(rest, stages, replaced=place in release_places(values)):
+                found.append(f"{'.'.join(place)}='{shown(path)}' {reason}: name another folder")
+                break
+    return found
+
+
+def _checkout_of(path: Path) -> tuple[Path, Path]:
+    """Split a path of the project into the checkout that it is in, the project's own or a run's, and the rest."""
+    depth = len(OF_RUNS) + 1 if path.parts[: len(OF_RUNS)] == OF_RUNS else 0
+    return Path(*path.parts[:depth]), Path(*path.parts[depth:])
+
+
+def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
+    """Say why nothing may be written to a folder of a checkout; empty where something may.
+
+    Args:
+        path: from the checkout.
+        stages: that run there.
+        replaced: whether what is written takes the place of the whole folder.
+    """
+    if replaced and not path.parts:
+        return "holds a whole checkout, and a release replaces its folder"
+    if path.parts and path.parts[0] in KEPT:
+        return f"is in {path.parts[0]}, which Podium keeps for itself"
+    for name, out in ((stage.name, Path(out)) for stage in stages for out in stage.outs):
+        if out in (path, *path.parents):
+            return f"is in {out}, which the stage {name} replaces when it runs"
+        if replaced and path in out.parents:
+            return f"holds {out} of the stage {name}, and a release replaces its folder"
+    return ""
 
 
 def check_readable(path: Path, key: str, links: Links = "files", name: Path | str | None = None) -> list[str]:

@@ -13,12 +13,13 @@ from typing import Any
 
 from ipu_model.files import write_text
 from tasks.project.dvc_records import LOCK, md5_of
-from tasks.project.errors import ParamsError
-from tasks.project.plan_file import read_dvc_file, read_plan
+from tasks.project.plan_file import read_plan, stages_of
 from tasks.project.strict_yaml import yaml_text
 
 FOLDERS = ("data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "reports")
 """Where stages write; nothing is removed elsewhere, whatever dvc.lock says."""
+LOCK_SCHEMA = "2.0"
+"""Of the dvc.lock that DVC 3 writes."""
 
 
 def remove_gone(root: Path, say: Callable[[str], None]) -> None:
@@ -30,9 +31,7 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
         root: a checkout whose plan.yaml is up to date.
         say: told what was removed, and what was left.
     """
-    lock = _lock_of(root)
-    plan = read_plan(root)
-    stages = lock.get("stages", {})
+    plan, stages = read_plan(root), stages_of(root / LOCK)
     gone = {name: stages[name] for name in stages if name not in plan}
     if not gone or not plan:
         return
@@ -49,17 +48,8 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
     if removed:
         names = ", ".join(sorted(removed))
         say(f"removed what stages wrote that are no longer in the plan ({names}); DVC's cache has it")
-    lock["stages"] = {name: stage for name, stage in stages.items() if name in plan}
-    write_text(root / LOCK, yaml_text(lock))
-
-
-def _lock_of(root: Path) -> dict[str, Any]:
-    """dvc.lock; {} where a DVC that was killed left half of it, which flows/dvc/leftovers.py mends."""
-    try:
-        lock: Any = read_dvc_file(root / LOCK)
-    except ParamsError:
-        return {}
-    return lock if isinstance(lock, dict) and isinstance(lock.get("stages"), dict) else {}
+    kept_stages = {name: stage for name, stage in stages.items() if name in plan}
+    write_text(root / LOCK, yaml_text({"schema": LOCK_SCHEMA, "stages": kept_stages}))
 
 
 def _outs_of(stages: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ def run_main(main: Callable[[], None]) -> None:
     anything else is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as
     SIGPIPE would.
     Under DVC the process ends with the `dvc` that started it, and first looks for plans among its inputs
-    (tasks/project/plans.py) and at their bytes (tasks/project/dvc_records.py).
+    (tasks/project/given.py) and at their bytes (tasks/project/dvc_records.py).
     """
     stage, began = os.environ.get("DVC_STAGE"), time.time()
     atexit.register(gc.freeze)  # Python would look for garbage among all that was loaded, for up to half a second

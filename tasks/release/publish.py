@@ -24,11 +24,11 @@ from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
 from tasks.project.dvc_records import LOCK, require_judged
 from tasks.project.errors import PublishError
+from tasks.project.given import check_written
 from tasks.project.main import run_main
 from tasks.project.param_downstream import EntryPublishParams
 from tasks.project.param_sections import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
-from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.compared import ComparedRelease, read_compared
 from tasks.release.copies import copy_privately

@@ -15,7 +15,7 @@ from importlib.util import LazyLoader
 from types import ModuleType
 from typing import Any
 
-from tasks.project import garbage
+from tasks.project import process
 from tasks.project.errors import ParamsError
 
 LATER = ("altair", "scipy.stats")
@@ -45,7 +45,7 @@ def _lightly() -> Iterator[None]:
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: not to be found
     sys.meta_path.insert(0, finder)
     try:
-        with garbage.loading():
+        with process.loading_packages():
             yield
     finally:
         sys.meta_path.remove(finder)

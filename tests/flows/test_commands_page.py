@@ -6,8 +6,7 @@ import click
 
 from flows.cli import COMMANDS, cli
 from flows.commands_page import page
-from tasks.project.params_page import escaped
-from tasks.project.params_page import page as params_page
+from tasks.project.param_docs import escaped, params_page
 
 
 def every_command():

@@ -16,10 +16,10 @@ from flows.commands import finetune, pretrain
 from flows.commands.project import Place
 from flows.run_params import save, unlike_defaults
 from tasks.project.errors import InputError, ParamsError
+from tasks.project.given import foreign_plans
 from tasks.project.overlays import Setting, resolve
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.params import check
-from tasks.project.plans import foreign_plans
 from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)

@@ -14,9 +14,8 @@ import pytest
 import yaml
 
 from tasks.project.composing import compose
-from tasks.project.given import check_given, files_in
+from tasks.project.given import check_given, files_in, foreign_plans
 from tasks.project.params import check
-from tasks.project.plans import foreign_plans
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
 from tests.tasks.project.test_given_paths import params

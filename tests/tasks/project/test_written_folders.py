@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tasks.project.composing import compose, write_plan
+from tasks.project.given import check_written
 from tasks.project.params import check
 from tasks.project.plan_file import read_plan
-from tasks.project.written_folders import check_written
 from tests.places import ROOT
 from tests.tasks.project.test_given_paths import params
 
