@@ -411,6 +411,12 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
     assert found
 
 
+def test_a_stage_reads_its_own_sections_of_the_parameters_a_gate_all_that_it_judges_by():
+    commands = {stage["cmd"].split()[2] for stage in dvc_stages().values()}
+    whole = {name for name in commands if "load_params" in module_file(name).read_text(encoding="utf-8")}
+    assert whole == {"tasks.downstream.judging.gate"}
+
+
 def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_or_who_watches():
     for name, stage in dvc_stages().items():
         stated = [entry for entry in stage.get("params", []) if isinstance(entry, str)]

@@ -16,6 +16,8 @@ from tasks.project.param_downstream import PUBLISHED, EntryParams, RowsParams
 from tasks.project.params import PHASES, Params, load_sections, packed
 
 BASE = "base"
+ENTRY_SECTIONS = ("downstream", "packing", "pretrain", "base_model")
+"""Sections of params.yaml that decide an entry: its own, how rows are packed, and what it may start from."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def load_entry(name: str) -> Entry:
     Raises:
         ParamsError: there is none, or it cannot be used.
     """
-    return entry_of(load_sections("downstream", "packing", "pretrain", "base_model"), name)
+    return entry_of(load_sections(*ENTRY_SECTIONS), name)
 
 
 def entry_argument(description: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json, write_json
-from tasks.downstream.entries import Entry, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
@@ -29,7 +29,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, ParityLost
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
-from tasks.project.params import Params, load_params
+from tasks.project.params import Params, load_sections
 
 Task = ScoresTask[Any, Any, Any]
 Logits = Mapping[str, Path]
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="another model folder, with --baseline")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON, with --baseline")
     arguments = parser.parse_args()
-    params = load_params()
+    params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
     name, said = arguments.name, arguments.place
     if said is None:
         name, said = _named(arguments.name.rpartition("@")[2], params)

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.entries import entry_argument, entry_of, learns_text
+from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of, learns_text
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.params import Params, load_params
+from tasks.project.params import Params, load_sections
 from tasks.reading.near_duplicates import Report, write_report
 from tasks.reading.parquet import read_batches
 from tasks.validation.checks import DataSet
@@ -87,7 +87,7 @@ def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
 
 
 def main() -> None:
-    params = load_params()
+    params = load_sections(*ENTRY_SECTIONS, "tokenizer", "pretrain_rows", "validate_")
     entry = entry_of(params, entry_argument("Judge the examples of a downstream task."))
     task: ChecksTask = part_of(entry, "checks")
     folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)

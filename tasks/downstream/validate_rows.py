@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tasks.downstream.entries import entry_argument, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.task import TRAIN, part_of
 from tasks.downstream.validate import ChecksTask
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.params import Params, load_params
+from tasks.project.params import Params, load_sections
 from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import DataSet
 from tasks.validation.row_checks import RowData
@@ -55,7 +55,7 @@ def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples
 
 
 def main() -> None:
-    params = load_params()
+    params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
     entry = entry_of(params, entry_argument("Judge the rows of a downstream task."))
     task: ChecksTask = part_of(entry, "checks")
     sets = partial(row_data, task, params, task.splits)

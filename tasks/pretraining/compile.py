@@ -11,14 +11,14 @@ import sys
 from tasks.jobs.programs import build_program
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, load_params
+from tasks.project.params import PHASES, load_sections
 from tasks.project.process import item
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the programs of a phase before anything is trained.")
     parser.add_argument("phase", type=item, choices=PHASES)
-    phase, params = parser.parse_args().phase, load_params()
+    phase, params = parser.parse_args().phase, load_sections("pretrain", "model", "device", "ipu")
     job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, untrained=True)
     sys.stdout.write(build_program(phase, job, params.device) + "\n")
 

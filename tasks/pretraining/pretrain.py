@@ -28,7 +28,7 @@ from tasks.jobs.training import (
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.param_training import PretrainParams
-from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, load_params
+from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, load_sections
 from tasks.project.process import item
 from tasks.project.row_folders import read_manifest
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
     parser.add_argument("phase", type=item, choices=PHASES)
     phase = parser.parse_args().phase
-    params = load_params()
+    params = load_sections("pretrain", "model", "base_model", "device", "ipu", "checkpoint", "tracking")
     require_verdict(phase)
     base = params.base_model.source != "none"
     job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, base=base)

@@ -196,13 +196,17 @@ def load_params(path: Path = artifacts.PARAMS) -> Params:
 def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
     """Return these sections of params.yaml, checked, as attributes; what else the file states is not looked at.
 
+    Args:
+        names: of attributes of `Params`, such as `validate_`.
+        path: of the file.
+
     Raises:
         ParamsError: all problems of these sections in one message.
     """
     fields: dict[str, Any] = {name: (Params.model_fields[name].annotation, Params.model_fields[name]) for name in names}
-    values = read_yaml(Path(path))
-    part = create_model("Params", __base__=Section, **fields)
-    return build(part, {name: value for name, value in values.items() if name in names}, str(path))
+    keys = {field.alias or name for name, (_, field) in fields.items()}
+    values = {key: value for key, value in read_yaml(Path(path)).items() if key in keys}
+    return build(create_model("Params", __base__=Section, **fields), values, str(path))
 
 
 def packed(section: S, packing: bool) -> S:

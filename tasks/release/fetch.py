@@ -26,12 +26,12 @@ from tasks.downstream.applying.fetched import (
     read_fetched,
     write_fetched,
 )
-from tasks.downstream.entries import Entry, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.main import run_main
 from tasks.project.param_downstream import PUBLISHED
-from tasks.project.params import Params, load_params
+from tasks.project.params import Params, load_sections
 from tasks.release.hub.newest import Tagged, newest_releases
 from tasks.release.release import folder_hashes, tag_of
 
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("name", help="the entry, or what its stage is called")
     parser.add_argument("--releases", nargs="*", metavar="TAG@COMMIT", help="these, the newest first, of the Hub")
     parser.add_argument("--list", action="store_true", help="say which they are, fetch nothing")
-    words, params = parser.parse_args(), load_params()
+    words, params = parser.parse_args(), load_sections(*ENTRY_SECTIONS, "publish")
     entry = entry_of(params, words.name)
     if words.list:
         _require_hub(params, entry)

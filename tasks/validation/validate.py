@@ -23,7 +23,7 @@ from tasks.pages.render import html_page
 from tasks.project import artifacts, streams
 from tasks.project.errors import DataInvalid
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, Params, load_params
+from tasks.project.params import PHASES, Params, load_sections
 from tasks.project.process import item
 from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import (
@@ -251,7 +251,7 @@ def main() -> None:
     )
     parser.add_argument("name", type=item, choices=NAMES)
     name = parser.parse_args().name
-    params = load_params()
+    params = load_sections("validate_", "pretrain_rows", "model")
     print(judge_and_report(name, lambda: data_sets(name, params), params.validate_.data_docs))
 
 

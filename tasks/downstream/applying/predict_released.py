@@ -18,7 +18,7 @@ from tasks.downstream.applying.fetched import STATED_SCORES, FetchedRelease, rea
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import CONFIG, WEIGHTS, FoundModel, find_model
 from tasks.downstream.applying.task import ApplyTask
-from tasks.downstream.entries import Entry, entry_argument, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
 from tasks.downstream.judging.released import SCORES, read_scores, scores_json
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
@@ -26,7 +26,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
-from tasks.project.params import DeviceParams, load_params
+from tasks.project.params import DeviceParams, load_sections
 
 Task = ScoresTask[Any, Any, Any]
 
@@ -149,7 +149,7 @@ def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str |
 
 
 def main() -> None:
-    params = load_params()
+    params = load_sections(*ENTRY_SECTIONS, "device")
     entry = entry_of(params, entry_argument("Scores of the released model on the development sets of an entry."))
     print(predict_released(part_of(entry, "scores"), params.device))
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks.downstream.entries import entry_argument, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT, finetune_job, predict_job
 from tasks.downstream.task import about
 from tasks.jobs.programs import build_program
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.params import load_params
+from tasks.project.params import load_sections
 
 
 def main() -> None:
-    params, root = load_params(), Path()
+    params, root = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu"), Path()
     entry = entry_of(params, entry_argument("Build the programs of a downstream task before anything is trained."))
     task = about(entry)
     rows = task.rows_folder(task.development[0])  # the development sets of an entry share a program

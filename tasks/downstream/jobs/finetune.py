@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tasks.downstream.entries import entry_argument, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.host.launcher import launch_words
@@ -15,11 +15,11 @@ from tasks.jobs.training import summary, train
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.params import load_params
+from tasks.project.params import load_sections
 
 
 def main() -> None:
-    params = load_params()
+    params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu", "checkpoint", "tracking")
     task = about(entry_of(params, entry_argument("Fine-tune the model of a downstream task.")))
     entry = task.entry
     require_valid_rows(task)

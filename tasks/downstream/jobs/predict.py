@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.entries import entry_argument, entry_of
+from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_figures
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.params import load_params
+from tasks.project.params import load_sections
 
 
 def figures(result: JobResult) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def figures(result: JobResult) -> dict[str, Any]:
 
 
 def main() -> None:
-    params = load_params()
+    params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
     task = about(entry_of(params, entry_argument("Predict the development sets of a downstream task.")))
     name, found = task.entry.name, {}
     require_valid_rows(task)

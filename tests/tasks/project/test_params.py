@@ -330,6 +330,7 @@ def test_a_stage_looks_at_its_own_sections_alone(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(values))
     assert load_sections("tokenizer", "packing", path=path).packing is values["packing"]
+    assert load_sections("validate_", path=path).validate_.min_documents == values["validate"]["min_documents"]
     with pytest.raises(ParamsError) as refused:
         load_sections("corpus", path=path)
     said = f"{path} cannot be used:\n  corpus.seed=-1: input should be greater than or equal to 0"
