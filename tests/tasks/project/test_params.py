@@ -327,10 +327,11 @@ def test_an_override_takes_every_key_of_an_ipu_config(base, preset, section):
 def test_a_stage_looks_at_its_own_sections_alone(tmp_path):
     values = values_with("corpus.demo_documents=7")
     values["pretrain"]["seed"] = values["corpus"]["seed"] = -1
+    values["validate"]["min_documents"] = 7
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(values))
     assert load_sections("tokenizer", "packing", path=path).packing is values["packing"]
-    assert load_sections("validate_", path=path).validate_.min_documents == values["validate"]["min_documents"]
+    assert load_sections("validate_", path=path).validate_.min_documents == 7
     with pytest.raises(ParamsError) as refused:
         load_sections("corpus", path=path)
     said = f"{path} cannot be used:\n  corpus.seed=-1: input should be greater than or equal to 0"
