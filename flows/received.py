@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.plan import PUBLISH, publish_after
 from flows.report import StageRecord
-from flows.stages import RunFailed
+from flows.stopping import RunFailed
 from ipu_model.files import parse_json, write_text
 from tasks.project import artifacts
 from tasks.project.dvc_records import LOCK

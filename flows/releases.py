@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
-from flows.stopping import stop
+from flows.stopping import RunFailed, stop
 from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import REJECTED
@@ -24,7 +24,7 @@ Chosen = Mapping[str, Sequence[str]]
 """Entry -> TAG@COMMIT of the releases that are fetched for it, the newest first."""
 
 
-class ReleaseFailed(Exception):
+class ReleaseFailed(RunFailed):
     """What was released could not be fetched, or nothing, or nothing new, was published; the message says why."""
 
 

@@ -28,7 +28,8 @@ from flows.api import UNREACHED, patiently
 from flows.dvc.session import restore
 from flows.plan import publish_after
 from flows.report import RunReport
-from flows.stages import PAUSED_STATE, RunFailed, RunStopped
+from flows.stages import PAUSED_STATE, RunStopped
+from flows.stopping import RunFailed
 from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
@@ -262,10 +263,7 @@ class Sender:
             RunFailed: see `run`.
         """
         known = read_plan(self.root)
-        try:
-            self.parameters["released"] = releases.choose(plan, self.root)
-        except releases.ReleaseFailed as error:
-            raise RunFailed(str(error)) from None
+        self.parameters["released"] = releases.choose(plan, self.root)
         gates = [stage for stage in plan if known[stage].is_gate]
         for queue, names in groups(plan, known, cpu, device):
             before, shares, rest = around_shares(names, known)

@@ -29,7 +29,7 @@ from flows.dvc.session import DvcSession, PushFailed, StageFailed, StagePaused, 
 from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.screen import screen
-from flows.stopping import Interrupted, stop
+from flows.stopping import Interrupted, RunFailed, stop
 from tasks.host.room import stages_at_once
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
@@ -44,10 +44,6 @@ SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""
 LARGE_MB = 200.0
 """Megabytes of text; for less, an estimate of what its preparation takes, some 20 s, is not worth its time."""
-
-
-class RunFailed(Exception):
-    """A stage or publish failed for a reason its message gives; the run ends here."""
 
 
 class RunPaused(Exception):
@@ -109,7 +105,7 @@ def run_plan(
     names = [gate.name for gate in gates]
     for text in verify(names, root):
         tell(text)
-    fetch_released(plan, root, released)
+    releases.fetch(plan, root, tell, released)
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), tell
     leftovers.mend(root, say)
     with contextlib.ExitStack() as held:
@@ -129,7 +125,7 @@ def run_plan(
         finally:
             run.sort(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
-            _push(kept, lanes[0])  # found in a cache of this host: other hosts may not have them
+            lanes[0].push(kept, tell)  # found in a cache of this host: other hosts may not have them
     if any(stage.status == "restored" for stage in run.stages) and (damaged := verify(names, root)):
         raise RunFailed("\n".join(damaged))
     run.read_results(root)
@@ -179,25 +175,6 @@ def tell(text: str) -> None:
     """Say a line that is about the run, not of a stage: in the log and to who watches."""
     get_run_logger().info(printable(text))
     screen().tell(text)
-
-
-def fetch_released(plan: Sequence[str], root: Path, chosen: releases.Chosen | None) -> None:
-    """As `releases.fetch`.
-
-    Raises:
-        RunFailed: it failed.
-    """
-    try:
-        releases.fetch(plan, root, tell, chosen)
-    except releases.ReleaseFailed as error:
-        raise RunFailed(str(error)) from None
-
-
-def _push(stages: Sequence[str], session: DvcSession) -> None:
-    try:
-        session.push(stages, tell)
-    except PushFailed as error:
-        raise RunFailed(str(error)) from None
 
 
 _ENTERING = threading.Lock()

@@ -26,6 +26,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = "run it again to continue"
 
 
+class RunFailed(Exception):
+    """A stage or publish failed for a reason its message gives; the run ends here."""
+
+
 class Interrupted(KeyboardInterrupt):
     """The command was asked to end, and no stage is at work that could keep something."""
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from flows import dvc
 from flows.dvc import leftovers
-from flows.stopping import AGAIN, SIGNALS, stop
+from flows.stopping import AGAIN, SIGNALS, RunFailed, stop
 from tasks.project import dvc_records
 from tasks.project.errors import PAUSED as PAUSED_CODE
 from tasks.project.errors import InputError
@@ -85,7 +85,7 @@ class DvcFailed(Exception):
     """DVC could not do what it was asked; the message holds its last lines."""
 
 
-class PushFailed(Exception):
+class PushFailed(RunFailed):
     """The remote did not take what stages made; it is safe in the cache of this host."""
 
 
