@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import platform
 import socket
@@ -14,12 +16,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flows.environment import name_of
-from flows.makers import Made, digests, made_by
 from ipu_model.files import read_json, write_json
 from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.project import artifacts
-from tasks.project.plan_file import Plan, Stage, read_plan
+from tasks.project.dvc_records import LOCK
+from tasks.project.plan_file import Plan, Stage, read_plan, stages_of
 
+Made = dict[str, Any]
+"""Facts of the run (began, host, commit, command), figures of the stage (at, seconds, cpu_seconds, peak_memory_mb), and
+lock, the digest of its entry."""
+FIGURES = ("seconds", "cpu_seconds", "peak_memory_mb")
+"""Of a stage that are shown of who made what there is of it."""
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """What a run keeps of a verdict."""
@@ -88,7 +95,7 @@ class RunReport:
     at_work: dict[str, float] = field(default_factory=dict)
     """Stage that has begun, and not ended -> when, in seconds since 1970."""
     made: dict[str, Made] = field(default_factory=dict)
-    """Stage -> what it took in the run that made what there is of it now (flows/makers.py)."""
+    """Stage -> what it took in the run that made what there is of it now."""
     host: str | None = None
     """Where it was started."""
     user: str | None = None
@@ -402,3 +409,29 @@ def _git(project: Path, *words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def digests(root: Path) -> dict[str, str]:
+    """Stage -> twelve hexadecimal digits of its entry in dvc.lock: command, inputs, parameters and outs.
+
+    What there is of a stage is known by it: while it stays the same, so does what was measured as that was made.
+    """
+    entries = stages_of(root / LOCK).items()
+    texts = ((name, json.dumps(entry, sort_keys=True, default=str)) for name, entry in entries)
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in texts}
+
+
+def made_by(stage: Mapping[str, Any], run: Mapping[str, Any], digest: str | None, before: Made | None) -> Made | None:
+    """Which run made what there is of a stage now, and what that took; None where nobody knows.
+
+    Args:
+        stage: its record in this run.
+        run: facts of this run.
+        digest: of its entry in dvc.lock; None where it has none.
+        before: what an earlier run knew of it.
+    """
+    if stage["status"] == "ran":
+        own = {**run, "host": stage["host"] or run["host"], "at": stage["began"], "lock": digest}
+        return {**own, **{name: stage[name] for name in FIGURES}}
+    same = before is not None and before["lock"] == digest
+    return before if same and stage["status"] in ("skipped", "restored") else None

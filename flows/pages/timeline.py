@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from flows.makers import Made
-from flows.report import RunReport, StageRecord
+from flows.report import Made, RunReport, StageRecord
 
 MARKS = 4
 """Stretches of the axis."""

@@ -97,7 +97,7 @@ class Stage:
         return (*self.deps, *(file for file in self.params if file not in (PARAMS_FILE, COMPOSED_FILE)))
 
 
-class Plan(Mapping[str, Stage]):
+class Plan(dict[str, Stage]):
     """All stages, in the order in which a run brings them up to date.
 
     Each comes after what it needs: first what needs no device, from what is given on, so that bad data are found early;
@@ -124,16 +124,7 @@ class Plan(Mapping[str, Stage]):
             before = [rank[other] for other in self.needs[name]]
             tier = _tier(known[name], max((one[0] for one in before), default=0))
             rank[name] = tier, 1 + max((one[1] for one in before), default=0)
-        self._stages = {name: known[name] for name in sorted(known, key=rank.__getitem__)}
-
-    def __getitem__(self, name: str) -> Stage:
-        return self._stages[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stages)
-
-    def __len__(self) -> int:
-        return len(self._stages)
+        super().__init__({name: known[name] for name in sorted(known, key=rank.__getitem__)})
 
     def makers(self, path: str) -> set[str]:
         """The stages that write a path, the folder it is in, or something in it."""

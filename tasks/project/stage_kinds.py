@@ -59,7 +59,9 @@ def enter_stage() -> None:
     if os.environ.get(RESOLVED) != hash_of_parameters(root):  # started by dvc repro, or changed since
         require_plan(root, load_params(root / artifacts.PARAMS))
     runtime: str = load_sections("device", path=root / artifacts.PARAMS).device.runtime
-    stage = _stage_of(os.environ["DVC_STAGE"], root)
+    stage = read_plan(root).get(os.environ["DVC_STAGE"])
+    if stage is None:
+        raise InputError(f"{root / PLAN_FILE} has no stage {os.environ['DVC_STAGE']} with {root / artifacts.PLAN}")
     _require_sent(stage, root)
     kind, offered = stage.kind(runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
@@ -75,13 +77,6 @@ def enter_stage() -> None:
 def hash_of_parameters(root: Path) -> str:
     """Return what stands for the bytes of params.yaml and plan.yaml."""
     return " ".join(sha256_of(root / name) for name in (artifacts.PARAMS, artifacts.PLAN) if (root / name).is_file())
-
-
-def _stage_of(name: str, root: Path) -> Stage:
-    plan = read_plan(root)
-    if name not in plan:
-        raise InputError(f"{root / PLAN_FILE} has no stage {name} with {root / artifacts.PLAN}")
-    return plan[name]
 
 
 def _require_sent(stage: Stage, root: Path) -> None:
