@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dvc.stage.run
 from dvc.dependency.param import BadParamFileError, ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.logger import ColorFormatter
-from dvc.repo import Repo, lock_repo
+from dvc.repo import Repo
 from dvc.repo.reproduce import _reproduce_stage
 from dvc.stage.cache import RunCacheNotFoundError, StageCache
 from dvc.stage.exceptions import StageCmdFailedError
@@ -109,43 +108,9 @@ class Checkout(Repo):
         self.reproduce([stage], single_item=alone, pull=pull, repro_fn=reproduce)
         return {"verdict": self.verdicts.get(stage, "skipped"), "lost": lost}
 
-    def look(self, plan: Sequence[str]) -> dict[str, Any]:
-        """Return what has to be done for a plan: the contents of `Look`.
-
-        DVC names a stage whose own inputs, parameters, command or outputs changed, not those that come after it: all
-        from the first such stage on count as changed, and all of them where one changed that `plan` needs and lacks.
-        """
-        with lock_repo(self):  # dvc.yaml is read once
-            found = set(self.status())  # of all stages: of several, DVC looks at what they need once for each
-            needs = self._needs()
-        needed = _upstream(needs, plan)
-        changed = needed & found
-        if not changed <= set(plan):
-            return {"unchanged": [], "is_complete": False}
-        unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
-        may_change = _upstream(needs, needed - set(plan)) & set(plan) - set(unchanged)
-        return {"unchanged": unchanged, "is_complete": not may_change}
-
-    def _needs(self) -> dict[str, set[str]]:
-        """Return for each stage those whose outputs it reads: DVC's graph, without the seconds of networkx."""
-        outs, needs = self.index.outs_trie, {}
-        for stage in self.index.stages:
-            keys = [dep.fs.parts(dep.fs_path) for dep in stage.deps]
-            read = [node.value for key in keys for node in outs.prefixes(key)]
-            read += [out for key in keys if outs.has_subtrie(key) for out in outs.values(prefix=key)]
-            needs[stage.addressing] = {out.stage.addressing for out in read}
-        return needs
-
-
-def _upstream(needs: Mapping[str, Iterable[str]], names: Iterable[str]) -> set[str]:
-    """Return the stages of these names, and all that they need."""
-    found: set[str] = set()
-    left = list(names)
-    while left:
-        if (name := left.pop()) not in found:
-            found.add(name)
-            left += needs[name]
-    return found
+    def changed(self) -> list[str]:
+        """Return the stages whose own inputs, parameters, command or outputs changed, without those after them."""
+        return list(self.status())  # of all stages: of several, DVC looks at what they need once for each
 
 
 class _Handler(logging.Handler):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -246,13 +247,24 @@ class DvcSession:
     def look(self, plan: Sequence[str]) -> Look:
         """Return what changed since the last run; a status that cannot be read (another run at work) says nothing.
 
+        DVC names a stage that itself changed, not those that come after it: all from the first such stage on count as
+        changed, and all of them where one changed that `plan` needs and lacks.
+
         Args:
             plan: stages of dvc.yaml, each after those it needs.
         """
         try:
-            return Look(**self._require("look", plan=list(plan)))
+            found = set(self._require("changed"))
         except DvcFailed:
             return Look([], False)
+        known = read_plan(self.root)
+        needed = set(known.behind(plan))
+        changed = needed & found
+        if not changed <= set(plan):  # then so may all of them that need it
+            return Look([], False)
+        unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
+        may_change = set(known.behind(needed - set(plan))) & set(plan) - set(unchanged)
+        return Look(unchanged, not may_change)
 
     def push(self, stages: Sequence[str], say: Say) -> None:
         """Copy the outputs of `stages`, and the run-cache that names them, to the default remote.
