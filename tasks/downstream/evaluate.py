@@ -10,13 +10,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
 from tasks.downstream.entries import entry_argument, load_entry
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
+from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.task import part_of
 from tasks.pages.markup import csv_text
 from tasks.project import artifacts
@@ -27,13 +28,6 @@ from tasks.reading.text_files import read_reading
 from tasks.statistics.calibration import Bin, Calibration, calibration
 
 
-class Sliced(Protocol):
-    """Scores of the examples that have one property."""
-
-    def record(self) -> dict[str, Any]:
-        """As plain values."""
-
-
 @dataclass(frozen=True)
 class Evaluation(Generic[E, A]):
     """All that was found, by development set."""
@@ -42,7 +36,7 @@ class Evaluation(Generic[E, A]):
     answers: Mapping[str, A]
     predictions: Mapping[str, Sequence[Any]]
     outcomes: Mapping[str, Array]
-    slices: Sequence[Sliced]
+    slices: Sequence[Slice]
     calibrated: Calibration | None
     """Probabilities of the answers against what came true."""
     metrics: dict[str, Any]
@@ -57,7 +51,7 @@ class PageTask(ScoresTask[E, L, A]):
     """What people see of an evaluation."""
 
     @abstractmethod
-    def slices(self, split: str, examples: E, logits: L, outcomes: Array) -> Sequence[Sliced]:
+    def slices(self, split: str, examples: E, logits: L, outcomes: Array) -> Sequence[Slice]:
         """Scores by property of the examples."""
 
     @abstractmethod
@@ -142,7 +136,7 @@ def answered(
     answers: dict[str, A] = {}
     predictions: dict[str, Sequence[Any]] = {}
     outcomes: dict[str, Array] = {}
-    slices: list[Sliced] = []
+    slices: list[Slice] = []
     for split in task.development if development is None else development:
         examples[split] = here = task.read_examples(task.examples_file(split, root))
         logits_file, rows = root / artifacts.logits_file(task.entry.name, split), task.rows_folder(split, root)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder, sha256_of
@@ -33,6 +34,7 @@ from tasks.project.main import run_main
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.row_folders import HELD_OUT
 from tasks.reading.parquet import read_batches, size_of
+from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import pack
 from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry
 from tasks.rows.unknown import UnknownTokens
@@ -100,6 +102,35 @@ class RowsTask(DownstreamTask):
         Raises:
             InputError: nothing would be left on one side.
         """
+
+    def hold_out_by_hash(
+        self,
+        source: Path,
+        fraction: float,
+        columns: tuple[str, ...],
+        read_texts: Callable[[pa.RecordBatch], Iterable[str]],
+    ) -> Sides:
+        """`hold_out` by hashes of texts, so that equal ones are on the same side.
+
+        Args:
+            columns: that the texts are in.
+            read_texts: return the text of each example of a batch with these columns.
+        """
+
+        def held_out(batch: pa.RecordBatch) -> pa.Array:
+            return pa.array([is_held_out(text, fraction, seed=0) for text in read_texts(batch)], pa.bool_())
+
+        sides = {
+            one
+            for batch in read_batches(source, columns, READ_AT_ONCE, self.entry.stage("examples"))
+            for one in held_out(batch).to_pylist()
+        }
+        if sides != {True, False}:
+            raise InputError(
+                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the {self.record}s in {source} leaves "
+                f"none on one side: use more {self.record}s, or another fraction"
+            )
+        return Sides(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
 
     def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
         """The columns of one chunk as they travel to `sequences`, perhaps in another process."""

@@ -100,11 +100,7 @@ def predict_job(
 def own_model(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
     """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
     that of its weights."""
-    stated = {
-        "hidden_dropout": entry.params.finetune.hidden_dropout,
-        "attention_dropout": entry.params.finetune.attention_dropout,
-    }
-    changed = {name: value for name, value in stated.items() if value is not None}
+    changed = entry.params.finetune.model_dump(include={"hidden_dropout", "attention_dropout"}, exclude_none=True)
     if not changed and not whole:
         return None
     return model_config(model.model_copy(update=changed), read_manifest(rows))

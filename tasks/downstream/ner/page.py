@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
-from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.evaluate import Evaluation, PageTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, outcomes_of
 from tasks.downstream.ner.tags import Entity, entities, parted
 from tasks.downstream.scoring.metrics import Array, Metrics
-from tasks.downstream.scoring.slices import by_name, sized
+from tasks.downstream.scoring.slices import Slice, by_name, sized
 from tasks.pages.render import html_page
 
+TYPE = "type"
 WORST = 25
 AROUND = 25
 """Words of a long sentence shown before and after its first mistake."""
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-@dataclass(frozen=True)
-class TypeSlice:
-    """Scores of the entities of one type."""
-
-    type: str
-    gold: int
-    found: int
-    correct: int
-    learnt: bool
-    """Whether the training sentences have the type."""
-    figures: Mapping[str, float]
-    """Metrics of entities in percent, with the bounds of their 95% intervals."""
-
-    def record(self) -> dict[str, Any]:
-        counts = {"gold": self.gold, "found": self.found, "correct": self.correct, "learnt": self.learnt}
-        return {"by": "type", "slice": self.type, **counts, **self.figures}
-
-
 class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
     """Scores by type and by length of the sentences; the worst mistakes in their sentences."""
 
-    def slices(self, split: str, examples: Examples, logits: WordLogits, outcomes: Array) -> Sequence[Sliced]:
+    def slices(self, split: str, examples: Examples, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
         predictions = self.predictions(self.answer(examples, logits))
         names, order = sized([len(words) for words in examples.tokens], _WORDS, "over 40 words")
         of_length = by_name("length", names, order, self.metrics, split, outcomes)
@@ -61,17 +43,16 @@ class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
             note=found.note,
             near=found.near,
             titles=self.metrics.titles,
-            types=[part for part in found.slices if isinstance(part, TypeSlice)],
-            lengths=[part for part in found.slices if not isinstance(part, TypeSlice)],
+            types=[part for part in found.slices if part.by == TYPE],
+            lengths=[part for part in found.slices if part.by != TYPE],
             mistakes=mistakes[:WORST],
             wrong=len(mistakes),
         )
 
 
-def type_slices(
-    gold: Sequence[Sequence[str]], predictions: Sequence[str | None], labels: Sequence[str]
-) -> list[TypeSlice]:
-    """Scores of every type that is there or was found, in order of the names.
+def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], labels: Sequence[str]) -> list[Slice]:
+    """Scores of every type that is there or was found, in order of the names, with counts of its entities and whether
+    the training sentences have it.
 
     Args:
         labels: the classes of the model.
@@ -84,7 +65,8 @@ def type_slices(
         outcomes = outcomes_of(gold, predictions, only=name)
         gold_of_type, seen, correct = (int(outcomes[:, column].sum()) for column in (GOLD, FOUND, CORRECT))
         figures = Metrics(ENTITY_METRICS).figures({"dev": outcomes})
-        found.append(TypeSlice(name, gold_of_type, seen, correct, name in learnt, figures))
+        counts = {"found": seen, "correct": correct, "learnt": name in learnt}
+        found.append(Slice(TYPE, name, gold_of_type, figures, "gold", counts))
     return found
 
 

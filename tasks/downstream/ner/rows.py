@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import FEATURES_SCHEMA
 from tasks.downstream.ner.params import WindowParams
 from tasks.downstream.ner.windows import Windows, make_windows
-from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
+from tasks.downstream.rows import RowsTask, Sequences, Sides
 from tasks.downstream.task import TRAIN
-from tasks.project.errors import InputError
 from tasks.reading.labels import labels_of_examples, with_labels
-from tasks.reading.parquet import read_batches
-from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import IGNORED, Layout
 
 if TYPE_CHECKING:
@@ -41,23 +37,10 @@ class Task(about.Task, RowsTask):
         return with_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        """By hashes of the words, so that equal sentences are on the same side."""
-
-        def held_out(batch: pa.RecordBatch) -> pa.Array:
-            sentences = batch.column("tokens").to_pylist()
-            return pa.array([is_held_out("\n".join(words), fraction, seed=0) for words in sentences], pa.bool_())
-
-        kept = {
-            one
-            for batch in read_batches(source, ("tokens",), READ_AT_ONCE, self.entry.stage("examples"))
-            for one in held_out(batch).to_pylist()
-        }
-        if kept != {True, False}:
-            raise InputError(
-                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the sentences in {source} leaves none "
-                "on one side: use more sentences, or another fraction"
-            )
-        return Sides("tokens", lambda batch: pc.invert(held_out(batch)), held_out)
+        """By hashes of the words."""
+        return self.hold_out_by_hash(
+            source, fraction, ("tokens",), lambda batch: map("\n".join, batch.column("tokens").to_pylist())
+        )
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
         """Rows to predict are labelled, too; types that train has not have no label."""

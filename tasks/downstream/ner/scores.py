@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ipu_model.files import read_json
 from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.params import GateParams
@@ -114,20 +113,22 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         found: Array = (outcomes[:, RIGHT] == outcomes[:, WORDS]).astype(np.float64)
         return found
 
-    def predictions_json(self, examples: Mapping[str, Examples], predictions: Mapping[str, Sequence[Any]]) -> Any:
-        """{development set: the tags of each sentence}, in order of the sentences."""
-        return {split: list(texts) for split, texts in predictions.items()}
-
-    def read_predictions(self, path: Path, examples: Mapping[str, Examples]) -> dict[str, list[Any]]:
-        try:
-            values = read_json(path)
-            found = {split: list(values[split]) for split in examples}
-        except FileNotFoundError:
-            raise InputError(f"{path} is not there; run the stage {self.entry.stage('evaluate')}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} holds no predictions of {', '.join(examples)} ({error!r})") from None
-        for split, one in examples.items():
-            check_predictions(path, split, one, found[split])
+    def check_predictions(self, path: Path, split: str, examples: Examples, values: Any) -> list[Any]:
+        """Tags for each word of each sentence, or null for all of it."""
+        found = list(values)
+        if len(found) != len(examples.tokens):
+            raise InputError(
+                f"{path} holds tags of {len(found)} sentences of {split}, which has {len(examples.tokens)}"
+            )
+        for number, (words, text) in enumerate(zip(examples.tokens, found, strict=True)):
+            if text is None:
+                continue
+            tags = text.split(" ") if isinstance(text, str) else []
+            if len(tags) != len(words) or any(map(problem_of, tags)):
+                raise InputError(
+                    f"{path}: sentence {number} of {split} has {text!r:.60}, required are {len(words)} tags (O, B-type "
+                    "or I-type), apart by blanks"
+                )
         return found
 
     def outcomes(self, examples: Examples, predictions: Sequence[Any]) -> Array:
@@ -168,21 +169,6 @@ def outcomes_of(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
         right = sum(one == other for one, other in zip(tags, answered, strict=False))
         rows.append((len(there), len(tags), len(found), len(there & found), right))
     return np.array(rows, dtype=np.float64).reshape(-1, 5)
-
-
-def check_predictions(path: Path, split: str, examples: Examples, found: Sequence[Any]) -> None:
-    """Raises: InputError, where the file `path` holds no tags for each word of each sentence, or null for all of it."""
-    if len(found) != len(examples.tokens):
-        raise InputError(f"{path} holds tags of {len(found)} sentences of {split}, which has {len(examples.tokens)}")
-    for number, (words, text) in enumerate(zip(examples.tokens, found, strict=True)):
-        if text is None:
-            continue
-        tags = text.split(" ") if isinstance(text, str) else []
-        if len(tags) != len(words) or any(map(problem_of, tags)):
-            raise InputError(
-                f"{path}: sentence {number} of {split} has {text!r:.60}, required are {len(words)} tags (O, B-type or "
-                "I-type), apart by blanks"
-            )
 
 
 def _extremes(outcomes: Array) -> tuple[Array, Array]:

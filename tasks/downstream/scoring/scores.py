@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from ipu_model.files import read_json
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.task import DownstreamTask
+from tasks.project.errors import InputError
 
 E = TypeVar("E")
 """The examples of a development set."""
@@ -123,17 +125,32 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         found: Array = outcomes[:, 0]
         return found
 
-    @abstractmethod
     def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> Any:
-        """What predictions.json holds, by development set."""
+        """What predictions.json holds: by development set, the answers in order of its examples."""
+        return {split: list(values) for split, values in predictions.items()}
 
-    @abstractmethod
     def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[Any]]:
         """The answers of predictions.json to these examples; None where there is none.
 
         Raises:
             InputError: missing, damaged, or answers that the task does not allow.
         """
+        try:
+            values = read_json(path)
+            return {split: self.check_predictions(path, split, one, values[split]) for split, one in examples.items()}
+        except FileNotFoundError:
+            raise InputError(f"{path} is not there; run the stage {self.entry.stage('evaluate')}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} holds no predictions of {', '.join(examples)} ({error!r})") from None
+
+    def check_predictions(self, path: Path, split: str, examples: E, values: Any) -> list[Any]:
+        """Return the answers to a development set from what predictions.json, the file `path`, holds of it.
+
+        Raises:
+            InputError: answers that the task does not allow, or another number of them.
+            ValueError, TypeError: no list of answers at all.
+        """
+        return list(values)
 
     @abstractmethod
     def outcomes(self, examples: E, predictions: Sequence[Any]) -> Array:

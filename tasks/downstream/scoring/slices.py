@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ class Slice:
     """Every metric in percent, with the bounds of its 95% interval; wide where the examples are few."""
     counted: str = "examples"
     """What the record calls their number."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Other numbers of them, by their names in the record."""
 
     def record(self) -> dict[str, Any]:
-        return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.figures}
+        return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.counts, **self.figures}
 
 
 def by_name(

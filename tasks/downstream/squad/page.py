@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.evaluate import Evaluation, PageTask
 from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.squad import official_v2, scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
@@ -30,7 +31,7 @@ AROUND = 110
 class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Scores by kind of question, calibration, and the worst mistakes in their contexts."""
 
-    def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Sliced]:
+    def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Slice]:
         return slices(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
     def more_figures(
@@ -64,7 +65,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
             curve=curve,
             curve_plot=None if curve is None else _risk_plot(curve, found.metrics["null_threshold"]),
             reliability_plot=reliability_plot(found.calibrated),
-            slices={by: list(parts) for by, parts in groupby(found.slices, lambda part: str(part.record()["by"]))},
+            slices={by: list(parts) for by, parts in groupby(found.slices, lambda part: part.by)},
             f1_counts=f1_counts(overlap),
             found=found.calibrated,
             mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),

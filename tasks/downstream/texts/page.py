@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.evaluate import Evaluation, PageTask
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.scoring.slices import by_name, sized
+from tasks.downstream.scoring.slices import Slice, by_name, sized
 from tasks.downstream.texts import scores
 from tasks.downstream.texts.metrics import PREDICTION
 from tasks.downstream.texts.scores import Examples, sureness
@@ -36,7 +36,7 @@ class ClassScores(NamedTuple):
 class Task(scores.Task, PageTask[Examples, Array, Array]):
     """Scores by class and length of the texts; how classes were confused; the worst mistakes."""
 
-    def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Sliced]:
+    def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Slice]:
         names, order = sized([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
         prefix = "" if len(self.development) == 1 else f"{split}, "
         found = by_name(f"{prefix}length", names, order, self.metrics, split, outcomes)
@@ -57,7 +57,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
             metrics=found.metrics,
             titles=self.metrics.titles,
             slices=found.slices,
-            sliced=[name for name in self.metrics.titles if any(name in part.record() for part in found.slices)],
+            sliced=[name for name in self.metrics.titles if any(name in part.figures for part in found.slices)],
             sets=[
                 self._figures(split, examples, found.answers[split], found.outcomes[split][:, PREDICTION])
                 for split, examples in found.examples.items()

@@ -8,19 +8,16 @@ tokenizers does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
+from tasks.downstream.rows import RowsTask, Sequences, Sides
 from tasks.downstream.texts import about
-from tasks.project.errors import InputError
 from tasks.reading.labels import labels_in, with_labels
-from tasks.reading.parquet import read_batches
-from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import IGNORED, Layout, from_arrow, ranges
 from tasks.vocabulary.encoding import encode, read_vocabulary
 
@@ -47,28 +44,13 @@ class Task(about.Task, RowsTask):
         return None if self.spec.labels else with_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        """By hashes of the texts, so that equal ones are on the same side."""
+        """By hashes of the texts, both of a pair together."""
 
-        def held_out(batch: pa.RecordBatch) -> pa.Array:
+        def read_texts(batch: pa.RecordBatch) -> list[str]:
             pairs = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
-            return pa.array(
-                [is_held_out("\t".join(filter(None, pair)), fraction, seed=0) for pair in pairs], pa.bool_()
-            )
+            return ["\t".join(filter(None, pair)) for pair in pairs]
 
-        def training(batch: pa.RecordBatch) -> pa.Array:
-            return pa.array([not kept for kept in held_out(batch).to_pylist()], pa.bool_())
-
-        kept = {
-            one
-            for batch in read_batches(source, TEXTS, READ_AT_ONCE, self.entry.stage("examples"))
-            for one in held_out(batch).to_pylist()
-        }
-        if kept != {True, False}:
-            raise InputError(
-                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the examples in {source} leaves none "
-                "on one side: use more examples, or another fraction"
-            )
-        return Sides(TEXTS[0], training, held_out)
+        return self.hold_out_by_hash(source, fraction, TEXTS, read_texts)
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
         second = examples.column("second")
@@ -79,33 +61,12 @@ class Task(about.Task, RowsTask):
             labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
             numbers = pa.array(np.arange(len(examples), dtype=np.int32))
             features = pa.table([numbers, numbers], schema=FEATURES_SCHEMA)
-        return Sequences(
-            made.token_ids,
-            made.lengths,
-            made.second_starts,
-            labels={"label": labels},
-            features=features,
-            counts={"shortened to fit": made.shortened},
-        )
+        return replace(made, labels={"label": labels}, features=features)
 
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]
         name = "targets" if self.is_regression else "class_labels"
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
-
-
-@dataclass(frozen=True)
-class TextSequences:
-    """N examples as token ids."""
-
-    token_ids: np.ndarray
-    """uint16 or uint32[T], special tokens included, one sequence after the other."""
-    lengths: np.ndarray
-    """int64[N], sum T."""
-    second_starts: np.ndarray
-    """int64[N] first token of the second sentence; the length where there is none."""
-    shortened: int
-    """Sequences that lost tokens."""
 
 
 def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
@@ -126,10 +87,8 @@ def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tupl
     )
 
 
-def make_sequences(
-    tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int
-) -> TextSequences:
-    """Sequences of single sentences, or of pairs, of at most `row_length` tokens."""
+def make_sequences(tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int) -> Sequences:
+    """Sequences of single sentences, or of pairs, of at most `row_length` tokens; their labels are still to come."""
     vocabulary = read_vocabulary(tokenizer)
     one = encode(tokenizer, firsts)
     if seconds is None:
@@ -147,4 +106,4 @@ def make_sequences(
     token_ids[ranges(starts + 1, kept)] = one.token_ids[ranges(one.starts, kept)]
     if seconds is not None:
         token_ids[ranges(starts + second_starts, others)] = two.token_ids[ranges(two.starts, others)]
-    return TextSequences(token_ids, lengths, second_starts, shortened)
+    return Sequences(token_ids, lengths, second_starts, labels={}, counts={"shortened to fit": shortened})

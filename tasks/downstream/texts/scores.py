@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.files import read_json
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.downstream.texts import about
@@ -138,29 +137,16 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
         return found
 
-    def predictions_json(
-        self, examples: Mapping[str, Examples], predictions: Mapping[str, Sequence[Any]]
-    ) -> dict[str, list[Any]]:
-        """By development set, in order of its examples, class numbers or values."""
-        return {split: list(values) for split, values in predictions.items()}
-
-    def read_predictions(self, path: Path, examples: Mapping[str, Examples]) -> dict[str, list[Any]]:
-        try:
-            values = read_json(path)
-            found = {split: np.array(values[split], dtype=np.float64) for split in examples}
-        except FileNotFoundError:
-            raise InputError(f"{path} is not there; run the stage {self.entry.stage('evaluate')}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} holds no predictions of {', '.join(examples)} ({error!r})") from None
-        low, high = self.spec.answers
-        for split, one in examples.items():
-            if found[split].ndim != 1 or not len(found[split]) or not all(map(self._is_answer, found[split])):
-                raise InputError(f"{path}: {split} must be a list of numbers from {low:g} to {high:g}")
-            if len(found[split]) != len(one.labels):
-                raise InputError(
-                    f"{path} holds {len(found[split])} predictions of {split}, which has {len(one.labels)} examples"
-                )
-        return {split: one.tolist() for split, one in found.items()}
+    def check_predictions(self, path: Path, split: str, examples: Examples, values: Any) -> list[Any]:
+        """Class numbers, or values."""
+        found, (low, high) = np.array(values, dtype=np.float64), self.spec.answers
+        if found.ndim != 1 or not len(found) or not all(map(self._is_answer, found)):
+            raise InputError(f"{path}: {split} must be a list of numbers from {low:g} to {high:g}")
+        count = len(examples.labels)
+        if len(found) != count:
+            raise InputError(f"{path} holds {len(found)} predictions of {split}, which has {count} examples")
+        numbers: list[float] = found.tolist()
+        return numbers
 
     def outcomes(self, examples: Examples, predictions: Sequence[Any]) -> Array:
         """A class that there is not stands for no answer: it is right nowhere."""

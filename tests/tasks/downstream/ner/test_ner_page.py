@@ -59,13 +59,13 @@ def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
 
 def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
     found = type_slices(GOLD, [" ".join(tags) for tags in FOUND], LABELS)
-    counted = {one.type: (one.gold, one.found, one.correct) for one in found}
+    counted = {one.slice: (one.examples, one.counts["found"], one.counts["correct"]) for one in found}
     assert counted == {"group": (0, 1, 0), "location": (1, 1, 0), "person": (3, 1, 1)}
-    [person] = [one for one in found if one.type == "person"]
+    [person] = [one for one in found if one.slice == "person"]
     record = person.record()
     assert (record["f1"], record["precision"], record["recall"]) == (50.0, 100.0, pytest.approx(33.3333))
     assert record["by"] == "type"
-    assert [one.type for one in found if not one.learnt] == ["location"]
+    assert [one.slice for one in found if not one.counts["learnt"]] == ["location"]
     assert record["f1_low"] <= 50 <= record["f1_high"]
 
 
