@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder
 from tasks.inputs import world
-from tasks.inputs.documents import Document, TextColumns, as_documents
-from tasks.inputs.readers import read_files
+from tasks.inputs.documents import Document, TextColumns, as_documents, read_files
 from tasks.inputs.tables import Line, checked, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError

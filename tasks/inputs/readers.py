@@ -1,156 +1,228 @@
-"""The user's own text files, read as documents: .txt, .jsonl, .csv, .parquet, and what WikiExtractor writes.
+"""Records of one format each, read one by one: a .json file that holds a list, and rows of .csv and .tsv files.
 
-Memory stays flat. Every reader yields `Document`s and raises InputError, which says the file, the place in it, what is
-required and the params key to turn. Text must be UTF-8 (a byte order mark is accepted).
+The separator of a .csv file is found by its first lines, and a quote that is never closed is reported where it opens.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
+import itertools
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tasks.inputs import tables
-from tasks.inputs.documents import Document, TextColumns, as_documents
-from tasks.inputs.wikiextractor import FILE_NAME, is_wikiextractor, read_wikiextractor
+from ipu_model.files import each_key_once
 from tasks.project.errors import InputError
-from tasks.project.given import files_in
-from tasks.reading.packed import ending_of
-from tasks.reading.text_files import Reading, refuse_empty, text_lines
+from tasks.reading.packed import ending_of, opened
+from tasks.reading.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, text_lines
 
-KEY = "corpus.path"
-KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
-"""Endings of files that are read in a folder, and of those that are read only by their own name: a folder may have
-settings and records in .json files."""
-_NEEDED = f"{', '.join(KNOWN)}, or without an ending as WikiExtractor writes them (wiki_00)"
-_TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
-_HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
+_BEGIN, _NEXT = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
+"""What stands before the first record, and before the others."""
+_EMPTY, _END = re.compile(r"\s*\[\s*\]\s*"), re.compile(r"\s*\]\s*")
+_PARSER = json.JSONDecoder(object_pairs_hook=each_key_once)
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may separate the fields of a .csv file, in words; where several fit, the first one counts."""
+LOOKED_AT, LOOKED_AT_CHARACTERS = 20, 1 << 20
+"""Lines by which the separator is found, and the length beyond which no further line is looked at."""
+QUOTED = 40
+"""Characters of a quoted field shown in messages."""
+_REST_OF_QUOTED = re.compile(r'[^"]*(?:""[^"]*)*"')
 
 
-def read_files(
-    path: Path, columns: TextColumns, layout: str, reading: Reading, separator: str | None = None
-) -> Iterator[Document]:
-    """All documents of a file, or of the usable files of a folder in order of their names.
+def begins_array(path: Path, key: str) -> bool:
+    """Whether a file holds a list, by its first sign that is not blank.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with opened(path) as stream:
+            return stream.read(BLOCK_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
+
+
+def read_array(path: Path, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list, in order.
+
+    Raises:
+        InputError: not UTF-8, not JSON, something else than objects, or one that is too long; the record and the line
+            in which it begins are named.
+    """
+    text, number, line = "", 0, 1
+    for block, is_last in _blocks(path, key):
+        text, at = text + block, 0
+        while True:
+            joint = (_NEXT if number else _BEGIN).match(text, at)
+            start = joint.end() if joint else at
+            where = f"{path}, record {number} (line {line + text.count(chr(10), at, start)})"
+            try:
+                if joint is None:
+                    raise json.JSONDecodeError("expecting ',' or ']'", text, at)
+                values, end = _PARSER.raw_decode(text, start)
+            except json.JSONDecodeError as error:
+                if not is_last and len(text) - at <= MAX_LINE_BYTES:
+                    break  # the record may go on in the next block
+                if (_END if number else _EMPTY).fullmatch(text, at):
+                    return
+                raise InputError(f"{where} is not JSON ({error.msg}): a list of objects is required ({key})") from None
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where} cannot be read ({error}) ({key})") from None
+            if not isinstance(values, dict):
+                raise InputError(f"{where} is {type(values).__name__}: a list of objects is required ({key})")
+            yield values
+            line += text.count("\n", at, end)
+            number, at = number + 1, end
+        text = text[at:]
+
+
+def _blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
+    """Yield the text of a file in pieces, and whether one is the last, which is empty."""
+    decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
+    try:
+        with opened(path) as stream:
+            while block := stream.read(BLOCK_BYTES):
+                yield decoder.decode(block), False
+                offset += len(block)
+        yield decoder.decode(b"", final=True), True
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 (byte 0x{error.object[error.start]:02x} near offset {offset + error.start}); UTF-8 "
+            f"is required; convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
+
+
+class Row(NamedTuple):
+    """The fields of a row."""
+
+    first: int
+    """Its first line, counted from 1."""
+    last: int
+    fields: list[str]
+
+
+def read_rows(path: Path, key: str, separator: str | None, names: Collection[str], reading: Reading) -> Iterator[Row]:
+    """Yield the rows of a file, the header first; in .tsv quotes are letters like others.
 
     Args:
-        path: a file or a folder (params key corpus.path).
-        columns: of text, title and id, for .jsonl, .csv and .parquet.
-        layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
-        reading: counts, filled on the way.
-        separator: of the fields of .csv (corpus.separator); None: it is found.
+        path: the file.
+        key: the params key that named it, for messages.
+        separator: of fields; None: tabs in .tsv, else the one that the first lines have.
+        names: of the columns that are asked for.
+        reading: gets a remark where the separator of a .csv file is not a comma.
 
     Raises:
-        InputError: nothing there, nothing usable, or a file that cannot be read as what it says it is.
+        InputError: text that is not UTF-8, a row that is too long, or quotes that do not match.
     """
-    path = Path(path)
-    for file in usable_files(path, reading):
-        name = file.name if path.is_file() else file.relative_to(path).as_posix()
-        refuse_empty(file, f"{KEY}={path}")
-        reading.files += 1
-        ending = ending_of(file)
-        if ending in (*tables.ENDINGS, JSON):
-            lines = tables.read_table(file, columns.wanted(), KEY, reading, separator)
-            yield from as_documents(lines, columns, name, str(file), reading)
-        else:
-            chosen = _layout_of(file, layout)
-            reading.layouts[name] = chosen
-            yield from _READ_TEXT[chosen](file, name, reading)
+    csv.field_size_limit(MAX_LINE_BYTES)
+    is_tsv, lines = ending_of(path) == ".tsv", text_lines(path, key)
+    if separator is None and not is_tsv:
+        head = _head(lines)
+        separator, lines = _find_separator(head, names), itertools.chain(head, lines)
+        if separator != ",":
+            reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
+    separator = separator or "\t"
+    held = _Held(path, key, separator)
+    rows = csv.reader(
+        held.taken(lines),
+        delimiter=separator,
+        quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
+        strict=not is_tsv,
+    )
+    try:
+        for fields in rows:
+            yield Row(held.first, rows.line_num, fields)
+            held.clear()
+    except csv.Error as error:
+        raise held.refusal(error, rows.line_num) from None
 
 
-def _layout_of(file: Path, layout: str) -> str:
-    if not file.suffix:
-        return "wikiextractor"
-    return layout if layout != "auto" else detect_layout(file)
+def _head(lines: Iterator[str]) -> list[str]:
+    head, length = [], 0
+    for line in itertools.islice(lines, LOOKED_AT):
+        head.append(line)
+        length += len(line)
+        if length > LOOKED_AT_CHARACTERS:
+            break
+    return head
 
 
-def usable_files(path: Path, reading: Reading) -> list[Path]:
-    """The files that will be read, in order; those of a folder that will not are entered as ignored.
+def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
+    """Return the first separator by which the header has several fields and the rows below have as many."""
+    for separator in SEPARATORS:
+        try:
+            header, *rows = csv.reader(head, delimiter=separator)
+        except (csv.Error, ValueError):  # ValueError: there is no row
+            continue
+        whole = rows[: LOOKED_AT - 2]  # the last one may go on below
+        if header[:1] and header[0] in names:
+            return separator
+        if len(header) > 1 and all(len(row) in (0, len(header)) for row in whole):
+            return separator
+    return ","
 
-    Raises:
-        InputError: nothing there, nothing usable, or packed files.
-    """
-    found = files_in(path, KEY)
-    if path.is_file():
-        if ending_of(path) != JSON and not _is_usable(path):
-            raise InputError(
-                f"{path} ends in {path.suffix or 'nothing'!r}: {KEY} needs {_NEEDED}{_packed([path.name])}"
+
+class _Held:
+    """The lines of the row that is being read."""
+
+    def __init__(self, path: Path, key: str, separator: str) -> None:
+        self._path, self._key, self._separator = path, key, separator
+        self._lines: list[str] = []
+        self._length, self._before = 0, 0
+
+    @property
+    def first(self) -> int:
+        """The number of its first line."""
+        return self._before + 1
+
+    def taken(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield `lines`, each held until `clear`."""
+        for line in lines:
+            self._lines.append(line)
+            self._length += len(line)
+            if self._length > MAX_LINE_BYTES:
+                where, _ = self._opened() or (self.first, "")
+                raise InputError(
+                    f"{self._path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes; one opens in "
+                    f"line {where} ({self._key})"
+                )
+            yield line
+
+    def clear(self) -> None:
+        """Let go of a row that is complete."""
+        self._before += len(self._lines)
+        self._lines.clear()
+        self._length = 0
+
+    def refusal(self, error: csv.Error, last: int) -> InputError:
+        """Return what is wrong with the row, which cannot be read beyond the line `last`."""
+        opened = self._opened()
+        if opened is not None and (opened[0] < last or "unexpected end" in str(error)):
+            where, text = opened
+            return InputError(
+                f"{self._path}, line {where}: a quote opens before {text!r} and is not closed where its field ends "
+                f"(line {last}: {error}). Close it, and write a quote inside of a quoted field twice ({self._key})"
             )
-        return [path]
-    usable = []
-    for file in found:
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if hidden or not _is_usable(file):
-            reading.ignored.append(file.relative_to(path).as_posix())
-        else:
-            usable.append(file)
-    packed = [name for name in reading.ignored if _packed([name])]
-    if packed or not usable:
-        holds = f"only {', '.join(reading.ignored[:5])}" if reading.ignored else "nothing"
-        holds = f"{', '.join(packed[:5])} beside {len(usable)} files that can be read" if usable else holds
-        raise InputError(f"the folder {path} holds {holds}: {KEY} needs files ending in {_NEEDED}{_packed(packed)}")
-    return usable
+        return InputError(f"{self._path}, line {last} is not CSV: {error}")
 
-
-def _is_usable(file: Path) -> bool:
-    return ending_of(file) in KNOWN or (not file.suffix and is_wikiextractor(file))
-
-
-def _packed(names: list[str]) -> str:
-    """A hint where WikiExtractor's files (its --compress) or text files were left packed."""
-    for name in names:
-        stem, _, ending = name.rpartition("/")[2].rpartition(".")
-        if ending in ("bz2", "gz", "xz", "zst") and (FILE_NAME.fullmatch(stem) or Path(stem).suffix in KNOWN):
-            return f"; unpack {name} first: packed files are not read"
-    return ""
-
-
-# ---------------------------------------------------------------------------------------------- plain text
-
-
-def detect_layout(path: Path) -> str:
-    """Find the layout of a .txt file.
-
-    `wikiextractor` when it begins with a block of it, `wikitext` when it begins with a level-1 heading (= Title =) and
-    has another heading, else `paragraphs`: a single line between signs of equality may stand in any text.
-    """
-    if is_wikiextractor(path):
-        return "wikiextractor"
-    lines = (line for line in text_lines(path, KEY) if line.strip())
-    if not _TITLE.match(next(lines, "")):
-        return "paragraphs"
-    return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
-
-
-def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document]:
-    """A document from each level-1 heading to the next; deeper headings are dropped, they are no sentences."""
-    number, title, paragraphs = 0, "", list[str]()
-    for line in text_lines(path, KEY):
-        heading = _TITLE.match(line)
-        if heading:
-            if title or paragraphs:
-                yield Document(f"{name}:{number}", title, "\n".join(paragraphs))
-                number += 1
-            title, paragraphs = heading.group(1), []
-        elif line.strip() and not _HEADING.match(line):
-            paragraphs.append(line.strip())
-    yield Document(f"{name}:{number}", title, "\n".join(paragraphs))
-
-
-def _read_paragraphs(path: Path, name: str, reading: Reading) -> Iterator[Document]:
-    """A document is a block of lines between blank lines; its lines are joined, they may be wrapped by hand."""
-    number, lines = 0, list[str]()
-    for line in text_lines(path, KEY):
-        if line.strip():
-            lines.append(line.strip())
-        elif lines:
-            yield Document(f"{name}:{number}", "", " ".join(lines))
-            number, lines = number + 1, []
-    if lines:
-        yield Document(f"{name}:{number}", "", " ".join(lines))
-
-
-_READ_TEXT: dict[str, Callable[[Path, str, Reading], Iterator[Document]]] = {
-    "wikitext": _read_wikitext,
-    "paragraphs": _read_paragraphs,
-    "wikiextractor": read_wikiextractor,
-}
+    def _opened(self) -> tuple[int, str] | None:
+        """Return the line in which the last quoted field opens that does not end as it should, and how it begins."""
+        text = "".join(self._lines)
+        start = 0
+        while start < len(text):
+            if text[start] != '"':
+                found = re.compile(f"[{re.escape(self._separator)}\n]").search(text, start)
+                end = found.start() if found else len(text)
+            else:
+                closed = _REST_OF_QUOTED.match(text, start + 1)
+                end = closed.end() if closed else len(text)
+                if closed is None or text[end : end + 1] not in (self._separator, "\r", "\n", ""):
+                    shown = text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
+                    return self.first + text.count("\n", 0, start), shown
+            start = end + 1
+        return None

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import each_key_once, parse_json
-from tasks.inputs.delimited import read_rows
-from tasks.inputs.json_arrays import begins_array, read_array
+from tasks.inputs.readers import begins_array, read_array, read_rows
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
 from tasks.project.param_downstream import OwnDataParams
@@ -66,7 +65,7 @@ def read_table(
         columns: what is asked for; of Parquet files nothing else is read.
         key: the params key that named the file, for messages.
         reading: gets the blank lines, the columns that nobody asked for, that there are no rows, and remarks.
-        separator: of the fields of .csv and .tsv files; None: it is found (see delimited.py).
+        separator: of the fields of .csv and .tsv files; None: it is found (see readers.py).
 
     Raises:
         InputError: not what its ending says, another encoding, damaged, or without a required column; the message

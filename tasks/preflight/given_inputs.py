@@ -51,8 +51,7 @@ class Given:
 
 def corpus(params: Params) -> str:
     """The text: every file of a known kind, and the first documents of as many as time allows."""
-    from tasks.inputs.documents import TextColumns
-    from tasks.inputs.readers import read_files, usable_files
+    from tasks.inputs.documents import TextColumns, read_files, usable_files
     from tasks.reading.text_files import Reading
 
     given = params.corpus

@@ -32,7 +32,7 @@ def expected_mb(params: CorpusParams) -> float | None:
         made = world.documents(params.seed, "corpus", number)
         return params.demo_documents * sum(len(document.text.encode()) for document in made) / number / MB
     if params.source == "files":
-        from tasks.inputs.readers import usable_files
+        from tasks.inputs.documents import usable_files
         from tasks.reading.text_files import Reading
 
         return sum(_bytes_of(file, params.text_column) for file in usable_files(Path(params.path), Reading())) / MB

@@ -25,6 +25,8 @@ ZERO_WIDTH = "\u200b\ufeff"
 NUMBERS = "ids that were numbers, taken as text"
 SHOWN_NAMES = 20
 """Names of files and columns kept in reading.json; the others are counted."""
+SHOWN_PLACES, QUOTED = 5, 40
+"""Places shown of a kind of problem, the others are counted; and characters of the user's text quoted there."""
 
 
 @dataclass
@@ -70,6 +72,45 @@ class Reading:
         if self.unused_columns:
             said.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
         return said + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
+
+
+class Problems:
+    """What is wrong with the records of a source, said at once: each kind of problem with a few places and a count."""
+
+    def __init__(self, source: str, meant: str) -> None:
+        """Collect nothing yet.
+
+        Args:
+            source: in words.
+            meant: what its records are to be.
+        """
+        self.source, self.meant = source, meant
+        self._counts: dict[str, int] = {}
+        self._shown: dict[str, list[str]] = {}
+
+    def add(self, kind: str, where: str, found: object = None) -> None:
+        """Note a problem.
+
+        Args:
+            kind: in words; equal ones are counted together.
+            where: the place in the source.
+            found: what stands there.
+        """
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        shown = self._shown.setdefault(kind, [])
+        if len(shown) < SHOWN_PLACES:
+            shown.append(where if found is None else f"{where} ({found!r:.{QUOTED}})")
+
+    def refuse(self) -> None:
+        """Raise InputError with what was collected, if anything was."""
+        if not self._counts:
+            return
+        lines = []
+        for kind, count in self._counts.items():
+            more = f" and {count - len(self._shown[kind]):,} more" if count > len(self._shown[kind]) else ""
+            lines.append(f"\n  {kind}: {', '.join(self._shown[kind])}{more}")
+        total = sum(self._counts.values())
+        raise InputError(f"{self.source} is not usable as {self.meant}, {total:,} problem(s):{''.join(lines)}")
 
 
 def write_reading(folder: Path, source: str, reading: Reading) -> None:

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from tasks.downstream.ner.sentences import MAX_WORDS, Raw
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
-from tasks.inputs.problems import Problems
 from tasks.inputs.tables import BLANK_LINES
 from tasks.project.errors import InputError
-from tasks.reading.text_files import Reading, refuse_empty, text_lines
+from tasks.reading.text_files import Problems, Reading, refuse_empty, text_lines
 
 DOCUMENT = "-DOCSTART-"
 COMMENTS = "comment lines passed over"

@@ -19,8 +19,7 @@ from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import SCHEMA, Found, Sentence
 from tasks.downstream.ner.tags import entities, labels_of_types
-from tasks.inputs.dev_labels import require_known
-from tasks.inputs.splits import Groups
+from tasks.inputs.splits import Groups, require_known
 from tasks.project.errors import InputError
 from tasks.reading.labels import write_labels
 from tasks.reading.parquet import read_batches

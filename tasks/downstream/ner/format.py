@@ -11,7 +11,6 @@ from ipu_model.files import parse_json
 from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
-from tasks.inputs.problems import Problems
 from tasks.inputs.tables import (
     Column,
     Line,
@@ -28,7 +27,7 @@ from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import stated_classes, with_names
 from tasks.reading.packed import ending_of
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import Problems, Reading
 
 MEANT = "tagged words"
 NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"

@@ -24,7 +24,7 @@ from tasks.downstream.texts.glue_files import KEY, examples_of_split, unused_fil
 from tasks.downstream.texts.own_files import as_known, in_order, read_examples
 from tasks.downstream.texts.params import GlueData, TextsParams
 from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
-from tasks.inputs.dev_labels import require_known, require_several
+from tasks.inputs.splits import require_known, require_several
 from tasks.inputs.tables import without_rows
 from tasks.project.errors import InputError
 from tasks.reading.labels import with_labels

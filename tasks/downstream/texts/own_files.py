@@ -13,7 +13,6 @@ from typing import Any
 
 from tasks.downstream.texts.params import ColumnParams, TextsParams
 from tasks.downstream.texts.tasks import Example
-from tasks.inputs.problems import Problems
 from tasks.inputs.tables import (
     Column,
     Line,
@@ -31,7 +30,7 @@ from tasks.project.given import files_in
 from tasks.reading.foreign_tables import folded
 from tasks.reading.hub_inputs import stated_classes, with_names
 from tasks.reading.packed import ending_of
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import Problems, Reading
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 PAIRS = (

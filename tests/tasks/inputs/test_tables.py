@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.inputs import json_arrays
+from tasks.inputs import readers
 from tasks.inputs.tables import BLANK_LINES, Column, column_names, read_table, text_of_id, without_rows
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import base_of, resolve
@@ -116,7 +116,7 @@ def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_p
 def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Path, monkeypatch: Any) -> None:
     rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
     for size in (7, 1 << 20):
-        monkeypatch.setattr(json_arrays, "BLOCK_BYTES", size)
+        monkeypatch.setattr(readers, "BLOCK_BYTES", size)
         for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
             assert read(put(tmp_path / "a.json", text)) == rows
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -187,7 +187,7 @@ def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, t
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tasks.inputs.delimited.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("tasks.inputs.readers.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="a row is longer than .*; one opens in line 3"):
         list(read_table(path, (), "KEY", Reading()))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
-from tasks.inputs import delimited, tables
+from tasks.inputs import readers, tables
 from tasks.inputs.tables import Column, check_columns, each_key_once
 from tasks.pretraining.rows import tfrecords
 from tasks.project.errors import InputError
@@ -69,7 +69,7 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...
 
 
 CORPUS = (
-    "from tasks.inputs.readers import read_files; from tasks.inputs.documents import TextColumns; "
+    "from tasks.inputs.documents import read_files; from tasks.inputs.documents import TextColumns; "
     "from tasks.reading.text_files import Reading; "
     "[None for _ in read_files(Path(sys.argv[1]), TextColumns('text'), 'auto', Reading())]"
 )
@@ -262,7 +262,7 @@ def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "text.csv"
     path.write_text("text\n" + "short\n" * 300_000)
     read = tables.read_table

@@ -64,7 +64,7 @@ def folder_that_all_users_reach() -> Iterator[Path]:
 def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process whose user may not read everything: nobody, where the tests run as root."""
     drop = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
-    modules = "tasks.inputs.corpus, tasks.inputs.readers, tasks.reading.text_files, tasks.project.given"
+    modules = "tasks.inputs.corpus, tasks.inputs.documents, tasks.reading.text_files, tasks.project.given"
     imports = f"import os, sys; import {modules}"
     script = f"{imports}\nif os.getuid() == 0: {drop}\n{code}"
     return subprocess.run(
@@ -174,7 +174,8 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     (folder / "a.txt").write_text("A.\n")
     (folder / "closed/b.txt").write_text("B.\n")
     (folder / "closed").chmod(mode)
-    code = "tasks.inputs.readers.usable_files(tasks.inputs.readers.Path('given'), tasks.reading.text_files.Reading())"
+    documents = "tasks.inputs.documents"
+    code = f"{documents}.usable_files({documents}.Path('given'), tasks.reading.text_files.Reading())"
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
     assert "corpus.path='given' holds what this user cannot read, closed" in made.stderr
@@ -203,7 +204,7 @@ def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) 
     (shared / "closed").mkdir()
     (shared / "closed/b.txt").write_text("B.\n")
     (shared / "closed").chmod(0)
-    code = f"print(tasks.project.given.check_readable(tasks.inputs.readers.Path({name!r}), 'corpus.path'))"
+    code = f"print(tasks.project.given.check_readable(tasks.inputs.documents.Path({name!r}), 'corpus.path'))"
     made = unprivileged(code, shared)
     (shared / "closed").chmod(0o755)
     assert f"corpus.path='{name}'" in made.stdout

@@ -15,8 +15,7 @@ from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import find_model
 from tasks.downstream.squad.question_tables import read_question_file
-from tasks.inputs.documents import TextColumns
-from tasks.inputs.readers import read_files
+from tasks.inputs.documents import TextColumns, read_files
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.overlays import resolve
 from tasks.project.params import load_params

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.inputs.documents import TextColumns
-from tasks.inputs.readers import read_files
+from tasks.inputs.documents import TextColumns, read_files
 from tasks.pretraining.rows import tfrecords
 from tasks.pretraining.rows.prepared import Limits, flatten
 from tasks.pretraining.rows.prepared_files import read_prepared
