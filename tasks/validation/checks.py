@@ -6,9 +6,10 @@ record check, one number per total check. `tasks/validation/validate.py` lets Gr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,10 @@ MAX_EXAMPLE_CHARACTERS = 160
 
 @dataclass(frozen=True)
 class Check:
-    """One requirement. Its feature has the check's name and must lie in [minimum, maximum], or in `values`."""
+    """One requirement. Its feature has the check's name and must lie in [minimum, maximum].
+
+    A feature without either limit counts faults, of which there may be none.
+    """
 
     name: str
     column: str
@@ -37,28 +41,29 @@ class Check:
     """Which knob to turn or which file to look at when it fails."""
     minimum: float | None = None
     maximum: float | None = None
-    values: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.minimum is None and self.maximum is None and self.values is None:
-            raise ValueError(f"check {self.name} requires nothing: give minimum, maximum or values")
 
 
-@dataclass
-class Totals:
-    """Features of a whole data set: one number per total check, with what a person wants to see."""
+@dataclass(frozen=True)
+class Total:
+    """The feature of a total check, with what a person wants to see of it."""
 
-    values: dict[str, float] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-    shown: dict[str, str] = field(default_factory=dict)
+    value: float
+    shown: str = ""
     """Text that says what was found, where the bare number does not."""
+    examples: Sequence[str] = ()
 
-    def __or__(self, other: Totals) -> Totals:
-        """Join the features of both."""
-        return Totals(self.values | other.values, self.examples | other.examples, self.shown | other.shown)
+    @classmethod
+    def of_differences(cls, differences: Sequence[str]) -> Total:
+        """Return what was found where something is compared with what is required of it."""
+        count = len(differences)
+        return cls(count, f"{count} difference{'s' * (count > 1)}" if count else "as required", differences)
 
 
-class DataSet(Protocol):
+Totals = dict[str, Total]
+"""By the name of the total check."""
+
+
+class DataSet(ABC):
     """A data set that can be judged; the methods are called in this order."""
 
     name: str
@@ -66,27 +71,32 @@ class DataSet(Protocol):
     """What one record is called: document, question, row."""
     prerequisites: Sequence[Check]
     """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
-    record_checks: Sequence[Check]
-    total_checks: Sequence[Check]
+    record_checks: Sequence[Check] = ()
+    total_checks: Sequence[Check] = ()
 
+    @abstractmethod
     def prepare(self) -> Totals:
-        """Features of the prerequisites."""
-        ...
+        """Return the features of the prerequisites."""
 
     def frames(self) -> Iterator[Frame]:
-        """Features of all records, in order; memory does not grow with their number."""
-        ...
+        """Yield the features of all records, in order; memory does not grow with their number."""
+        return iter(())
 
     def totals(self) -> Totals:
-        """Features of the whole set; called once, after the last frame."""
-        ...
+        """Return the features of the whole set; called once, after the last frame."""
+        return {}
 
-    def statistics(self) -> dict[str, Any]:
-        """{"numbers": {label: value}, "histograms": [Lengths.histogram(...)]} for the page.
+    def numbers(self) -> dict[str, Any]:
+        """Return the figures of the page, by label."""
+        return {}
 
-        "notes" may have sentences that people must see, there and on the terminal.
-        """
-        ...
+    def histograms(self) -> list[dict[str, Any]]:
+        """Return what the page draws, as `Lengths.histogram` gives it."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Return sentences that people must see, on the page and on the terminal."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -142,23 +152,6 @@ class Finding:
         }
 
 
-def verdict(
-    data: DataSet, rows: int, findings: Sequence[Finding], not_checked: Sequence[Check], statistics: dict[str, Any]
-) -> dict[str, Any]:
-    """The content of reports/validation/<name>.json; equal data give equal verdicts."""
-    numbers = [{"name": name, "value": value} for name, value in statistics["numbers"].items()]
-    return {
-        "data": data.name,
-        "valid": all(finding.ok for finding in findings) and not not_checked,
-        "rows": rows,
-        "record": data.record,
-        "checks": [finding.to_values() for finding in findings],
-        "not_checked": [check.name for check in not_checked],
-        "notes": statistics.get("notes", []),
-        "statistics": {"numbers": numbers, "histograms": statistics["histograms"]},
-    }
-
-
 def explain(values: Mapping[str, Any], page: str) -> str:
     """One message of all failed checks: which, how many of how many, examples, where to look."""
     failed = [check for check in values["checks"] if not check["ok"]]
@@ -179,13 +172,6 @@ def short(text: str) -> str:
     """`text` cut to the length of an example, on one line."""
     line = " ".join(str(text).split())
     return line if len(line) <= MAX_EXAMPLE_CHARACTERS else line[: MAX_EXAMPLE_CHARACTERS - 3] + "..."
-
-
-def differing(differences: Sequence[str]) -> str:
-    """What was found of something that is compared: "as required", "1 difference", ..."""
-    if not differences:
-        return "as required"
-    return f"{len(differences)} difference{'s' * (len(differences) > 1)}"
 
 
 def number(value: float) -> str:

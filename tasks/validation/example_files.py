@@ -1,10 +1,11 @@
-"""The examples of an entry as they are judged: a Parquet file a split, read one batch after the other."""
+"""Parquet files as they are judged: of a corpus, or a file for each split of an entry's examples; read in batches."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,84 +13,152 @@ import pyarrow as pa
 from tasks.project.errors import InputError
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
-from tasks.validation.checks import Check, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
+from tasks.validation.histograms import Lengths
+
+MAY_BE_EMPTY = "title"
 
 
-class ExampleFiles(ABC):
-    """What a kind of task adds: its checks, the features of a batch, totals and statistics."""
+class ParquetFiles(DataSet):
+    """Files of one schema; a kind of data adds its checks, the features of a batch, totals and figures."""
 
-    record: str
-    """What one example is called."""
+    unit: ClassVar[str] = "characters"
+    """What the histograms count."""
+    texts: ClassVar[Mapping[str, str]] = {}
+    """Columns that must have text in every record, by what people call it."""
+
+    def __init__(self, files: Mapping[str, Path], schema: pa.Schema, columns: str, stage: str) -> None:
+        """Take note of what is required.
+
+        Args:
+            files: by name, in one folder, which has a reading.json.
+            columns: the schema in words.
+            stage: that writes them, for messages.
+        """
+        self.files, self.schema = files, schema
+        folder = next(iter(files.values())).parent
+        self.reading: dict[str, int] = read_reading(folder)["numbers"]
+        advice = f"{folder} was written by something else than {stage}: delete it and run that stage"
+        self.prerequisites = (Check("schema", ", ".join(schema.names), columns, advice),)
+        self._count = dict.fromkeys(files, 0)
+        self._ids = text_features.Keys()
+        self._lengths: dict[str, Lengths] = {}
+        """By what is measured."""
+
+    def text_checks(self, advice: str) -> list[Check]:
+        """Return a check for each of `texts`."""
+        allowed = {MAY_BE_EMPTY: "no title is null (an empty one is fine)"}
+        return [
+            Check(f"{name}s_present", column, allowed.get(name, f"no {name} is null or empty"), advice)
+            for name, column in self.texts.items()
+        ]
+
+    def prepare(self) -> Totals:
+        differences = [
+            text for path in self.files.values() for text in text_features.schema_differences(path, self.schema)
+        ]
+        return {"schema": Total.of_differences(differences)}
+
+    def frames(self) -> Iterator[Frame]:
+        return gathered(self._frame(name, batch) for name in self.files for batch in self._read(name))
+
+    def _read(self, name: str, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        return text_features.batches(self.files[name], columns or self.schema.names)
+
+    def _frame(self, name: str, batch: pa.RecordBatch) -> Frame:
+        labels = self._labels(name, batch)
+        missing = {
+            f"{text}s_present": text_features.is_null(batch.column(column))
+            if text == MAY_BE_EMPTY
+            else text_features.is_missing(batch.column(column))
+            for text, column in self.texts.items()
+        }
+        if "id" in self.texts:
+            self._ids.add(text_features.strings(batch.column(self.texts["id"]))[missing["ids_present"] == 0])
+        self._count[name] += len(batch)
+        return {RECORD: np.array(labels, dtype=object), **missing, **self._features(name, batch, labels)}
+
+    def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
+        """Return what people call each record."""
+        first = self._count[name]
+        return [f"{name} {self.record} {number}" for number in range(first, first + len(batch))]
+
+    @abstractmethod
+    def _features(self, name: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+        """Return what the checks of every record look at, but for `texts`; the records of the batch are counted."""
+
+    def repeated_ids(self) -> Total:
+        """Count the ids that came before, compared as text where their hashes are equal."""
+        column = self.texts["id"]
+        repeated, examples = self._ids.repetitions(
+            lambda: (
+                text_features.strings(batch.column(column))
+                for name in self.files
+                for batch in self._read(name, [column])
+            )
+        )
+        shown = f"{repeated:,} of {sum(self._count.values()):,} {self.record}s repeat an id"
+        return Total(repeated, shown, examples)
+
+    def histograms(self) -> list[dict[str, Any]]:
+        return [lengths.histogram(f"Length of {name}", self.unit) for name, lengths in self._lengths.items()]
+
+
+class ExampleFiles(ParquetFiles):
+    """The examples of an entry, all splits."""
 
     def __init__(self, folder: Path, splits: Sequence[str], schema: pa.Schema, columns: str) -> None:
         """Open the splits in `folder`.
 
         Args:
-            folder: of the examples, with reading.json.
             splits: training first.
-            schema: required of every file.
             columns: the schema in words.
 
         Raises:
             InputError: a split is not there.
         """
-        self.files = {split: Path(folder) / f"{split}.parquet" for split in splits}
-        for path in self.files.values():
+        files = {split: Path(folder) / f"{split}.parquet" for split in splits}
+        for path in files.values():
             if not path.is_file():
                 raise InputError(f"{path} is not there: run its stage of examples first")
-        self.reading: dict[str, int] = read_reading(folder)["numbers"]
-        self.schema = schema
-        self.prerequisites: Sequence[Check] = (
-            Check(
-                "schema",
-                ", ".join(schema.names),
-                columns,
-                f"{folder} was written by something else than the stage examples: delete it and run that stage",
-                maximum=0,
-            ),
-        )
-        self._count = dict.fromkeys(splits, 0)
+        super().__init__(files, schema, columns, "the stage examples")
+        self._keys = {split: text_features.Keys() for split in splits}
+        """What makes an example the same as another one."""
 
-    @property
-    def others(self) -> list[str]:
-        """The splits but training."""
-        return list(self.files)[1:]
+    def count_checks(self, least: int, advice: str) -> list[Check]:
+        """Return a check for each split that it has at least so many examples.
 
-    def count_checks(self, least: int, fix: str) -> list[Check]:
-        """Return a check for each split that it has at least so many examples."""
+        Args:
+            advice: may name the split as {split}.
+        """
         return [
             Check(
                 f"{split}_{self.record}s",
                 f"{split}.parquet",
                 f"at least {least:,} {self.record}s",
-                fix,
+                advice.format(split=split),
                 minimum=least,
             )
             for split in self.files
         ]
 
-    def prepare(self) -> Totals:
-        """How the files differ from the schema."""
-        found = [text for path in self.files.values() for text in text_features.schema_differences(path, self.schema)]
-        return Totals({"schema": len(found)}, {"schema": found}, {"schema": differing(found)})
+    def totals(self) -> Totals:
+        return {f"{split}_{self.record}s": Total(count) for split, count in self._count.items()}
 
-    def frames(self) -> Iterator[Frame]:
-        """The features of all records, split by split."""
-        return gathered(self._features(split, batch) for split in self.files for batch in self._read(split))
+    def numbers(self) -> dict[str, Any]:
+        return {f"{split} {self.record}s": count for split, count in self._count.items()}
 
-    def _read(self, split: str, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        return text_features.batches(self.files[split], columns or self.schema.names)
+    def _repetitions(self, before: str, in_train: str, further: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Count examples that repeat one of training: most data sets have some, so they are shown and not refused.
 
-    @abstractmethod
-    def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
-        """What the checks of every record look at."""
-
-
-def repetitions(keys: Mapping[str, text_features.Keys]) -> list[int]:
-    """Count the training examples that came before, and those of each other split that are also in training.
-
-    Args:
-        keys: of the examples of each split, training first.
-    """
-    train, *others = (one.all_hashes() for one in keys.values())
-    return [len(train) - len(np.unique(train)), *(int(np.isin(one, train).sum()) for one in others)]
+        Args:
+            before: what to call those of training that came before, after the name of the split.
+            in_train: what to call those of another split that are also in training.
+            further: figures of those of training.
+        """
+        (training, ours), *others = ((split, keys.all_hashes()) for split, keys in self._keys.items())
+        return {
+            f"{training} {before}": len(ours) - len(np.unique(ours)),
+            **(further or {}),
+            **{f"{split} {in_train}": int(np.isin(keys, ours).sum()) for split, keys in others},
+        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from tasks.project import artifacts
 from tasks.rows.row_files import ABSENT
 from tasks.validation import text_features
-from tasks.validation.checks import Check, Totals
+from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Occurrences
@@ -42,13 +42,13 @@ class FeatureFile:
         """
         again = limits.again
         self.total_checks = (
-            Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", again, maximum=0),
-            Check("features_once", "feature_ids", "every feature of features.parquet exactly once", again, maximum=0),
+            Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", again),
+            Check("features_once", "feature_ids", "every feature of features.parquet exactly once", again),
         )
         slots = "a line of features.parquet for every sequence, -1 for none"
         self.record_checks = (
-            Check("feature_slots", "feature_ids", slots, again, maximum=0),
-            Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again, maximum=0),
+            Check("feature_slots", "feature_ids", slots, again),
+            Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again),
         )
         self._path, self._schema, self._names = limits.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
         self._ids, self._seen = np.zeros(0, np.int64), Occurrences(0)
@@ -88,17 +88,12 @@ class FeatureFile:
         }
 
     def totals(self) -> Totals:
-        """Numbers of the total checks."""
-        count, wrong = self._seen.wrong("feature")
+        """Return the features of the total checks."""
+        once = self._seen.total("feature")
         misnumbered = np.flatnonzero(self._ids != np.arange(len(self._ids)))
-        return Totals(
-            {"features_once": count, "features_numbered": len(misnumbered)},
-            {
-                "features_once": wrong,
-                "features_numbered": [f"line {i}: feature_id {self._ids[i]}" for i in misnumbered[:3]],
-            },
-            {
-                "features_once": f"{count:,} of {len(self._seen):,} features are not there exactly once",
-                "features_numbered": f"{len(misnumbered):,} lines with another feature_id",
-            },
-        )
+        lines = [f"line {i}: feature_id {self._ids[i]}" for i in misnumbered[:3]]
+        shown = f"{once.value:,} of {len(self._seen):,} features are not there exactly once"
+        return {
+            "features_once": replace(once, shown=shown),
+            "features_numbered": Total(len(misnumbered), f"{len(misnumbered):,} lines with another feature_id", lines),
+        }

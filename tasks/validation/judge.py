@@ -85,16 +85,14 @@ def _judgement(result: Any, records: int) -> Judgement:
 
 def expectation(check: Check) -> Any:
     """A check as an expectation on the column of features that has its name."""
-    expectations = great_expectations().expectations
-    said = {
-        "description": check.required,
-        "notes": check.advice,
-        "meta": {"check": check.name, "column": check.column},
-    }
-    if check.values is not None:
-        return expectations.ExpectColumnValuesToBeInSet(column=check.name, value_set=list(check.values), **said)
-    return expectations.ExpectColumnValuesToBeBetween(
-        column=check.name, min_value=check.minimum, max_value=check.maximum, **said
+    counts_faults = check.minimum is None and check.maximum is None
+    return great_expectations().expectations.ExpectColumnValuesToBeBetween(
+        column=check.name,
+        min_value=check.minimum,
+        max_value=0 if counts_faults else check.maximum,
+        description=check.required,
+        notes=check.advice,
+        meta={"check": check.name, "column": check.column},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tasks.project.row_folders import Manifest, read_manifest
 from tasks.rows.row_files import row_schema
 from tasks.rows.unknown import UnknownTokens
 from tasks.validation import row_features
-from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, DataSet, Frame, Total, Totals, gathered
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_features import Sequences
 from tasks.validation.row_requirements import RowLimits, prerequisites, record_checks, total_checks
@@ -26,7 +26,7 @@ BATCH_TOKENS = 1 << 20
 """Tokens looked at together: the temporary arrays stay in the processor's cache."""
 
 
-class RowData:
+class RowData(DataSet):
     """The rows of one folder."""
 
     record = "row"
@@ -69,9 +69,9 @@ class RowData:
         tokens = self.vocab_size, self.tokenizer_sha256
         limits = RowLimits(self.folder, section, self.manifest, *tokens, max_positions, max_unknown_share)
         self.rules = rules(limits)
-        self.prerequisites: Sequence[Check] = prerequisites(limits)
-        self.total_checks: Sequence[Check] = (*total_checks(limits), *self.rules.total_checks)
-        self.record_checks: Sequence[Check] = (*record_checks(limits), *self.rules.record_checks)
+        self.prerequisites = prerequisites(limits)
+        self.total_checks = (*total_checks(limits), *self.rules.total_checks)
+        self.record_checks = (*record_checks(limits), *self.rules.record_checks)
         self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
         self._tokens_per_sequence, self._sequences_per_row = Lengths(), Lengths()
 
@@ -97,18 +97,11 @@ class RowData:
             )
         examples["schema"] += self.rules.prepare()
         same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
-        shown = {name: differing(examples[name]) for name in ("schema", "manifest_files")}
-        shown["tokenizer"] = f"rows of tokenizer {self.manifest.tokenizer_sha256}"
-        return Totals(
-            {
-                "schema": len(examples["schema"]),
-                "manifest_files": len(examples["manifest_files"]),
-                "tokenizer": 0 if same else 1,
-                "vocab_size": self.manifest.vocab_size,
-            },
-            examples,
-            shown,
-        )
+        return {
+            **{name: Total.of_differences(differences) for name, differences in examples.items()},
+            "tokenizer": Total(int(not same), f"rows of tokenizer {self.manifest.tokenizer_sha256}"),
+            "vocab_size": Total(self.manifest.vocab_size),
+        }
 
     def frames(self) -> Iterator[Frame]:
         return gathered(self._features(batch) for batch in self._batches())
@@ -152,37 +145,39 @@ class RowData:
         return values.to_numpy(zero_copy_only=False).reshape(-1, width)
 
     def totals(self) -> Totals:
-        seen, of_kind = self._seen, self.rules.totals()
-        values = {
-            "rows": float(seen["rows"]),
-            "nulls": seen["nulls"],
-            "manifest_sequences": seen["sequences"],
-            "manifest_real_tokens": seen["real_tokens"],
-            "unknown_share": self._unknown.share,
+        seen = self._seen
+        return {
+            "rows": Total(seen["rows"]),
+            "nulls": Total(seen["nulls"]),
+            "manifest_sequences": Total(seen["sequences"]),
+            "manifest_real_tokens": Total(seen["real_tokens"]),
+            "unknown_share": Total(self._unknown.share, str(self._unknown)),
+            **self.rules.totals(),
         }
-        return Totals(values, shown={"unknown_share": str(self._unknown)}) | of_kind
 
-    def statistics(self) -> dict[str, Any]:
-        seen, manifest = self._seen, self.manifest
-        numbers: dict[str, Any] = {
+    def numbers(self) -> dict[str, Any]:
+        seen, length = self._seen, self.manifest.row_length
+        return {
             "rows": seen["rows"],
-            "tokens in a row": manifest.row_length,
+            "tokens in a row": length,
             "sequences": seen["sequences"],
             "sequences per row": round(seen["sequences"] / max(1, seen["rows"]), 3),
             "real tokens": seen["real_tokens"],
             "share of [UNK]": round(self._unknown.share, 4),
-            "share of real tokens": round(seen["real_tokens"] / max(1, seen["rows"] * manifest.row_length), 4),
+            "share of real tokens": round(seen["real_tokens"] / max(1, seen["rows"] * length), 4),
             "mean tokens of a sequence": self._tokens_per_sequence.mean,
+            **self.rules.numbers(),
         }
-        histograms = [
+
+    def histograms(self) -> list[dict[str, Any]]:
+        return [
             self._tokens_per_sequence.histogram("Length of sequences", "tokens"),
             self._sequences_per_row.histogram("Sequences in a row", "sequences"),
+            *self.rules.histograms(),
         ]
-        return {
-            "numbers": {**numbers, **self.rules.numbers()},
-            "histograms": [*histograms, *self.rules.histograms()],
-            "notes": [f"{self.name} rows: {text}" for text in (self._unknown.warning, *self.rules.notes()) if text],
-        }
+
+    def notes(self) -> list[str]:
+        return [f"{self.name} rows: {text}" for text in (self._unknown.warning, *self.rules.notes()) if text]
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:

@@ -42,15 +42,13 @@ def prerequisites(limits: RowLimits) -> tuple[Check, ...]:
             "all",
             f"the columns and types of a {limits.manifest.kind} row, {limits.manifest.row_length} tokens long",
             again,
-            maximum=0,
         ),
-        Check("manifest_files", "manifest.json", "the files and rows that manifest.json names", again, maximum=0),
+        Check("manifest_files", "manifest.json", "the files and rows that manifest.json names", again),
         Check(
             "tokenizer",
             "manifest.json",
             f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {limits.tokenizer_sha256}",
             f"the tokenizer changed after the rows were made: {limits.again}",
-            maximum=0,
         ),
         Check(
             "vocab_size",
@@ -74,7 +72,7 @@ def total_checks(limits: RowLimits) -> tuple[Check, ...]:
             "there was no text to make rows of: look at the corpus or the questions",
             minimum=1,
         ),
-        Check("nulls", "all", "no null anywhere", limits.again, maximum=0),
+        Check("nulls", "all", "no null anywhere", limits.again),
         Check(
             "manifest_sequences",
             "sequence_ids",
@@ -114,9 +112,9 @@ def record_checks(limits: RowLimits) -> tuple[Check, ...]:
             minimum=1,
             maximum=manifest.max_sequences,
         ),
-        Check("sequences_in_order", "sequence_ids", "1, 2, 3, ... one after the other", again, maximum=0),
-        Check("padding_at_end", "sequence_ids", "padding only after the last sequence", again, maximum=0),
-        Check("padding_is_zero", "input_ids, token_type_ids, position_ids", "0 in padding", again, maximum=0),
+        Check("sequences_in_order", "sequence_ids", "1, 2, 3, ... one after the other", again),
+        Check("padding_at_end", "sequence_ids", "padding only after the last sequence", again),
+        Check("padding_is_zero", "input_ids, token_type_ids, position_ids", "0 in padding", again),
         Check(
             "token_ids",
             "input_ids",
@@ -124,8 +122,8 @@ def record_checks(limits: RowLimits) -> tuple[Check, ...]:
             f"the tokenizer may have changed: {again}",
             maximum=limits.vocab_size - 1,
         ),
-        Check("token_types", "token_type_ids", "0 or 1, and 0 at the start of a sequence", again, maximum=0),
-        Check("positions_restart", "position_ids", "0, 1, 2, ... from the start of every sequence", again, maximum=0),
+        Check("token_types", "token_type_ids", "0 or 1, and 0 at the start of a sequence", again),
+        Check("positions_restart", "position_ids", "0, 1, 2, ... from the start of every sequence", again),
         Check(
             "positions_in_model",
             "position_ids",
@@ -138,7 +136,6 @@ def record_checks(limits: RowLimits) -> tuple[Check, ...]:
             "input_ids",
             "every sequence begins with [CLS]",
             f"the tokenizer may have changed: {again}",
-            maximum=0,
         ),
-        Check("cls_positions", "cls_positions", "the start of every sequence, -1 for none", again, maximum=0),
+        Check("cls_positions", "cls_positions", "the start of every sequence, -1 for none", again),
     )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.reading.parquet import read_batches
-from tasks.validation.checks import Check, Totals
+from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
 
@@ -113,11 +113,12 @@ class Occurrences:
         known = numbers[(numbers >= 0) & (numbers < len(self._seen))]
         self._seen += np.bincount(known, minlength=len(self._seen))
 
-    def wrong(self, called: str) -> tuple[int, list[str]]:
-        """How many are missing or there more than once, and some of them in words.
+    def total(self, called: str) -> Total:
+        """Count those that are missing or there more than once.
 
         Args:
             called: what a number is of.
         """
         wrong = np.flatnonzero(self._seen != 1)
-        return len(wrong), [f"{called} {number}: {self._seen[number]} times" for number in wrong[:3]]
+        examples = [f"{called} {number}: {self._seen[number]} times" for number in wrong[:3]]
+        return Total(len(wrong), examples=examples)

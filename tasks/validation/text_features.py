@@ -81,6 +81,11 @@ def characters(texts: pa.Array) -> np.ndarray:
     return pc.utf8_length(pc.fill_null(texts, "")).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def is_null(values: pa.Array) -> np.ndarray:
+    """1 where a value is null. int64 [n]."""
+    return values.is_null().to_numpy(zero_copy_only=False).astype(np.int64)
+
+
 def is_missing(texts: pa.Array) -> np.ndarray:
     """1 where a text is null or only white space. int64 [n]."""
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(texts, ""))), 0)

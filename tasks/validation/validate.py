@@ -12,7 +12,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ from tasks.validation.checks import (
     explain,
     number,
     short,
-    verdict,
 )
 from tasks.validation.corpus_checks import corpus_data
 from tasks.validation.data_docs import write_data_docs
@@ -53,17 +52,41 @@ LEAST = 0.0125
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a data set."""
+    """What came of a data set; equal data give equal verdicts."""
 
-    verdict: dict[str, Any]
-    """As written to JSON."""
+    name: str
+    record: str
+    rows: int
     checks: tuple[Check, ...]
     """All that is required."""
     findings: tuple[Finding, ...]
     """What came of those checks that could be made."""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    histograms: Sequence[dict[str, Any]] = ()
+    notes: tuple[str, ...] = ()
+    more_rows: Mapping[str, int] = field(default_factory=dict)
+    """Those of other sets that share the verdict, by key of the JSON."""
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """The content of reports/validation/<name>.json."""
+        made = {finding.check.name for finding in self.findings}
+        not_checked = [check.name for check in self.checks if check.name not in made]
+        numbers = [{"name": name, "value": value} for name, value in self.numbers.items()]
+        return {
+            "data": self.name,
+            "valid": all(finding.ok for finding in self.findings) and not not_checked,
+            "rows": self.rows,
+            "record": self.record,
+            "checks": [finding.to_values() for finding in self.findings],
+            "not_checked": not_checked,
+            "notes": list(self.notes),
+            "statistics": {"numbers": numbers, "histograms": list(self.histograms)},
+            **self.more_rows,
+        }
 
     def with_another(self, other: Judged, prefix: str) -> Judged:
-        """One verdict for two sets, such as rows and those held out of them: valid if both are.
+        """One verdict for two sets, such as rows and those held out of them: valid if both are, all checks listed.
 
         Args:
             prefix: what the names of the second set's checks begin with.
@@ -72,9 +95,13 @@ class Judged:
         def named(check: Check) -> Check:
             return replace(check, name=f"{prefix} {check.name}")
 
-        findings = (replace(finding, check=named(finding.check)) for finding in other.findings)
-        values = with_others(self.verdict, other.verdict, prefix)
-        return Judged(values, (*self.checks, *map(named, other.checks)), (*self.findings, *findings))
+        return replace(
+            self,
+            checks=(*self.checks, *map(named, other.checks)),
+            findings=(*self.findings, *(replace(one, check=named(one.check)) for one in other.findings)),
+            notes=(*self.notes, *other.notes),
+            more_rows={**self.more_rows, f"{prefix.replace('-', '_')}_rows": other.rows},
+        )
 
 
 def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
@@ -89,12 +116,10 @@ def judged(data: DataSet, judge: Judge) -> Judged:
         CheckCrashed: a check could not be evaluated.
         InputError: the data cannot be read at all.
     """
-    rest = (*data.total_checks, *data.record_checks)
-    checks = (*data.prerequisites, *rest)
+    checks = (*data.prerequisites, *data.total_checks, *data.record_checks)
     findings = _judge_totals(judge, data.prerequisites, data.prepare())
     if not all(finding.ok for finding in findings):
-        values = verdict(data, 0, findings, rest, {"numbers": {}, "histograms": []})
-        return Judged(values, checks, tuple(findings))
+        return Judged(data.name, data.record, 0, checks, tuple(findings))
     found = {check.name: Judgement(0, 0) for check in data.record_checks}
     records = 0
     for frame in data.frames():
@@ -103,7 +128,8 @@ def judged(data: DataSet, judge: Judge) -> Judged:
             found[name] += judgement
     findings += _judge_totals(judge, data.total_checks, data.totals())
     findings += [_of_records(data, check, found[check.name], records) for check in data.record_checks]
-    return Judged(verdict(data, records, findings, (), data.statistics()), checks, tuple(findings))
+    shown = data.numbers(), data.histograms(), tuple(data.notes())
+    return Judged(data.name, data.record, records, checks, tuple(findings), *shown)
 
 
 def _of_records(data: DataSet, check: Check, judgement: Judgement, records: int) -> Finding:
@@ -116,16 +142,15 @@ def _of_records(data: DataSet, check: Check, judgement: Judgement, records: int)
 def _judge_totals(judge: Judge, checks: Sequence[Check], totals: Totals) -> list[Finding]:
     import numpy as np
 
-    frame = {check.name: np.array([totals.values[check.name]]) for check in checks}
+    frame = {check.name: np.array([totals[check.name].value]) for check in checks}
     judged = judge.judge(checks, {RECORD: np.array(["all"]), **frame})
     findings = []
     for check in checks:
-        found = totals.shown.get(check.name, number(totals.values[check.name]))
-        shown = tuple(short(text) for text in totals.examples.get(check.name, [])[:MAX_EXAMPLES])
-        said = "; ".join(shown) or found
-        judgement = judged[check.name]
-        unexpected = tuple(replace(one, of=said) for one in judgement.unexpected)
-        findings.append(Finding(check, replace(judgement, unexpected=unexpected), found, shown))
+        total, judgement = totals[check.name], judged[check.name]
+        found = total.shown or number(total.value)
+        examples = tuple(short(text) for text in total.examples[:MAX_EXAMPLES])
+        unexpected = tuple(replace(one, of="; ".join(examples) or found) for one in judgement.unexpected)
+        findings.append(Finding(check, replace(judgement, unexpected=unexpected), found, examples))
     return findings
 
 
@@ -139,23 +164,6 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
     most, unknown = params.model.max_positions, params.validate_.max_unknown_share
     return [RowData(name, folder, root / artifacts.TOKENIZER, most, section, rules, unknown) for folder in folders]
-
-
-def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """A verdict that holds for two sets, such as rows and those held out of them: valid if both are, all checks listed.
-
-    Args:
-        prefix: what the names of the second set's checks begin with.
-    """
-    checks = [{**check, "name": f"{prefix} {check['name']}"} for check in others["checks"]]
-    return {
-        **values,
-        "valid": values["valid"] and others["valid"],
-        "checks": [*values["checks"], *checks],
-        "not_checked": [*values["not_checked"], *(f"{prefix} {name}" for name in others["not_checked"])],
-        "notes": [*values["notes"], *others["notes"]],
-        f"{prefix.replace('-', '_')}_rows": others["rows"],
-    }
 
 
 def write_reports(values: Mapping[str, Any], report: Path) -> Path:
@@ -189,9 +197,10 @@ def judge_and_report(
     found = judged(data, judge)
     for other in others:
         found = found.with_another(judged(other, judge), HELD_OUT if other.name == name else other.name)
-    values = {**found.verdict, "data": name}
-    if values["valid"]:
-        values["statistics"]["numbers"] += [{"name": title, "value": value} for title, value in more().items()]
+    found = replace(found, name=name)
+    if found.verdict["valid"]:
+        found = replace(found, numbers={**found.numbers, **more()})
+    values = found.verdict
     html = write_reports(values, report)
     write_json(artifacts.expectation_suite(name), suite_of(name, found.checks).to_json_dict())
     if data_docs:
@@ -207,7 +216,7 @@ def judge_and_report(
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """The page of a verdict, as `tasks.validation.checks.verdict` gives it."""
+    """The page of a verdict, as `Judged.verdict` gives it."""
     statistics = values["statistics"]
     return html_page(
         __file__,

@@ -17,9 +17,8 @@ from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
 from tasks.downstream.task import TRAIN
 from tasks.downstream.validate import ChecksTask
-from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
-from tasks.validation.example_files import ExampleFiles, repetitions
+from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
+from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Examples, RowRules
@@ -45,7 +44,7 @@ class Task(about.Task, ChecksTask):
 class NerData(ExampleFiles):
     """The sentences of an entry, all splits."""
 
-    record = "sentence"
+    record, unit = "sentence", "words"
 
     def __init__(self, name: str, folder: Path, splits: Sequence[str], least: int, section: str) -> None:
         """Open the splits in `folder`.
@@ -60,40 +59,35 @@ class NerData(ExampleFiles):
         super().__init__(folder, splits, SCHEMA, "document: integer; tokens, tags: list of string")
         self.name = name
         look = f"look at {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
-        self.record_checks: Sequence[Check] = _record_checks(look)
-        self.total_checks: Sequence[Check] = (
+        self.record_checks = (
+            Check("words_present", "tokens", "a word at least in every sentence", look, minimum=1),
+            Check("a_tag_each", "tags", "a tag for each word", look),
+            Check("tags_known", "tags", "O, or B- or I- and a type", look),
+            Check("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look),
+        )
+        nothing = f"there is nothing to find; {look}"
+        self.total_checks = (
             *self.count_checks(least, f"give more sentences, or lower {section}.min_examples; {look}"),
-            *(
-                Check(f"{split}_entities", "tags", "an entity at least", f"there is nothing to find; {look}", minimum=1)
-                for split in splits
-            ),
+            *(Check(f"{split}_entities", "tags", "an entity at least", nothing, minimum=1) for split in splits),
         )
         self._words = dict.fromkeys(splits, 0)
         self._documents = dict.fromkeys(splits, 0)
         self._types: dict[str, Counter[str]] = {split: Counter() for split in splits}
-        self._keys = {split: text_features.Keys() for split in splits}
-        self._lengths, self._entity_lengths = Lengths(), Lengths()
+        self._lengths = {"sentences": Lengths(), "entities": Lengths()}
 
-    def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
-        first, words, tags = self._count[split], batch.column("tokens"), batch.column("tags").to_pylist()
+    def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+        words, tags = batch.column("tokens"), batch.column("tags").to_pylist()
         lengths = pc.fill_null(pc.list_value_length(words), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        self._count[split] += len(tags)
         self._words[split] += int(lengths.sum())
         self._documents[split] = 1 + (pc.max(batch.column("document")).as_py() or 0)
-        self._lengths.add(lengths)
+        self._lengths["sentences"].add(lengths)
         texts = ["\n".join(one or "" for one in sentence or []) for sentence in words.to_pylist()]
         self._keys[split].add(np.array(texts, dtype=object))
         judged = [
             self._judge(split, sentence or [], int(length)) for sentence, length in zip(tags, lengths, strict=True)
         ]
         other, unknown, apart = np.array(judged, np.int64).reshape(-1, 3).T
-        return {
-            RECORD: np.array([f"{split} sentence {first + i}" for i in range(len(tags))], dtype=object),
-            "words_present": lengths,
-            "a_tag_each": other,
-            "tags_known": unknown,
-            "entities_begin_with_b": apart,
-        }
+        return {"words_present": lengths, "a_tag_each": other, "tags_known": unknown, "entities_begin_with_b": apart}
 
     def _judge(self, split: str, tags: Sequence[Any], words: int) -> tuple[int, int, int]:
         """Whether there are more or fewer tags than words; tags that are none; entities that begin with I-."""
@@ -102,14 +96,13 @@ class NerData(ExampleFiles):
             return int(len(tags) != words), unknown, 0
         found = entities(tags)
         self._types[split].update(one.type for one in found)
-        self._entity_lengths.add(np.array([one.last - one.first for one in found], dtype=np.int64))
+        self._lengths["entities"].add(np.array([one.last - one.first for one in found], dtype=np.int64))
         return int(len(tags) != words), 0, len(begun_inside(tags))
 
     def totals(self) -> Totals:
-        values = {f"{split}_sentences": float(count) for split, count in self._count.items()}
-        return Totals({**values, **{f"{split}_entities": found.total() for split, found in self._types.items()}})
+        return super().totals() | {f"{split}_entities": Total(found.total()) for split, found in self._types.items()}
 
-    def statistics(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {}
         for split in self.files:
             numbers[f"{split} sentences"] = self._count[split]
@@ -120,25 +113,5 @@ class NerData(ExampleFiles):
             for split, found in self._types.items():
                 absent = " (train has none: no model can find them)" if name not in self._types[TRAIN] else ""
                 numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = found[name]
-        numbers.update(self._repetitions())
-        numbers.update(self.reading)
-        histograms = [
-            self._lengths.histogram("Length of sentences", "words"),
-            self._entity_lengths.histogram("Length of entities", "words"),
-        ]
-        return {"numbers": numbers, "histograms": histograms}
-
-    def _repetitions(self) -> dict[str, int]:
-        """Equal sentences: most data sets hold some, so they are told and not refused."""
-        repeated, *in_train = repetitions(self._keys)
-        names = (f"{split} sentences that are also in train" for split in self.others)
-        return {"train sentences that came before": repeated, **dict(zip(names, in_train, strict=True))}
-
-
-def _record_checks(look: str) -> tuple[Check, ...]:
-    return (
-        Check("words_present", "tokens", "a word at least in every sentence", look, minimum=1),
-        Check("a_tag_each", "tags", "a tag for each word", look, maximum=0),
-        Check("tags_known", "tags", "O, or B- or I- and a type", look, maximum=0),
-        Check("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look, maximum=0),
-    )
+        repeated = self._repetitions("sentences that came before", "sentences that are also in train")
+        return numbers | repeated | self.reading

@@ -13,7 +13,7 @@ from tasks.project import artifacts
 from tasks.reading.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges
 from tasks.validation import text_features
-from tasks.validation.checks import Check, Totals
+from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.feature_file import FeatureFile, Lines
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
@@ -42,11 +42,11 @@ class TagRules(RowRules):
         self._windows = FeatureFile(limits, FEATURES_SCHEMA)
         many = "as many labels as words" if training else "no more labels than words"
         known = f"a class from 0 to {last}, or -100; -100 in padding and at [CLS]"
-        self.total_checks = (*self._windows.total_checks, Check("labels", COLUMN, many, again, maximum=0))
+        self.total_checks = (*self._windows.total_checks, Check("labels", COLUMN, many, again))
         self.record_checks = (
-            Check("label_slots", COLUMN, known, again, maximum=0),
+            Check("label_slots", COLUMN, known, again),
             *self._windows.record_checks,
-            *([] if examples is None else [Check(AS_EXAMPLES, COLUMN, "the tag of its word", again, maximum=0)]),
+            *([] if examples is None else [Check(AS_EXAMPLES, COLUMN, "the tag of its word", again)]),
         )
         self._examples = examples
         self._tags = np.zeros(0, np.int64)
@@ -89,11 +89,10 @@ class TagRules(RowRules):
         return np.bincount(row[labels != self._tags[words]], minlength=len(lines.known))
 
     def totals(self) -> Totals:
-        totals = self._windows.totals()
         missing = self._words - self._labelled
-        totals.values["labels"] = abs(missing) if self._training else max(0, -missing)
-        totals.shown["labels"] = f"{self._labelled:,} labels of {self._words:,} words"
-        return totals
+        other = abs(missing) if self._training else max(0, -missing)
+        labels = Total(other, f"{self._labelled:,} labels of {self._words:,} words")
+        return {**self._windows.totals(), "labels": labels}
 
     def numbers(self) -> dict[str, Any]:
         return {"words": self._words, "labelled words": self._labelled}

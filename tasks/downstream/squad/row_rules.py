@@ -15,7 +15,7 @@ from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project import artifacts
 from tasks.reading.parquet import group_batches
 from tasks.rows.row_files import IGNORED
-from tasks.validation.checks import Check, Totals
+from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.feature_file import FeatureFile, Lines
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
@@ -75,9 +75,8 @@ class AnswerRules(RowRules):
         return {**features, **self._windows.features(rows, found, windows)}
 
     def totals(self) -> Totals:
-        totals = self._windows.totals()
-        totals.values["answers"] = self._seen["answered"]
-        return totals if self._targets is None else totals | self._targets.totals()
+        totals = {**self._windows.totals(), "answers": Total(self._seen["answered"])}
+        return totals if self._targets is None else {**totals, "targets": self._targets.total()}
 
     def notes(self) -> list[str]:
         return [self._targets.note] if self._targets is not None and self._targets.note else []
@@ -147,7 +146,7 @@ def _answer_checks(again: str) -> list[Check]:
         "answer_in_sequence": "both in the sequence they belong to",
         "answer_in_context": "in the context of the window, or both at [CLS] where it has no answer",
     }
-    return [Check(name, BOTH, text, again, maximum=0) for name, text in required.items()]
+    return [Check(name, BOTH, text, again) for name, text in required.items()]
 
 
 class Targets:
@@ -158,7 +157,7 @@ class Targets:
         self._path, self._examples = features, examples
         self._spans = np.zeros((0, 2), np.int32)
         self.note = ""
-        """What people must see, once `totals` has counted."""
+        """What people must see, once `total` has counted."""
 
     def prepare(self) -> None:
         """Make room for a span of each window."""
@@ -168,7 +167,7 @@ class Targets:
         """Note the targets of some windows: their first and last token, counted from the first of the context."""
         self._spans[windows] = np.stack([first, last], axis=1)
 
-    def totals(self) -> Totals:
+    def total(self) -> Total:
         """Return the share that differs, with a few examples."""
         targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
         shown: list[str] = []
@@ -181,7 +180,7 @@ class Targets:
         text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from every answer of their question"
         if differ:
             self.note = f"{text}, as their tokens are wider; for example {shown[0]}"
-        return Totals({"targets": share}, {"targets": shown}, {"targets": text})
+        return Total(share, text, shown)
 
     def _decoded(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the characters of every target and the answers of its question; read alongside, a few at a time."""

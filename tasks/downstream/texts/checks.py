@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +20,8 @@ from tasks.reading.labels import all_labels_in, labels_of_rows
 from tasks.reading.parquet import read_batches
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
-from tasks.validation.example_files import ExampleFiles, repetitions
+from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
+from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Examples, RowRules
@@ -113,83 +114,58 @@ class TextsData(ExampleFiles):
         super().__init__(folder, splits, schema, f"first, second: string; label: {schema.field('label').type}")
         self.meant, self.name = meant, meant.name
         (low, high), look = meant.values, meant.look
-        self.record_checks: Sequence[Check] = (
-            Check(
-                "texts_present", ", ".join(meant.columns), "no text of train is null or empty", meant.look, maximum=0
-            ),
-            Check("labels_known", "label", f"{low:g} to {high:g}", look, maximum=0),
+        self.record_checks = (
+            Check("texts_present", ", ".join(meant.columns), "no text of train is null or empty", look),
+            Check("labels_known", "label", f"{low:g} to {high:g}", look),
         )
         names = (meant.classes or ())[: meant.required]
         every = f"every class: {', '.join(names)}" if names else "two different values"
-        lacking = f"what train lacks cannot be learnt; {look}"
-        self.total_checks: Sequence[Check] = (
+        self.total_checks = (
             *self.count_checks(meant.min_examples, f"give more examples, or lower min_examples; {look}"),
-            Check("labels_in_train", "label", every, lacking, maximum=0),
+            Check("labels_in_train", "label", every, f"what train lacks cannot be learnt; {look}"),
         )
-        self._labels: dict[str, dict[float, int]] = {split: {} for split in splits}
-        self._texts = {split: text_features.Keys() for split in splits}
+        self._seen: dict[str, Counter[float]] = {split: Counter() for split in splits}
         self._labelled = text_features.Keys()
-        self._lengths = {name: Lengths() for name in ("first", "second")[: len(meant.columns)]}
+        self._columns = ("first", "second")[: len(meant.columns)]
+        self._lengths = {name: Lengths() for name in meant.columns}
 
-    def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
-        first, label = self._count[split], batch.column("label").to_numpy(zero_copy_only=False)
-        self._count[split] += len(label)
+    def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+        label = batch.column("label").to_numpy(zero_copy_only=False)
         for value, count in zip(*np.unique(label, return_counts=True), strict=True):
-            seen = self._labels[split]
-            seen[float(value)] = seen.get(float(value), 0) + int(count)
-        self._texts[split].add(_texts(batch))
+            self._seen[split][float(value)] += int(count)
+        self._keys[split].add(_texts(batch))
         if split == TRAIN:
             self._labelled.add(_labelled(batch))
-        for name, lengths in self._lengths.items():
-            lengths.add(text_features.characters(batch.column(name)))
+        columns = [batch.column(name) for name in self._columns]
+        for column, lengths in zip(columns, self._lengths.values(), strict=True):
+            lengths.add(text_features.characters(column))
         low, high = self.meant.values
-        missing = sum(text_features.is_missing(batch.column(name)) for name in self._lengths)
         return {
-            RECORD: np.array([f"{split} example {first + i}" for i in range(len(label))], dtype=object),
             # GLUE's own development sets have a few; what is left out of train was counted when it was read.
-            "texts_present": np.asarray(missing) * (split == TRAIN),
+            "texts_present": np.asarray(sum(map(text_features.is_missing, columns))) * (split == TRAIN),
             "labels_known": (~((label >= low) & (label <= high) & np.isfinite(label))).astype(np.int64),
         }
 
     def totals(self) -> Totals:
-        absent = self._absent_labels()
-        values = {f"{split}_examples": float(count) for split, count in self._count.items()}
-        return Totals(
-            {**values, "labels_in_train": len(absent)},
-            {"labels_in_train": absent},
-            {"labels_in_train": f"{len(self._labels[TRAIN])} different labels"},
-        )
+        absent, seen = self._absent_labels(), self._seen[TRAIN]
+        return {**super().totals(), "labels_in_train": Total(len(absent), f"{len(seen)} different labels", absent)}
 
     def _absent_labels(self) -> list[str]:
-        seen, classes = self._labels[TRAIN], self.meant.classes
+        seen, classes = self._seen[TRAIN], self.meant.classes
         if classes is None:
             return [] if len(seen) > 1 else ["a second value"]
         return [name for number, name in enumerate(classes[: self.meant.required]) if number not in seen]
 
-    def statistics(self) -> dict[str, Any]:
-        numbers: dict[str, Any] = {f"{split} examples": count for split, count in self._count.items()}
+    def numbers(self) -> dict[str, Any]:
+        numbers = super().numbers()
         for number, name in enumerate(self.meant.classes or ()):
             alone = "" if number < self.meant.required else " (train has none: no model can answer it)"
-            for split, seen in self._labels.items():
-                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = seen.get(number, 0)
-        numbers.update(self._repetitions())
-        numbers.update(self.reading)
-        titles = dict(zip(("first", "second"), self.meant.columns, strict=False))
-        histograms = [
-            lengths.histogram(f"Length of {titles[name]}", "characters") for name, lengths in self._lengths.items()
-        ]
-        return {"numbers": numbers, "histograms": histograms}
-
-    def _repetitions(self) -> dict[str, int]:
-        """Equal texts: GLUE's own training sets hold some, so they are told and not refused."""
-        repeated, *in_train = repetitions(self._texts)
-        names = (f"{split} examples whose text is also in train" for split in self.others)
-        equal = self._count[TRAIN] - len(np.unique(self._labelled.all_hashes()))
-        return {
-            "train examples whose text came before": repeated,
-            "of them with another label than before": repeated - equal,
-            **dict(zip(names, in_train, strict=True)),
-        }
+            for split, seen in self._seen.items():
+                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = seen[number]
+        texts, labelled = (len(np.unique(keys.all_hashes())) for keys in (self._keys[TRAIN], self._labelled))
+        other_label = {"of them with another label than before": labelled - texts}
+        names = "examples whose text came before", "examples whose text is also in train"
+        return numbers | self._repetitions(*names, other_label) | self.reading
 
 
 def _texts(batch: pa.RecordBatch) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks.rows.row_files import ABSENT, IGNORED
-from tasks.validation.checks import Check, Totals
+from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Occurrences, RowRules
@@ -36,13 +36,13 @@ class LabelRules(RowRules):
         numbers = "the number of an example for every sequence, -1 for none"
         every, least = ("every sequence has a label", sequences) if training else ("no more labels than sequences", 0)
         self.total_checks = (
-            Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again, maximum=0),
+            Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again),
             Check("labels", COLUMN, every, again, minimum=least, maximum=sequences),
         )
         self.record_checks = (
-            Check("label_slots", COLUMN, f"{known}, -100 where no sequence is", again, maximum=0),
-            Check("feature_slots", "feature_ids", numbers, again, maximum=0),
-            *([] if expected is None else [Check(AS_EXAMPLES, COLUMN, "the label of its example", again, maximum=0)]),
+            Check("label_slots", COLUMN, f"{known}, -100 where no sequence is", again),
+            Check("feature_slots", "feature_ids", numbers, again),
+            *([] if expected is None else [Check(AS_EXAMPLES, COLUMN, "the label of its example", again)]),
         )
         self._read_expected = expected
         self._expected = np.zeros(0)
@@ -63,8 +63,7 @@ class LabelRules(RowRules):
         return features
 
     def totals(self) -> Totals:
-        count, wrong = self._examples.wrong("example")
-        return Totals({"examples_once": count, "labels": self._labelled}, {"examples_once": wrong})
+        return {"examples_once": self._examples.total("example"), "labels": Total(self._labelled)}
 
     def numbers(self) -> dict[str, Any]:
         return {"labelled sequences": self._labelled}

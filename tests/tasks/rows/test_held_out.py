@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project.errors import InputError
 from tasks.project.row_folders import HELD_OUT, held_out_folder, read_manifest
 from tasks.rows.held_out import choose_groups, is_held_out
-from tasks.validation.validate import with_others
+from tasks.validation.checks import Check, Finding, Judgement
+from tasks.validation.validate import Judged
 from tests.tasks.pretraining.row_inputs import (
     folder_bytes,
     pretrain_params,
@@ -150,13 +150,16 @@ def features_of(folder: Path) -> set[str]:
 
 
 def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:
-    def verdict(ok: bool) -> dict[str, object]:
-        checks, notes = [{"name": "rows", "ok": ok}], [f"valid: {ok}"]
-        return {"data": "phase1", "valid": ok, "rows": 3, "checks": checks, "not_checked": [], "notes": notes}
+    check = Check("rows", "all", "at least one row", "look", minimum=1)
 
-    both = with_others(verdict(True), verdict(False), "held-out")
+    def judged(ok: bool) -> Judged:
+        finding = Finding(check, Judgement(int(not ok), 1), "3")
+        return Judged("phase1", "row", 3, (check,), (finding,), notes=(f"valid: {ok}",))
+
+    both = judged(True).with_another(judged(False), "held-out").verdict
     assert both["notes"] == ["valid: True", "valid: False"]
     assert both["valid"] is False
     assert [check["name"] for check in both["checks"]] == ["rows", "held-out rows"]
-    assert with_others(verdict(True), verdict(True), "held-out")["valid"] is True
-    assert np.all([with_others(verdict(False), verdict(True), "held-out")["valid"] is False])
+    assert both["held_out_rows"] == 3
+    assert judged(True).with_another(judged(True), "held-out").verdict["valid"] is True
+    assert judged(False).with_another(judged(True), "held-out").verdict["valid"] is False

@@ -139,7 +139,7 @@ from tasks.validation.judge import Judge
 from tasks.validation.checks import RECORD, Check
 import numpy as np
 judge = Judge()
-checks = [Check("size", "a", "b", "c", maximum=0), Check("kind", "a", "b", "c", values=(0, 1))]
+checks = [Check("size", "a", "b", "c"), Check("kind", "a", "b", "c", minimum=0, maximum=1)]
 print(judge.judge(checks, {RECORD: np.array(["a"]), "size": np.array([3]), "kind": np.array([5])})["size"].failed)
 heavy = ("altair.vegalite", "scipy.stats._stats_py", "sqlalchemy", "boto3", "google.auth", "torch", "sklearn")
 print([name for name in heavy if name in sys.modules])

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.validation.checks import Check, Totals, explain
+from tasks.validation.checks import Check, Total, explain
 from tasks.validation.judge import Judge
 from tasks.validation.pretrain_rules import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
@@ -267,7 +267,7 @@ class OneLabelRules(RowRules):
     def __init__(self, limits):
         super().__init__(limits)
         self.total_checks = (Check("tokens", "token_labels", "some labels", limits.again, minimum=1),)
-        self.record_checks = (Check("ones", "token_labels", "1, or -100 for none", "look", maximum=0),)
+        self.record_checks = (Check("ones", "token_labels", "1, or -100 for none", "look"),)
         self.seen = 0
 
     def prepare(self):
@@ -279,7 +279,7 @@ class OneLabelRules(RowRules):
         return {"ones": ((labels != 1) & (labels != -100)).sum(axis=1)}
 
     def totals(self):
-        return Totals({"tokens": self.seen}, {"tokens": ["none anywhere"]})
+        return {"tokens": Total(self.seen, examples=["none anywhere"])}
 
     def numbers(self):
         return {"labelled tokens": self.seen}

@@ -63,9 +63,10 @@ def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
         judge.judge(checks, {RECORD: np.array(["a"]), "size": np.array([0]), "age": np.array([0])})
 
 
-def test_a_check_without_a_limit_is_refused():
-    with pytest.raises(ValueError, match="requires nothing"):
-        Check("size", "text", "something", "nothing")
+def test_a_check_without_a_limit_allows_no_fault(judge):
+    check = Check("faults", "text", "something", "nothing")
+    frame = {RECORD: np.array(["a", "b", "c"]), "faults": np.array([0, 1, 0])}
+    assert judge.judge([check], frame)["faults"].failed == 1
 
 
 def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):

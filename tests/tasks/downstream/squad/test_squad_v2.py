@@ -336,12 +336,12 @@ def test_the_data_must_hold_questions_of_both_kinds(
         asked = [{**one, "question": f"{one['question']} {split}"} for one in questions(split, kinds)]
         write_questions(tmp_path / f"{split}.parquet", asked)
     data = QuestionData(tmp_path, 1, nullable=True)
-    assert data.prepare().values == {"schema": 0}
+    assert {name: total.value for name, total in data.prepare().items()} == {"schema": 0}
     for frame in data.frames():
         assert "answers_present" in frame
-    totals = data.totals().values
+    totals = {name: total.value for name, total in data.totals().items()}
     wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
     assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
     assert "answers_present" not in {check.name for check in data.record_checks}
-    shown = data.statistics()["numbers"]
+    shown = data.numbers()
     assert shown["train share without an answer"] == answered.count(False) / 2
