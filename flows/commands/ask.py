@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,20 +67,22 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     place = choose_place(found.folder, stated["runtime"], None)
     shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])
     longest = stated["max_answer_length"] or _longest_answer(found, named.entry)
-    if stated["compare"] is not None:
-        compared = ask.compare(found, question, context, shape, place, stated["compare"], longest, odds)
-        _say_comparison((place, stated["compare"]), *compared, json_wanted)
-        return
-    [(answers, _)] = ask.ask(
+    places = (place,) if stated["compare"] is None else (place, stated["compare"])
+    (answers, logits), *others = ask.ask(
         found,
         question,
         context,
         shape,
-        places=(place,),
+        places=places,
         top=stated["top"],
         max_answer_length=longest,
         null_threshold=odds,
     )
+    if others:
+        [(compared, other_logits)] = others
+        best = (answers[0], compared[0])
+        _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), json_wanted)
+        return
     text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
     options.answer(json_wanted, ask.as_values(answers), text, "--top 5 shows other answers, --json is for programs")
 
@@ -125,10 +127,7 @@ def _line(answer: Answer) -> str:
     return readable(" ".join(answer.text.split())) or "(no answer)"
 
 
-def _say_comparison(
-    places: tuple[Place, Place], first: Answer, second: Answer, found: dict[str, Any], json_wanted: bool
-) -> None:
-    both = list(zip(places, (first, second), strict=True))
+def _say_comparison(both: Sequence[tuple[Place, Answer]], found: dict[str, Any], json_wanted: bool) -> None:
     if json_wanted:
         records = [
             {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}

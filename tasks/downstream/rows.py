@@ -36,7 +36,7 @@ from tasks.project.row_folders import HELD_OUT
 from tasks.reading.parquet import read_batches, size_of
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import pack
-from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry
+from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry, to_arrow
 from tasks.rows.unknown import UnknownTokens
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 
@@ -73,8 +73,8 @@ class Sequences:
     """int64[N] position in the sequence from which on token_type_ids are 1."""
     labels: Mapping[str, np.ndarray]
     """What `RowsTask.label_columns` places in the rows."""
-    features: pa.Table | None = None
-    """A line for each sequence, of the columns `RowsTask.features`; numbers count within the chunk."""
+    features: Mapping[str, np.ndarray | pa.Array] = field(default_factory=dict)
+    """[N] each: the columns `RowsTask.features` beside feature_id; numbers count within the chunk."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What people should know of them, such as how many were shortened."""
 
@@ -196,6 +196,22 @@ def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "
         yield task.chunk_of(pa.Table.from_batches(waiting))
 
 
+def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
+    """Lists of int32, one after the other in `values`."""
+    borders = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
+
+
+def make_feature_table(schema: pa.Schema, sequences: Sequences) -> pa.Table:
+    """A line of features.parquet for each sequence, with `feature_id` from 0."""
+    columns = {"feature_id": np.arange(len(sequences.lengths)), **sequences.features}
+    arrays = [
+        to_arrow(np.ascontiguousarray(column)).cast(field.type) if isinstance(column, np.ndarray) else column
+        for field, column in ((field, columns[field.name]) for field in schema)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
     """The lines of a chunk's features, with `feature_id` and `example_index` counted on from these numbers."""
     for name, before in (("feature_id", sequences), ("example_index", examples)):
@@ -215,8 +231,9 @@ def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chun
         **task.label_columns(layout, sequences),
         "feature_ids": layout.packs.astype(np.int32),
     }
-    counts = Counter(sequences.counts)
-    return ChunkRows(columns, sequences.features, len(chunk), len(sequences.lengths), counts)
+    schema = task.features
+    features = None if schema is None else make_feature_table(schema, sequences)
+    return ChunkRows(columns, features, len(chunk), len(sequences.lengths), Counter(sequences.counts))
 
 
 def write_rows(

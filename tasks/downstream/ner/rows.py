@@ -12,7 +12,7 @@ from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import FEATURES_SCHEMA
 from tasks.downstream.ner.params import WindowParams
 from tasks.downstream.ner.windows import Windows, make_windows
-from tasks.downstream.rows import RowsTask, Sequences, Sides
+from tasks.downstream.rows import RowsTask, Sequences, Sides, make_lists
 from tasks.downstream.task import TRAIN
 from tasks.reading.labels import labels_of_examples, with_labels
 from tasks.rows.row_files import IGNORED, Layout
@@ -54,7 +54,11 @@ class Task(about.Task, RowsTask):
             windows.lengths,
             second_starts=windows.lengths,
             labels={"token_labels": token_labels(windows, np.array(tags, dtype=np.int16))},
-            features=_feature_table(windows),
+            features={
+                "example_index": windows.example_index,
+                "n_tokens": windows.lengths,
+                "positions": make_lists(windows.own_words, windows.positions),
+            },
             counts={
                 "in several windows": windows.divided,
                 "words that the tokenizer leaves nothing of, as [UNK]": windows.unknown,
@@ -78,14 +82,3 @@ def token_labels(windows: Windows, labels: np.ndarray) -> np.ndarray:
     found = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)
     found[np.repeat(first, windows.own_words) + windows.positions] = labels
     return found
-
-
-def _feature_table(windows: Windows) -> pa.Table:
-    borders = np.concatenate([[0], np.cumsum(windows.own_words)]).astype(np.int32)
-    columns = [
-        pa.array(np.arange(len(windows.lengths), dtype=np.int32)),
-        pa.array(windows.example_index.astype(np.int32)),
-        pa.array(windows.lengths.astype(np.int32)),
-        pa.ListArray.from_arrays(pa.array(borders), pa.array(windows.positions.astype(np.int32))),
-    ]
-    return pa.Table.from_arrays(columns, schema=FEATURES_SCHEMA)

@@ -13,7 +13,6 @@ import numpy as np
 
 from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
-from tasks.downstream.ner.params import GateParams
 from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
@@ -140,9 +139,7 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        gate = self.entry.params.gate
-        assert isinstance(gate, GateParams)
-        return (Limit("f1", gate.min_f1, "min_f1", gate.max_f1_drop, "max_f1_drop"),)
+        return (self.limit_of("f1", "min_f1", "max_f1_drop"),)
 
     def allows(self, quantities: Sequence[float]) -> bool:
         found, correct, right = quantities

@@ -166,6 +166,11 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
     def limits(self) -> tuple[Limit, ...]:
         """What the gate demands, the metric that leads first."""
 
+    def limit_of(self, metric: str, floor_key: str, most_key: str) -> Limit:
+        """Return what the gate's parameters of these names demand of a metric."""
+        gate = self.entry.params.gate
+        return Limit(metric, getattr(gate, floor_key), floor_key, getattr(gate, most_key), most_key)
+
     @property
     def confidence(self) -> float:
         """The confidence of the intervals that the gate decides by."""

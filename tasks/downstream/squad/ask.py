@@ -91,31 +91,9 @@ def ask(
     return found
 
 
-def compare(
-    model: FoundModel,
-    question: str,
-    context: str,
-    shape: WindowShape,
-    first: Place,
-    second: Place,
-    max_answer_length: int = MAX_ANSWER_LENGTH,
-    null_threshold: float | None = None,
-) -> tuple[Answer, Answer, dict[str, Any]]:
-    """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
-
-    Raises:
-        InputError, DeviceJobFailed: as `ask`.
-    """
-    (one, before), (two, after) = ask(
-        model,
-        question,
-        context,
-        shape,
-        places=(first, second),
-        max_answer_length=max_answer_length,
-        null_threshold=null_threshold,
-    )
-    return one[0], two[0], logit_differences(flat_logits(before), flat_logits(after), ["question"])
+def compare_logits(first: Windows, second: Windows) -> dict[str, Any]:
+    """Return what `parity.logit_differences` says of the logits that `ask` found in two places."""
+    return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 
 
 def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:

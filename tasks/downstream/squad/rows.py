@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
+from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides, make_lists
 from tasks.downstream.squad import about
-from tasks.downstream.squad.features import Features, find_answers, make_features
+from tasks.downstream.squad.features import find_answers, make_features
 from tasks.downstream.squad.params import AnswerParams, WindowParams
 from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
 from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import choose_groups
-from tasks.rows.row_files import (
-    IGNORED,
-    Layout,
-    from_arrow,
-    to_arrow,
-)
+from tasks.rows.row_files import IGNORED, Layout, from_arrow, to_arrow
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,7 +82,13 @@ class Task(about.Task, RowsTask):
             lengths=features.lengths,
             second_starts=features.context_starts,
             labels={} if spans is None else {"start_positions": spans.starts, "end_positions": spans.ends},
-            features=_feature_table(features, examples.column("id")),
+            features={
+                "example_id": examples.column("id").take(to_arrow(features.example_index)),
+                "example_index": features.example_index,
+                "n_tokens": features.lengths,
+                "context_start": features.context_starts,
+                "offsets": make_lists(2 * features.context_lengths, features.offsets.reshape(-1)),
+            },
             counts={} if spans is None else {"holding their answer": int((spans.starts > 0).sum())},
         )
 
@@ -128,23 +129,6 @@ def _questions_by(path: Path, column: str) -> Counter[str]:
     for batch in read_batches(path, [column], READ_AT_ONCE, "questions"):
         counts.update(batch.column(column).to_pylist())
     return counts
-
-
-def _feature_table(features: Features, example_ids: pa.StringArray) -> pa.Table:
-    borders = np.concatenate([[0], np.cumsum(2 * features.context_lengths)])
-    columns: list[Any] = [
-        np.arange(len(features)),
-        example_ids.take(to_arrow(features.example_index)),
-        features.example_index,
-        features.lengths,
-        features.context_starts,
-        pa.ListArray.from_arrays(to_arrow(borders.astype(np.int32)), to_arrow(features.offsets.reshape(-1))),
-    ]
-    arrays = [
-        to_arrow(column).cast(field.type) if isinstance(column, np.ndarray) else column
-        for column, field in zip(columns, FEATURES_SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=FEATURES_SCHEMA)
 
 
 def _first_answers(answers: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:

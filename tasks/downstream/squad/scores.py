@@ -21,7 +21,7 @@ from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
-from tasks.downstream.squad.params import AnswerParams, GateParams
+from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.windows import WindowFiles, Windows, example_ids
 from tasks.downstream.task import TRAIN
 from tasks.project import artifacts
@@ -234,16 +234,9 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        gate = self.entry.params.gate
-        assert isinstance(gate, GateParams)
-
-        def of(metric: str, key: str) -> Limit:
-            floor, most = f"min_{key}", f"max_{key}_drop"
-            return Limit(metric, getattr(gate, floor), floor, getattr(gate, most), most)
-
         keys = {"f1": "f1", "exact" if self.nullable else "exact_match": "exact_match"}
         keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
-        return tuple(of(metric, key) for metric, key in keys.items())
+        return tuple(self.limit_of(metric, f"min_{key}", f"max_{key}_drop") for metric, key in keys.items())
 
     def allows(self, quantities: Sequence[float]) -> bool:
         return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1

@@ -56,12 +56,10 @@ class Task(about.Task, RowsTask):
         second = examples.column("second")
         seconds = None if second.null_count == len(second) else second.to_pylist()
         made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
-        labels, features = from_arrow(examples.column("label")), None
+        labels = from_arrow(examples.column("label"))
         if not self.spec.labels:
             labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
-            numbers = pa.array(np.arange(len(examples), dtype=np.int32))
-            features = pa.table([numbers, numbers], schema=FEATURES_SCHEMA)
-        return replace(made, labels={"label": labels}, features=features)
+        return replace(made, labels={"label": labels}, features={"example_index": np.arange(len(examples))})
 
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]

@@ -15,7 +15,7 @@ from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.downstream.texts import about
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
-from tasks.downstream.texts.params import FLOORS, GateParams, GlueGateParams
+from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.tasks import TextTask
 from tasks.project.errors import InputError
 from tasks.reading.labels import all_labels_in
@@ -171,13 +171,8 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        gate = self.entry.params.gate
-        assert isinstance(gate, GateParams | GlueGateParams)
         floors = ("min_score",) if self.spec.name else FLOORS[self.is_regression]
-        return tuple(
-            Limit(floor.removeprefix("min_"), getattr(gate, floor), floor, gate.max_drop, "max_drop")
-            for floor in floors
-        )
+        return tuple(self.limit_of(floor.removeprefix("min_"), floor, "max_drop") for floor in floors)
 
     def allows(self, quantities: Sequence[float]) -> bool:
         return all(map(self._is_answer, quantities))

@@ -199,12 +199,13 @@ def test_the_stage_compares_with_what_predict_wrote(
 def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     model = find_model(str(root / artifacts.model_folder("squad")))
     question = ("Who founded the town?", SHORT, WindowShape.for_model(model))
-    first, second, found = ask.compare(model, *question, FP32, Place("cpu", "bf16"))
+    ((first, *_), before), ((second, *_), after) = ask.ask(model, *question, places=(FP32, Place("cpu", "bf16")))
+    found = ask.compare_logits(before, after)
     assert first.text in SHORT
     assert second.text in SHORT
     assert 0 < found["max_logit_difference"] < 0.2 * found["max_logit"]
     with pytest.raises(InputError, match="the context is empty"):
-        ask.compare(model, "who?", " ", question[2], FP32, FP32)
+        ask.ask(model, "who?", " ", question[2], places=(FP32, FP32))
 
 
 @pytest.mark.parametrize(
