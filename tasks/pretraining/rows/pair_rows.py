@@ -7,15 +7,16 @@ tokens of all sequences one after the other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tasks.pretraining.rows.masking import MaskedTokens, count_maskable, mask_tokens, predictions_per_sequence
 from tasks.pretraining.rows.pairs import Documents, Pairs, cut_long, make_pairs
+from tasks.pretraining.rows.row_shards import Chunk, Counts
 from tasks.pretraining.rows.sentences import split_sentences
 from tasks.rows.packing import pack
 from tasks.rows.row_files import IGNORED, Layout, ranges
@@ -42,32 +43,30 @@ class RowSettings:
     short_sequence_probability: float
 
 
-@dataclass(frozen=True)
-class ChunkRows:
+class ChunkRows(NamedTuple):
     """Rows made of one chunk."""
 
+    shard: int
+    part: str
     columns: list[dict[str, np.ndarray]]
     """One set of columns per duplicate; none when no document of the chunk has tokens."""
-    documents: int
-    skipped: int
-    """Documents without tokens."""
-    tokens: int
-    """Tokens of the text, before pairing."""
+    counts: Counts
 
 
-def make_chunk_rows(settings: RowSettings, numbered_chunk: tuple[int, list[str]]) -> ChunkRows:
-    """Rows of one chunk: pure, whatever process runs it."""
-    number, texts = numbered_chunk
-    tokenizer = load_tokenizer(settings.tokenizer)
+def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> ChunkRows:
+    """The rows of a chunk, by the settings of its part: pure, whatever process runs it."""
+    own = settings[chunk.part]
+    tokenizer = load_tokenizer(own.tokenizer)
     vocabulary = read_vocabulary(tokenizer)
-    documents = tokenize_documents(tokenizer, texts, settings.row_length, vocabulary.dtype)
+    documents = tokenize_documents(tokenizer, chunk.texts, own.row_length, vocabulary.dtype)
     replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
     columns = []
-    for duplicate in range(settings.duplicates if len(documents) else 0):
-        rng = np.random.default_rng([settings.seed, settings.phase, duplicate, number])
-        pairs = make_pairs(documents, settings.row_length, settings.short_sequence_probability, rng)
-        columns.append(make_rows(documents.token_ids, pairs, settings, vocabulary, replacements, rng))
-    return ChunkRows(columns, len(texts), len(texts) - len(documents), len(documents.token_ids))
+    for duplicate in range(own.duplicates if len(documents) else 0):
+        rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
+        pairs = make_pairs(documents, own.row_length, own.short_sequence_probability, rng)
+        columns.append(make_rows(documents.token_ids, pairs, own, vocabulary, replacements, rng))
+    counts = Counts(len(chunk.texts), len(chunk.texts) - len(documents), len(documents.token_ids))
+    return ChunkRows(chunk.shard, chunk.part, columns, counts)
 
 
 def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> Documents:

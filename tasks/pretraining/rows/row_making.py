@@ -7,19 +7,18 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ipu_model.files import sha256_of
-from tasks.pretraining.rows import row_chunks, row_shards
+from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
-from tasks.pretraining.rows.row_chunks import Item, read_items
-from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards
+from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards, read_chunks
 from tasks.project.errors import InputError
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
@@ -112,12 +111,12 @@ class Making:
         if counts:
             logger.info("%d of %d shards are there from before", len(counts), len(shards))
         if workers is None:
-            chunks = sum(shard.bytes for shard in missing) // row_chunks.CHUNK_CHARACTERS
-            workers = useful_workers(chunks, CHUNKS_FOR_PROCESSES)
+            text = sum(shard.bytes for shard in missing)
+            workers = useful_workers(text // row_shards.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
         phase = PHASES[self.settings[TRAINING].phase - 1]
         progress = Progress(f"{phase} rows", "documents", sum(shard.documents for shard in missing))
-        items = (item for shard in missing for item in read_items(shard, self.held_out))
-        made = ordered_map(functools.partial(make_item, self.settings), items, workers)
+        chunks = (chunk for shard in missing for chunk in read_chunks(shard, self.held_out))
+        made = ordered_map(functools.partial(make_chunk_rows, self.settings), chunks, workers)
         for number, results in itertools.groupby(made, key=attrgetter("shard")):
             with self.store.new(number) as (folder, own):
                 self._write(folder, results, own, progress)
@@ -125,7 +124,7 @@ class Making:
         sums = {part: functools.reduce(Counts.plus, (own[part] for own in counts), Counts()) for part in PARTS}
         return sums, progress
 
-    def _write(self, folder: Path, made: Iterator[ItemRows], counts: dict[str, Counts], progress: Progress) -> None:
+    def _write(self, folder: Path, made: Iterator[ChunkRows], counts: dict[str, Counts], progress: Progress) -> None:
         """Fill the folder of a shard, and its counts, with what its chunks became."""
         own = self.settings[TRAINING]
         sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary)
@@ -134,11 +133,11 @@ class Making:
             for part in PARTS:
                 (folder / part).mkdir()
             writers = {part: stack.enter_context(RowWriter(folder / part, "pretrain", *sizes)) for part in PARTS}
-            for _, part, rows in made:
-                counts[part] = counts[part].plus(Counts(rows.documents, rows.skipped, rows.tokens))
+            for rows in made:
+                counts[rows.part] = counts[rows.part].plus(rows.counts)
                 for columns in rows.columns:
-                    writers[part].write(columns)
-                progress.add(rows.documents)
+                    writers[rows.part].write(columns)
+                progress.add(rows.counts.documents)
             for part, writer in writers.items():
                 if writer.rows:
                     writer.finish(self.tokenizer_sha256, own.seed)
@@ -149,11 +148,12 @@ class Making:
 def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:
     """Everything that decides the rows of a corpus, by content: the same on every host."""
     root = Path(__file__).parents[3]
+    of_chunks = row_shards.CHUNK_DOCUMENTS, row_shards.CHUNK_CHARACTERS, row_shards.LAST_CHUNK_DOCUMENTS
     return {
         "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
         "held_out_fraction": held_out_fraction,
         "corpus": [sha256_of(path) for path in files],
-        "sizes": [row_shards.SHARD_BYTES, *row_chunks.sizes()],
+        "sizes": [row_shards.SHARD_BYTES, *of_chunks],
         "sources": [sha256_of(path) for name in MADE_BY for path in _modules(root / name)],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }
@@ -162,19 +162,6 @@ def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, f
 def _modules(path: Path) -> list[Path]:
     """The modules of a package, or the one module that it is."""
     return sorted(path.glob("*.py")) if path.is_dir() else [path]
-
-
-class ItemRows(NamedTuple):
-    """What became of it."""
-
-    shard: int
-    part: str
-    rows: ChunkRows
-
-
-def make_item(settings: Mapping[str, RowSettings], item: Item) -> ItemRows:
-    """The rows of a chunk, by the settings of its part: pure, whatever process runs it."""
-    return ItemRows(item.shard, item.part, make_chunk_rows(settings[item.part], (item.number, item.texts)))
 
 
 def corpus_files(corpus: Path) -> list[Path]:

@@ -6,7 +6,7 @@
     <work>/share-2/<fingerprint>/...    shards that were made as a share (row_share.py), most likely elsewhere
 
 Where a shard begins and ends follows from the row groups of the corpus alone, so that a shard has the same bytes
-whatever process or host makes it, and whatever others were made before.
+whatever process or host makes it, and whatever others were made before. Its texts become rows chunk by chunk.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
@@ -32,6 +32,12 @@ from tasks.rows.row_files import row_file
 SHARD_BYTES = 64 << 20
 """Text of a shard, about; a smaller rest at the end joins the shard before. A shard takes 20 to 50 s on one core, and
 no more than that is lost when a run is killed. Another number gives other rows, so it is no parameter."""
+CHUNK_DOCUMENTS = 2048
+"""Documents per chunk at most. Another number gives other rows, so it is no parameter."""
+CHUNK_CHARACTERS = 1 << 20
+"""A chunk ends with the document that reaches this many characters (about 250,000 tokens)."""
+LAST_CHUNK_DOCUMENTS = 16
+"""A last chunk of fewer documents joins the one before: random next sentences need documents to draw from."""
 TRAINING = "rows"
 PARTS = (TRAINING, HELD_OUT)
 RECORD = "shard.json"
@@ -82,6 +88,54 @@ def texts_of(shard: Shard) -> Iterator[str]:
         for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus", [group for _, group in groups]):
             for text in batch.column("text").to_pylist():
                 yield text or ""
+
+
+class Chunk(NamedTuple):
+    """Texts of a shard that are tokenized, paired and packed together."""
+
+    shard: int
+    part: str
+    number: int
+    """No other chunk of the corpus and part has it."""
+    texts: list[str]
+
+
+def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk]:
+    """The texts of a shard in chunks, those that are held out apart from the others."""
+    cutters = {part: _Cutter() for part in PARTS}
+    numbers = {part: itertools.count(shard.number << 32) for part in PARTS}
+    for text in texts_of(shard):
+        part = HELD_OUT if held_out(text) else TRAINING
+        if (texts := cutters[part].add(text)) is not None:
+            yield Chunk(shard.number, part, next(numbers[part]), texts)
+    for part, cutter in cutters.items():
+        for texts in cutter.rest():
+            yield Chunk(shard.number, part, next(numbers[part]), texts)
+
+
+class _Cutter:
+    """Cuts texts into chunks, whose borders depend on these texts alone. The newest is held back: the last may join."""
+
+    def __init__(self) -> None:
+        self._before: list[str] = []
+        self._chunk: list[str] = []
+        self._characters = 0
+
+    def add(self, text: str) -> list[str] | None:
+        """Take a text; gives a chunk that is complete now."""
+        self._chunk.append(text)
+        self._characters += len(text)
+        if len(self._chunk) < CHUNK_DOCUMENTS and self._characters < CHUNK_CHARACTERS:
+            return None
+        complete, self._before = self._before, self._chunk
+        self._chunk, self._characters = [], 0
+        return complete or None
+
+    def rest(self) -> list[list[str]]:
+        """The chunks that are left after the last text."""
+        if self._before and len(self._chunk) >= LAST_CHUNK_DOCUMENTS:
+            return [self._before, self._chunk]
+        return [self._before + self._chunk] if self._before or self._chunk else []
 
 
 @dataclass(frozen=True)

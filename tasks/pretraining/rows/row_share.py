@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.pretraining.rows.row_making import Making
@@ -22,14 +21,6 @@ from tasks.project.params import PHASES, PretrainRowsParams, load_sections, pack
 from tasks.project.process import item
 
 
-@dataclass(frozen=True)
-class ShareSummary:
-    """What was made for one phase."""
-
-    shards: list[Shard]
-    elapsed_s: float
-
-
 def write_share(
     params: PretrainRowsParams,
     phase: str,
@@ -38,8 +29,8 @@ def write_share(
     tokenizer: Path = artifacts.TOKENIZER,
     work: Path | None = None,
     workers: int | None = None,
-) -> ShareSummary:
-    """Make the shards of a share.
+) -> tuple[list[Shard], float]:
+    """Make the shards of a share; returns them, and the seconds that it took.
 
     Args:
         work: folder of the shards of that phase (default: its own artifact).
@@ -53,7 +44,7 @@ def write_share(
     shards = share.of_shards(making.shards)
     _, progress = making.make(shards, workers)
     making.store.hand_over(share, [shard.number for shard in shards])
-    return ShareSummary(shards, progress.elapsed_s)
+    return shards, progress.elapsed_s
 
 
 def main() -> None:
@@ -70,11 +61,11 @@ def main() -> None:
         raise ParamsError(f"share {share}: pretrain_rows.shares={params.shares} has no such share")
     number = int(share)
     for phase in PHASES:
-        made = write_share(params, phase, Share(number, len(params.shares)))
-        documents = sum(shard.documents for shard in made.shards)
+        shards, seconds = write_share(params, phase, Share(number, len(params.shares)))
+        documents = sum(shard.documents for shard in shards)
         print(
-            f"{phase}: share {number} of {len(params.shares)}, {len(made.shards)} shards of {documents} documents, "
-            f"{made.elapsed_s:.1f} s"
+            f"{phase}: share {number} of {len(params.shares)}, {len(shards)} shards of {documents} documents, "
+            f"{seconds:.1f} s"
         )
 
 

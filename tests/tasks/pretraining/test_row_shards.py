@@ -14,7 +14,6 @@ import pytest
 
 from tasks.pretraining.rows import row_making, row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.pretraining.rows.row_chunks import Item
 from tasks.pretraining.rows.row_making import Making
 from tasks.pretraining.rows.row_shards import Share, plan_shards, texts_of
 from tasks.pretraining.rows.row_share import write_share
@@ -32,13 +31,13 @@ KILLED = """
     from tasks.pretraining.rows import row_making
     from tasks.pretraining.rows import row_shards
     from tests.tasks.pretraining.row_inputs import pretrain_params
-    make, folder = row_making.make_item, Path(sys.argv[1])
+    make, folder = row_making.make_chunk_rows, Path(sys.argv[1])
     row_shards.SHARD_BYTES = int(sys.argv[2])
-    def make_until_the_fourth(settings, item):
-        if item.shard == 3 and item.part == "held-out":  # its other rows are written
+    def make_until_the_fourth(settings, chunk):
+        if chunk.shard == 3 and chunk.part == "held-out":  # its other rows are written
             os.kill(os.getpid(), signal.SIGKILL)
-        return make(settings, item)
-    row_making.make_item = make_until_the_fourth
+        return make(settings, chunk)
+    row_making.make_chunk_rows = make_until_the_fourth
     params = pretrain_params(held_out_fraction=0.1, duplicates=2)
     pretrain_rows.write_pretrain_rows(
         params, "phase1", folder / "corpus", folder / "tokenizer", folder / "rows", 1, folder / "work"
@@ -62,13 +61,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Chunks made per shard from now on, in small shards."""
     counts: Counter[int] = Counter()
-    original = row_making.make_item
+    original = row_making.make_chunk_rows
 
-    def counting(settings: dict[str, row_making.RowSettings], item: Item) -> row_making.ItemRows:
-        counts[item.shard] += 1
-        return original(settings, item)
+    def counting(settings: dict[str, row_making.RowSettings], chunk: row_shards.Chunk) -> row_making.ChunkRows:
+        counts[chunk.shard] += 1
+        return original(settings, chunk)
 
-    monkeypatch.setattr(row_making, "make_item", counting)
+    monkeypatch.setattr(row_making, "make_chunk_rows", counting)
     monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
     return counts
 
@@ -146,8 +145,8 @@ def test_shares_of_two_hosts_are_joined_on_a_third(whole: Path, tmp_path: Path, 
     for number in (1, 2):
         work = tmp_path / f"host-{number}"
         inputs = whole / "corpus", whole / "tokenizer"
-        share = write_share(pretrain_params(**PARAMS), "phase1", Share(number, 2), *inputs, work, 1)
-        assert [shard.number for shard in share.shards] == [number - 1, number + 1, number + 3]
+        shards, _ = write_share(pretrain_params(**PARAMS), "phase1", Share(number, 2), *inputs, work, 1)
+        assert [shard.number for shard in shards] == [number - 1, number + 1, number + 3]
         shutil.copytree(work, tmp_path / "work", dirs_exist_ok=True)
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["share-1", "share-2"]
     assert sorted(made) == list(range(6))
@@ -182,7 +181,7 @@ def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others
 
 def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
     """Besides the frame, which makes nothing, and what reads the corpus, whose content decides as well."""
-    makers = ("pair_rows", "row_chunks", "row_making")
+    makers = ("pair_rows", "row_making")
     closure = set().union(*(import_closure(ROOT / f"tasks/pretraining/rows/{name}.py") for name in makers))
     others = ("tasks/project/", "tasks/reading/", "tasks/__init__.py", "tasks/pretraining/__init__.py", "ipu_model/")
     needed = {path.rpartition("/")[0] for path in closure if not path.startswith(others)}
