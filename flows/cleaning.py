@@ -137,7 +137,7 @@ def _unused_objects(project: Path, locks: Iterable[Path]) -> list[Path]:
 
 
 def _added(project: Path) -> Iterator[Path]:
-    """What somebody gave to DVC with `dvc add`."""
+    """Yield the files of what a user added with `dvc add`."""
     for folder, folders, names in os.walk(project):
         folders[:] = [name for name in folders if name not in NOT_THE_USERS]
         yield from (Path(folder, name) for name in names if name.endswith(".dvc"))
@@ -152,7 +152,7 @@ def _used(cache: Path, files: Iterable[Path]) -> Iterator[str]:
 
 
 def _members(listing: Path) -> Iterator[str]:
-    """What a folder holds, by the object that lists it; nothing where it was never brought to this host."""
+    """Yield the hashes that the `.dir` object of a folder lists; none where this host has no such object."""
     if not listing.is_file():
         return
     try:

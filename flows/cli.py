@@ -28,7 +28,7 @@ COMMANDS = {
     "finetune": "teach a BERT you have with your own file, and judge it",
     "pretrain": "teach BERT your own text, or a model you have",
     "plan": "say what a run would do and take, and why; runs nothing",
-    "ledger": "how good those figures were on this host",
+    "ledger": "compare past estimates with measurements",
     "doctor": "say whether a run could start here, and what stands in its way",
     "ask": "ask a model a question about a text",
     "evaluate": "score a model on a file with labels, with intervals and a page",

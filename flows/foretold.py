@@ -1,8 +1,7 @@
-"""What a whole run would take: its device jobs, its other stages, the disk, and the cost of device hours.
+"""Estimate a whole run: its device jobs, its other stages, the disk, and the cost of device hours.
 
-A stage without a device takes what it took in the last run of this checkout, else what docs/data-scale.md measured of
-each MB of text on two cores: another host may take half of it, or twice as long. Of stages that neither knows nothing
-is said.
+The estimate of a stage without a device is its time in the last run of this checkout, else the time per MB of text that
+docs/data-scale.md measured on two cores, which another host may halve or double. Other stages have no estimate.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tasks.project.parallel import worker_count
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0
 OTHER_HOST, AGAIN = 2.0, 1.25
-"""How many times as long, or as short: on another host; of the same stage on the same host."""
+"""Factors of an interval around a time: for a time from another host, and for the same stage on the same host."""
 LESS_MB, MORE_MB = 10.0, 1003.0
 CPU_SECONDS: dict[str, tuple[float, float]] = {
     "corpus@text": (2.42, 135.2),

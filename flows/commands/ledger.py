@@ -1,4 +1,4 @@
-"""`podium ledger`: how good the figures of `podium plan` were on this host."""
+"""`podium ledger`: compare past estimates of this host with measurements."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RESULT = "result.json"
 
 
 @click.command(
-    help="Measured over foretold of the device jobs that ran here, by device and kind of job: the middle of all, and "
-    "the lowest and highest. podium plan widens its intervals by these.",
+    help="Compare past estimates with measurements: the ratio measured / estimated of the device jobs of this host, by "
+    "device and kind of job, as median, lowest and highest. podium plan widens its intervals by these ratios.",
     epilog="The ledger belongs to this host (PODIUM_LEDGER, else podium/ledger.json where programs keep their state), "
     "so that podium clean leaves it; results in the run folders of this project are counted, too.",
 )
@@ -39,7 +39,7 @@ def command(ctx: click.Context, json_wanted: bool) -> None:
     text = "no device job has been recorded here yet\n"
     if found:
         text = table([("device", "kind", "jobs", *TITLES), *map(_row, found)])
-        text += "measured over foretold; 1 is as foretold, - was not foretold or not measured\n"
+        text += "measured / estimated; 1 is exact, - was not estimated or not measured\n"
     after = f"podium ledger --json has every record; they are kept in {ledger_file() or 'no file'}"
     options.answer(json_wanted, values, text, after)
 
@@ -53,9 +53,9 @@ def _ratio(spread: Mapping[str, float] | None) -> str:
 
 
 def records_of(project: Path | None) -> list[Record]:
-    """All records, oldest first: of the ledger, and of results in this project that it does not hold.
+    """Return all records, oldest first: those of the ledger, and results in this project that the ledger lacks.
 
-    Runs that were removed stay in the ledger; what another host computed, or one without a ledger, is in the runs.
+    The ledger keeps runs that were removed; runs of other hosts, or without a ledger, are in the run folders alone.
     """
     kept = ledger.read(ledger.ledger_file())
     known = {_identity(one) for one in kept}
@@ -78,7 +78,7 @@ def _of_runs(project: Path) -> Iterator[Record]:
 
 
 def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """For each device and kind of job: how many, and of each figure measured over foretold, lowest, middle, highest."""
+    """Return, for each device and kind of job, the number of jobs and the spread of measured / estimated per figure."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for one in records:
         groups.setdefault((one["device"], one["kind"]), []).append(one)

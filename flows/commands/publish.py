@@ -12,7 +12,6 @@ import click
 from flows import checkout, dvc, releases, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import entered
-from flows.run_request import resolve_request
 from ipu_model.strict import nearest
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError, ParamsError
@@ -63,6 +62,8 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
             raise InputError(f"there is no run {name} here: podium runs lists those there are")
         values = run_params.params_of(project, root)
     else:
+        from flows.run_request import resolve_request
+
         request = resolve_request(project, preset, overrides, name=name)
         values, root = request.values, request.root
     require_one_plan(project, given_paths(values))
