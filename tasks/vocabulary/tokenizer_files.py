@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
@@ -15,11 +13,14 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from ipu_model.files import write_json
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.text_files import exact_lines
 from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
 
+NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+"""What transformers calls the special tokens."""
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK], as in BERT."""
 MAX_ENTRIES = 1_000_000
@@ -157,7 +158,6 @@ def write_tokenizer(vocabulary: Vocabulary, max_length: int, folder: Path) -> No
         folder: exists.
     """
     build_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
-    names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": vocabulary.lowercase,
@@ -165,13 +165,9 @@ def write_tokenizer(vocabulary: Vocabulary, max_length: int, folder: Path) -> No
         "tokenize_chinese_chars": vocabulary.handle_chinese_chars,
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_length,
-        **names,
+        **NAMES,
     }
-    _write_json(folder / "tokenizer_config.json", config)
-    _write_json(folder / "special_tokens_map.json", names)
+    write_json(folder / "tokenizer_config.json", config)
+    write_json(folder / "special_tokens_map.json", NAMES)
     with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(entry + "\n" for entry in vocabulary.entries)
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tasks.downstream.squad.question_model import WindowShape, find_model
 from tasks.project.errors import InputError
-from tasks.vocabulary import tokenizer_files, tokenizer_kinds
+from tasks.vocabulary import hub_tokenizer, tokenizer_files
 from tasks.vocabulary.encoding import load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
@@ -159,7 +159,7 @@ def test_whatever_stands_in_the_file_it_is_read_or_refused(tmp_path: Path) -> No
 def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     folder = write_theirs(tmp_path / "folder", ["a"])
-    for module in (tokenizer_files, tokenizer_kinds):
+    for module in (tokenizer_files, hub_tokenizer):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
     with pytest.raises(InputError, match="more than 5 lines"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
