@@ -34,7 +34,7 @@ def ending_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked where its name says that it is packed; of such a stream only the start is sought.
+    """The bytes of a file, unpacked where its name says that it is packed; such a stream is read from its start on.
 
     Raises:
         InputError: while it is read: it unpacks to too much.
@@ -47,11 +47,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 class _Unpacked(io.RawIOBase):
     def __init__(self, path: Path) -> None:
-        self._path, self._packing = path, path.suffix.lower()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._packed, self._given = open_regular(self._path), 0
+        self._path, self._packing, self._given = path, path.suffix.lower(), 0
+        self._packed = open_regular(path)
         self._stream: Any = _unpacking(self._packed, self._packing)
 
     def close(self) -> None:
@@ -61,20 +58,6 @@ class _Unpacked(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._given
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if (offset, whence) != (0, io.SEEK_SET):
-            raise io.UnsupportedOperation("a packed file is read from its start on")
-        self._stream.close()
-        self._packed.close()
-        self._begin()
-        return 0
 
     def readinto(self, buffer: Any) -> int:
         try:

@@ -212,7 +212,10 @@ def exact_lines(path: Path, key: str) -> Iterator[str]:
     offset = 0
     try:
         with opened(path) as stream:
-            for number, line in enumerate(_raw_lines(stream), 1):
+            head = stream.read(BLOCK_BYTES)
+        is_old = b"\n" not in head and b"\r" in head[:-1]  # the last byte may begin "\r\n"
+        with opened(path) as stream:
+            for number, line in enumerate(_old_lines(stream) if is_old else _raw_lines(stream), 1):
                 yield _text_of(line, number, offset, path, key)
                 offset += len(line)
     except OSError as error:
@@ -220,15 +223,12 @@ def exact_lines(path: Path, key: str) -> Iterator[str]:
 
 
 def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines with "\\n" at their ends, or the first bytes of a line that is too long.
+    """Yield lines with "\\n" at their ends, or the first bytes of a line that is too long."""
+    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
 
-    Files of old Macs have "\\r" alone, which is found out from the first block.
-    """
-    head = stream.read(BLOCK_BYTES)
-    stream.seek(0)
-    if b"\n" in head or b"\r" not in head[:-1]:  # the last byte may begin "\r\n"
-        yield from iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
-        return
+
+def _old_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the same of files of old Macs, whose lines end in "\\r" alone."""
     rest = b""
     while block := stream.read(BLOCK_BYTES):
         *lines, rest = (rest + block).split(b"\r")
