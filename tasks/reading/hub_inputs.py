@@ -18,7 +18,7 @@ from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
 from tasks.project.process import is_sent
-from tasks.reading.foreign_tables import folded, open_parquet
+from tasks.reading.parquet import folded, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,16 +1,101 @@
-"""Reading the Parquet artifacts of earlier stages, a few rows at a time."""
+"""Parquet and Arrow files, a little at a time: those from outside within a bound on memory, and earlier stages' own."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from ipu_model.files import open_regular
 from tasks.project.errors import InputError
+from tasks.project.memory import limited_steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+BUFFER_BYTES = 1 << 20
+"""Bytes that are buffered of each column of a Parquet file."""
+MAX_FOOTER_BYTES = 16 << 20
+"""The longest footer of a Parquet file that is read; a million rows in groups of a thousand, with twenty columns, have
+3 MB."""
+MAX_LISTED = 100_000
+"""Columns, or row groups, in a footer: each takes a thousand times its bytes in memory."""
+MAX_NAME_BYTES = 1 << 20
+
+
+def folded(name: str) -> str:
+    """Return the name of a column in small letters and without blanks, by which names that look alike are one."""
+    return "".join(name.split()).casefold()
+
+
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, read a page at a time: a row group as a whole need not fit into memory.
+
+    Raises:
+        InputError: its footer is too large.
+        pyarrow.ArrowException, OSError: it is none, or damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with open_regular(path) as stream:
+        _require_small_footer(stream, path)
+        options = {"thrift_string_size_limit": MAX_NAME_BYTES, "thrift_container_size_limit": MAX_LISTED}
+        with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES, **options) as file:
+            yield file
+
+
+def _require_small_footer(stream: BinaryIO, path: Path) -> None:
+    """Its length stands before the last four bytes."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 8))
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(0)
+    if size >= length > MAX_FOOTER_BYTES:  # what is longer than the file is damage, which the library names
+        raise InputError(
+            f"{path} has a footer of {length:,} bytes, up to {MAX_FOOTER_BYTES:,} are read: write it with larger row "
+            "groups, or fewer columns"
+        )
+
+
+def record_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
+    """Checked record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind).
+
+    Args:
+        path: ends in .parquet, or is of Arrow's own format.
+        rows_at_once: at most, of Parquet.
+        source: for messages.
+
+    Raises:
+        InputError: it unfolds to more than is allowed.
+        pyarrow.ArrowException, OSError: it is none, or damaged.
+    """
+    for batch in limited_steps(_batches(path, rows_at_once), source):
+        batch.validate(full=True)  # offsets that a damaged file states would be followed anywhere
+        yield batch
+
+
+def _batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as parquet:
+            yield from parquet.iter_batches(rows_at_once, use_threads=False)
+        return
+    with open_regular(path) as stream, pa.memory_map(f"/dev/fd/{stream.fileno()}") as memory:
+        if memory.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(memory)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            memory.seek(0)
+            yield from pa.ipc.open_stream(memory)
+
+
+# ---------------------------------------------------------------------------------------------- artifacts
 
 
 @dataclass(frozen=True)
@@ -85,6 +170,9 @@ def group_batches(
 
 @contextlib.contextmanager
 def _open(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.ParquetFile]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     again = f"run `dvc repro {stage}`"
     if not Path(path).is_file():
         raise InputError(f"{path} is not there: the {stage} stage makes it; {again} first")

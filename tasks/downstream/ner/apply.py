@@ -10,9 +10,18 @@ import pyarrow as pa
 
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
 from tasks.downstream.ner import scores
-from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.examples import write_sentences
-from tasks.downstream.ner.format import CONLL, MEANT, NO_JSON, TABLES, columns_of, list_of, opened_file, usable
+from tasks.downstream.ner.format import (
+    CONLL,
+    MEANT,
+    NO_JSON,
+    TABLES,
+    columns_of,
+    list_of,
+    opened_file,
+    read_conll,
+    usable,
+)
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.scores import Answers, Examples

@@ -15,7 +15,7 @@ from ipu_model.files import parse_json, read_json
 from tasks.downstream.squad.document import articles_of, flat_records, parse_document
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
-from tasks.reading.foreign_tables import open_parquet
+from tasks.reading.parquet import open_parquet
 from tasks.reading.text_files import NUMBERS, Reading
 
 READ_AT_ONCE = 1024

@@ -187,7 +187,7 @@ def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
 
 
 PREPARED = (
-    "from tasks.reading.foreign_tables import record_batches; "
+    "from tasks.reading.parquet import record_batches; "
     "[None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
 )
 

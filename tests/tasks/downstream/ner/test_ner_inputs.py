@@ -15,9 +15,8 @@ import pytest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
-from tasks.downstream.ner.conll import NO_WORD
 from tasks.downstream.ner.examples import UNKNOWN
-from tasks.downstream.ner.format import read_sentences
+from tasks.downstream.ner.format import NO_WORD, read_sentences
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
 from tasks.downstream.task import part_of
