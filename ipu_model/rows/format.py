@@ -25,7 +25,7 @@ import json
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Tuple, Union
+from typing import Dict, List, Mapping, Tuple, Union
 
 import numpy as np
 import pyarrow as pa
@@ -65,8 +65,13 @@ class Column:
     width: str
     """TOKENS, SEQUENCES or PREDICTIONS."""
     least: int
+    """Also the value that means nothing: of padding and of unused slots."""
     below: Union[str, float]
     """Values are smaller than this number, or than the size of this name (reading.RowFolder.sizes)."""
+
+    def end(self, sizes: Mapping[str, int]) -> float:
+        """Return the number that values are smaller than."""
+        return sizes[self.below] if isinstance(self.below, str) else self.below
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class RowFolder:
         sizes = self.sizes
         for column in columns_of(self.manifest.kind, self.manifest.vocab_size):
             name, low, values = column.name, column.least, batch.columns[column.name]
-            high = sizes[column.below] if isinstance(column.below, str) else column.below
+            high = column.end(sizes)
             if values.size == 0 or (values.max() < high and values.min() >= low):
                 continue
             row, slot = np.argwhere(~((values < high) & (values >= low)))[0]  # NaN is neither

@@ -25,8 +25,7 @@ from tasks.reading.near_duplicates import Report, write_report
 from tasks.reading.parquet import read_batches
 from tasks.validation.checks import DataSet
 from tasks.validation.contamination import contamination
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import Examples, RowRules
+from tasks.validation.row_rules import Examples, RowLimits, RowRules
 from tasks.validation.validate import judge_and_report
 
 READ_AT_ONCE = 8192

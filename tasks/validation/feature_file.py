@@ -8,12 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.project import artifacts
-from tasks.rows.row_files import ABSENT
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import Occurrences
+from tasks.validation.row_rules import Occurrences, RowLimits
 
 FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
 
@@ -45,9 +43,8 @@ class FeatureFile:
             Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", again),
             Check("features_once", "feature_ids", "every feature of features.parquet exactly once", again),
         )
-        slots = "a line of features.parquet for every sequence, -1 for none"
         self.record_checks = (
-            Check("feature_slots", "feature_ids", slots, again),
+            Check("feature_slots", "feature_ids", "a line of features.parquet for every sequence", again),
             Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again),
         )
         self._path, self._schema, self._names = limits.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
@@ -71,7 +68,7 @@ class FeatureFile:
     def lines(self, rows: Columns, found: Sequences) -> Lines:
         """The lines of the slots of some rows."""
         ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
-        present = np.arange(ids.shape[1]) < found.per_row[:, None]
+        present = found.present(ids.shape[1])
         # Without lines there is nothing to take from; `known` is false everywhere then.
         taken = np.clip(ids, 0, max(0, count - 1))
         columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
@@ -83,7 +80,7 @@ class FeatureFile:
         self._seen.add(ids.reshape(-1))
         tokens = found.table(found.length, ids.shape[1], 0)
         return {
-            "feature_slots": np.where(lines.present, ~lines.known, ids != ABSENT).sum(axis=1),
+            "feature_slots": (lines.present & ~lines.known).sum(axis=1),
             "feature_lengths": (lines.known & (tokens != lines.columns[N_TOKENS])).sum(axis=1),
         }
 

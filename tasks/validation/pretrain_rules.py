@@ -11,8 +11,7 @@ from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import RowLimits, RowRules
 
 ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""
@@ -33,75 +32,56 @@ class PretrainRules(RowRules):
         """
         super().__init__(limits)
         self.total_checks = _total_checks(limits, masked_fraction)
-        self.record_checks = _record_checks(limits)
-        self._seen = dict.fromkeys(("sequences", "real_tokens", "masked", "random_next"), 0)
-        self._masked_per_row = Lengths()
+        again = limits.again
+        self.record_checks = (
+            Check("masked_in_sequence", "masked_positions", "masked positions hold real tokens, not padding", again),
+            Check("masked_once", "masked_positions", "no position masked twice", again),
+            Check("next_sentences", "next_sentence_labels", "a label for every sequence", again),
+        )
+        self._masked_per_row, self._random_next = Lengths(), 0
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
-        features = {
-            **mask_features(rows, found, self.limits.vocab_size),
-            **next_sentence_features(rows, found),
-        }
-        self._seen["sequences"] += len(found.row)
-        self._seen["real_tokens"] += int(found.real.sum())
-        for name in ("masked", "random_next"):
-            self._seen[name] += int(features[name].sum())
-        self._masked_per_row.add(features["masked"])
-        return features
+        labels = rows["next_sentence_labels"]
+        present = found.present(labels.shape[1])
+        self._masked_per_row.add((rows["masked_labels"] != IGNORED).sum(axis=1))
+        self._random_next += int((present & (labels == 1)).sum())
+        return {**mask_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
 
     def totals(self) -> Totals:
+        return {name: Total(value) for name, value in self._found.items()}
+
+    @property
+    def _found(self) -> dict[str, float]:
+        masked, manifest = self._masked_per_row.sum, self.limits.manifest
         return {
-            "masked_tokens": Total(self._seen["masked"]),
-            "masked_share": Total(self._masked_share),
-            "random_next_share": Total(self._random_next_share),
+            "masked_tokens": masked,
+            "masked_share": masked / max(1, manifest.real_tokens),
+            "random_next_share": self._random_next / max(1, manifest.sequences),
         }
-
-    @property
-    def _masked_share(self) -> float:
-        return self._seen["masked"] / max(1, self._seen["real_tokens"])
-
-    @property
-    def _random_next_share(self) -> float:
-        return self._seen["random_next"] / max(1, self._seen["sequences"])
 
     def numbers(self) -> dict[str, Any]:
         return {
             **read_reading(self.limits.folder)["numbers"],
-            "masked tokens": self._seen["masked"],
-            "share of masked tokens": round(self._masked_share, 4),
-            "share of random next sentences": round(self._random_next_share, 4),
+            "masked tokens": self._found["masked_tokens"],
+            "share of masked tokens": round(self._found["masked_share"], 4),
+            "share of random next sentences": round(self._found["random_next_share"], 4),
         }
 
     def histograms(self) -> list[dict[str, Any]]:
         return [self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
 
 
-def mask_features(rows: Columns, found: Sequences, vocab_size: int) -> Columns:
-    """Features [n] of masked_positions and masked_labels."""
-    positions, labels = rows["masked_positions"].astype(np.int64), rows["masked_labels"]
+def mask_features(rows: Columns, found: Sequences) -> Columns:
+    """Features [n] of masked_positions that masked_labels say are used."""
+    positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
     length = found.real.shape[1]
-    used = labels != IGNORED
     inside = (positions >= 0) & (positions < length)
     is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
     # Unused slots get values of their own, so that equal neighbours are positions masked twice.
     own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
     return {
-        "masked": used.sum(axis=1),
-        "masked_in_row": (used & ~inside).sum(axis=1) + (~used & (positions != 0)).sum(axis=1),
         "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),
         "masked_once": (own[:, 1:] == own[:, :-1]).sum(axis=1),
-        "masked_labels": (used & ((labels < 0) | (labels >= vocab_size))).sum(axis=1),
-    }
-
-
-def next_sentence_features(rows: Columns, found: Sequences) -> Columns:
-    """Features [n] of next_sentence_labels."""
-    labels = rows["next_sentence_labels"]
-    present = np.arange(labels.shape[1]) < found.per_row[:, None]
-    right = np.where(present, (labels == 0) | (labels == 1), labels == IGNORED)
-    return {
-        "next_sentence_labels": (~right).sum(axis=1),
-        "random_next": (present & (labels == 1)).sum(axis=1),
     }
 
 
@@ -129,16 +109,4 @@ def _total_checks(limits: RowLimits, masked_fraction: float) -> tuple[Check, ...
             minimum=low,
             maximum=high,
         ),
-    )
-
-
-def _record_checks(limits: RowLimits) -> tuple[Check, ...]:
-    again = limits.again
-    known = f"labels from 0 to {limits.vocab_size - 1:,}, -100 in unused slots"
-    return (
-        Check("masked_in_row", "masked_positions", "positions inside the row, 0 in unused slots", again),
-        Check("masked_in_sequence", "masked_positions", "masked positions hold real tokens, not padding", again),
-        Check("masked_once", "masked_positions", "no position masked twice", again),
-        Check("masked_labels", "masked_labels", known, f"the tokenizer may have changed: {again}"),
-        Check("next_sentence_labels", "next_sentence_labels", "0 or 1 for every sequence, -100 for none", again),
     )

@@ -1,4 +1,4 @@
-"""What packed rows must be: the rows of a folder of data/rows, by the rules of all rows and those of their kind."""
+"""What packed rows must be: those of a folder of data/rows, by the rules of all rows, their columns and their kind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tasks.project.row_folders import Manifest, read_manifest
 from tasks.rows.row_files import row_schema
 from tasks.rows.unknown import UnknownTokens
 from tasks.validation import row_features
-from tasks.validation.checks import RECORD, DataSet, Frame, Total, Totals, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
+from tasks.validation.column_rules import ColumnRules
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_features import Sequences
-from tasks.validation.row_requirements import RowLimits, prerequisites, record_checks, total_checks
-from tasks.validation.row_rules import RulesOf
+from tasks.validation.row_rules import RowLimits, RulesOf
 
 CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
 BATCH_TOKENS = 1 << 20
@@ -71,7 +71,12 @@ class RowData(DataSet):
         self.rules = rules(limits)
         self.prerequisites = prerequisites(limits)
         self.total_checks = (*total_checks(limits), *self.rules.total_checks)
-        self.record_checks = (*record_checks(limits), *self.rules.record_checks)
+        self._columns = ColumnRules(limits)
+        self.record_checks = (
+            *sequence_checks(limits),
+            *self._columns.record_checks,
+            *self.rules.record_checks,
+        )
         self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
         self._tokens_per_sequence, self._sequences_per_row = Lengths(), Lengths()
 
@@ -119,6 +124,7 @@ class RowData(DataSet):
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
         found, features = row_features.find_sequences(rows["sequence_ids"])
         features.update(row_features.token_features(rows, found, self.cls_id))
+        features.update(self._columns.features(rows, found))
         features.update(self.rules.features(rows, found))
         first = self._seen["rows"]
         self._unknown.add(rows["input_ids"], found.real)
@@ -178,6 +184,67 @@ class RowData(DataSet):
 
     def notes(self) -> list[str]:
         return [f"{self.name} rows: {text}" for text in (self._unknown.warning, *self.rules.notes()) if text]
+
+
+def prerequisites(limits: RowLimits) -> tuple[Check, ...]:
+    """Return the checks without which nothing else can be looked at."""
+    manifest = limits.manifest
+    again = f"{limits.folder} was changed or half-written: delete it; {limits.again}"
+    columns = f"the columns and types of a {manifest.kind} row, {manifest.row_length} tokens long"
+    tokenizer = f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {limits.tokenizer_sha256}"
+    changed, size = f"the tokenizer changed after the rows were made: {limits.again}", limits.vocab_size
+    words = f"the tokenizer's {size:,} tokens"
+    return (
+        Check("schema", "all", columns, again),
+        Check("manifest_files", "manifest.json", "the files and rows that manifest.json names", again),
+        Check("tokenizer", "manifest.json", tokenizer, changed),
+        Check("vocab_size", "manifest.json", words, limits.again, minimum=size, maximum=size),
+    )
+
+
+def total_checks(limits: RowLimits) -> tuple[Check, ...]:
+    """Return the checks of the whole set."""
+    manifest, again, most = limits.manifest, limits.again, limits.max_unknown_share
+    no_text = "there was no text to make rows of: look at the corpus or the questions"
+    counts = {"sequences": manifest.sequences, "real tokens": manifest.real_tokens}
+    return (
+        Check("rows", "all", "at least one row", no_text, minimum=1),
+        Check("nulls", "all", "no null anywhere", again),
+        *(
+            Check(
+                f"manifest_{name.replace(' ', '_')}",
+                "sequence_ids",
+                f"{count:,} {name}, as manifest.json says",
+                again,
+                minimum=count,
+                maximum=count,
+            )
+            for name, count in counts.items()
+        ),
+        Check(
+            "unknown_share",
+            "input_ids",
+            f"at most {most:.4g} of the tokens are [UNK]",
+            "the vocabulary does not fit the text: use a model or vocabulary of its language (base_model, tokenizer), "
+            "raise tokenizer.vocabulary_size if it is trained here, or raise validate.max_unknown_share",
+            maximum=most,
+        ),
+    )
+
+
+def sequence_checks(limits: RowLimits) -> tuple[Check, ...]:
+    """Return the checks of where the sequences of every row are."""
+    again, most = limits.again, limits.manifest.max_sequences
+    number, fewer = f"1 to {most} sequences in a row", f"look at max_sequences_per_row; {again}"
+    starts, changed = "every sequence begins with [CLS], of token type 0", f"the tokenizer may have changed: {again}"
+    return (
+        Check("sequences", "sequence_ids", number, fewer, minimum=1, maximum=most),
+        Check("sequences_in_order", "sequence_ids", "1, 2, 3, ... one after the other", again),
+        Check("padding_at_end", "sequence_ids", "padding only after the last sequence", again),
+        Check("positions_restart", "position_ids", "0, 1, 2, ... from the start of every sequence", again),
+        Check("first_tokens", "input_ids, token_type_ids", starts, changed),
+        Check("cls_positions", "cls_positions", "the start of every sequence, -1 for none", again),
+    )
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:

@@ -31,6 +31,10 @@ class Sequences:
     start_of_token: np.ndarray
     """First token of the sequence that a token is in. int16 [n, L]."""
 
+    def present(self, slots: int) -> np.ndarray:
+        """Return where a row has a sequence. bool [n, slots]."""
+        return np.arange(slots) < self.per_row[:, None]
+
     def table(self, values: np.ndarray, slots: int, absent: int) -> np.ndarray:
         """One value per sequence as [n, slots]; `absent` where there is no sequence."""
         table = np.full((len(self.per_row), slots), absent, np.int64)
@@ -77,24 +81,14 @@ def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
 
 
 def token_features(rows: Columns, found: Sequences, cls_id: int) -> Columns:
-    """Features [n] of the columns that rows of every kind have."""
-    ids, types, positions = rows["input_ids"], rows["token_type_ids"], rows["position_ids"]
-    padding = ~found.real
-    expected = np.arange(ids.shape[1], dtype=np.int16) - found.start_of_token
+    """Features [n] of where sequences begin, which the columns that all rows have state in several ways."""
+    expected = np.arange(found.real.shape[1], dtype=np.int16) - found.start_of_token
     first = found.row, found.start
+    other_start = (rows["input_ids"][first] != cls_id) | (rows["token_type_ids"][first] != 0)
     slots = rows["cls_positions"].shape[1]
     wrong_slots = rows["cls_positions"] != found.table(found.start, slots, ABSENT)
     return {
-        "token_ids": ids.max(axis=1),
-        "token_types": ((types > 1) & found.real).sum(axis=1) + _per_row(found, types[first] != 0),
-        "positions_restart": (found.real & (positions != expected)).sum(axis=1),
-        "positions_in_model": positions.max(axis=1),
-        "padding_is_zero": (padding & ((ids != 0) | (types != 0) | (positions != 0))).sum(axis=1),
-        "first_token_is_cls": _per_row(found, ids[first] != cls_id),
+        "positions_restart": (found.real & (rows["position_ids"] != expected)).sum(axis=1),
+        "first_tokens": np.bincount(found.row[other_start], minlength=len(found.per_row)),
         "cls_positions": wrong_slots.sum(axis=1) + np.maximum(found.per_row - slots, 0),
     }
-
-
-def _per_row(found: Sequences, wrong: np.ndarray) -> np.ndarray:
-    """Count of wrong sequences in every row. int64 [n]."""
-    return np.bincount(found.row[wrong], minlength=len(found.per_row))

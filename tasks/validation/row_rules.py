@@ -1,4 +1,5 @@
-"""What a kind of rows adds to the requirements on all rows (row_requirements.py), stated where the kind is at home.
+"""What a kind of rows adds to the requirements on all rows (row_checks.py) and to those that its columns declare
+(column_rules.py), stated where the kind is at home.
 
 Those of pre-training are in pretrain_rules.py, those of downstream work in tasks/downstream/<kind>/, which
 `ChecksTask.row_rules` offers.
@@ -15,10 +16,32 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from tasks.project.row_folders import Manifest
 from tasks.reading.parquet import read_batches
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_requirements import RowLimits
+
+
+@dataclass(frozen=True)
+class RowLimits:
+    """What rows are measured against."""
+
+    folder: Path
+    section: str
+    """Section of params.yaml that made the rows."""
+    manifest: Manifest
+    vocab_size: int
+    """Vocabulary size of data/tokenizer."""
+    tokenizer_sha256: str
+    """SHA-256 of its tokenizer.json."""
+    max_positions: int
+    max_unknown_share: float = 1.0
+    """Share of [UNK] among the tokens at most."""
+
+    @property
+    def again(self) -> str:
+        return f"make the rows again (section {self.section} of params.yaml)"
+
 
 Side = Callable[[pa.RecordBatch], pa.Array]
 """Which examples of a batch are wanted: booleans."""

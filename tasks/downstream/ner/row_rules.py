@@ -16,8 +16,7 @@ from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.feature_file import FeatureFile, Lines
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import Examples, RowRules
+from tasks.validation.row_rules import Examples, RowLimits, RowRules
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 SENTENCES_AT_ONCE = 8192
@@ -37,14 +36,13 @@ class TagRules(RowRules):
             examples: the sentences; None: labels are not compared with their tags.
         """
         super().__init__(limits)
-        last, again = limits.manifest.num_labels - 1, limits.again
+        again = limits.again
         self._training = training
         self._windows = FeatureFile(limits, FEATURES_SCHEMA)
         many = "as many labels as words" if training else "no more labels than words"
-        known = f"a class from 0 to {last}, or -100; -100 in padding and at [CLS]"
         self.total_checks = (*self._windows.total_checks, Check("labels", COLUMN, many, again))
         self.record_checks = (
-            Check("label_slots", COLUMN, known, again),
+            Check("labels_at_words", COLUMN, "-100 at [CLS]", again),
             *self._windows.record_checks,
             *([] if examples is None else [Check(AS_EXAMPLES, COLUMN, "the tag of its word", again)]),
         )
@@ -70,11 +68,10 @@ class TagRules(RowRules):
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
         lines, labels = self._windows.lines(rows, found), rows[COLUMN]
-        inside = found.real & (rows["position_ids"] > 0)
-        known = inside & (labels >= 0) & (labels < self.limits.manifest.num_labels)
-        self._labelled += int(known.sum())
-        wrong = ~known & (labels != IGNORED)
-        features = {"label_slots": wrong.sum(axis=1), **self._windows.features(rows, found, lines)}
+        word = found.real & (rows["position_ids"] > 0)
+        self._labelled += int((word & (labels >= 0) & (labels < self.limits.manifest.num_labels)).sum())
+        at_cls = found.real & ~word & (labels != IGNORED)
+        features = {"labels_at_words": at_cls.sum(axis=1), **self._windows.features(rows, found, lines)}
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, found, lines)}
 
     def _count_other(self, rows: Columns, found: Sequences, lines: Lines) -> np.ndarray:

@@ -18,8 +18,7 @@ from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.feature_file import FeatureFile, Lines
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import Examples, RowRules
+from tasks.validation.row_rules import Examples, RowLimits, RowRules
 
 BOTH = "start_positions, end_positions"
 MAX_SHARE = 0.2
@@ -105,8 +104,7 @@ def answer_features(rows: Columns, found: Sequences, windows: Lines) -> Columns:
     in_context = (start >= first + context_start) & (end < first + n_tokens - 1)
     right = complete & in_sequence
     return {
-        "answer_slots": ((labelled & ~present) | ((start == IGNORED) != (end == IGNORED))).sum(axis=1),
-        "answer_in_row": (labelled & present & ~inside & (start != IGNORED) & (end != IGNORED)).sum(axis=1),
+        "answer_slots": (present & ((start == IGNORED) != (end == IGNORED))).sum(axis=1),
         "start_before_end": (complete & (start > end)).sum(axis=1),
         "answer_in_sequence": (complete & ~in_sequence).sum(axis=1),
         "answer_in_context": (right & windows.known & ~at_cls & ~in_context).sum(axis=1),
@@ -140,8 +138,7 @@ _TARGETS = Check(
 
 def _answer_checks(again: str) -> list[Check]:
     required = {
-        "answer_slots": "both or neither, and -100 where no sequence is",
-        "answer_in_row": "positions inside the row",
+        "answer_slots": "both or neither",
         "start_before_end": "start <= end",
         "answer_in_sequence": "both in the sequence they belong to",
         "answer_in_context": "in the context of the window, or both at [CLS] where it has no answer",

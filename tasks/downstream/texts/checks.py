@@ -23,8 +23,7 @@ from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import Examples, RowRules
+from tasks.validation.row_rules import Examples, RowLimits, RowRules
 
 EXAMPLES_AT_ONCE = 8192
 

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.rows.row_files import ABSENT, IGNORED
+from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import Occurrences, RowRules
+from tasks.validation.row_rules import Occurrences, RowLimits, RowRules
 
 COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
 
@@ -30,19 +29,14 @@ class LabelRules(RowRules):
             expected: reads the label of each example, -100 for none; None: labels are not compared with examples.
         """
         super().__init__(limits)
-        self._training = training
-        sequences, labels, again = limits.manifest.sequences, limits.manifest.num_labels, limits.again
-        known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
-        numbers = "the number of an example for every sequence, -1 for none"
+        sequences, again = limits.manifest.sequences, limits.again
         every, least = ("every sequence has a label", sequences) if training else ("no more labels than sequences", 0)
         self.total_checks = (
             Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again),
             Check("labels", COLUMN, every, again, minimum=least, maximum=sequences),
         )
         self.record_checks = (
-            Check("label_slots", COLUMN, f"{known}, -100 where no sequence is", again),
-            Check("feature_slots", "feature_ids", numbers, again),
-            *([] if expected is None else [Check(AS_EXAMPLES, COLUMN, "the label of its example", again)]),
+            () if expected is None else (Check(AS_EXAMPLES, COLUMN, "the label of its example", again),)
         )
         self._read_expected = expected
         self._expected = np.zeros(0)
@@ -55,12 +49,9 @@ class LabelRules(RowRules):
         return []
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
-        features = label_features(rows, found, self.limits.manifest.num_labels, training=self._training)
-        self._labelled += int(features["labelled"].sum())
+        self._labelled += count_labels(rows, found, self.limits.manifest.num_labels)
         self._examples.add(rows["feature_ids"].reshape(-1))
-        if self._read_expected is not None:
-            features[AS_EXAMPLES] = count_other_labels(rows, self._expected)
-        return features
+        return {} if self._read_expected is None else {AS_EXAMPLES: count_other_labels(rows, self._expected)}
 
     def totals(self) -> Totals:
         return {"examples_once": self._examples.total("example"), "labels": Total(self._labelled)}
@@ -69,27 +60,11 @@ class LabelRules(RowRules):
         return {"labelled sequences": self._labelled}
 
 
-def label_features(rows: Columns, found: Sequences, labels: int, *, training: bool) -> Columns:
-    """Features [n] of class_labels or targets, and of feature_ids.
-
-    Args:
-        labels: classes; 1 for the values of a regression.
-        training: whether every sequence must have one.
-    """
-    ids = rows["feature_ids"]
-    present = np.arange(ids.shape[1]) < found.per_row[:, None]
-    if "targets" in rows:
-        values = rows["targets"]
-        known = np.isfinite(values) & (values != IGNORED)
-    else:
-        values = rows["class_labels"]
-        known = (values >= 0) & (values < labels)
-    right = np.where(present, known | ((values == IGNORED) & (not training)), values == IGNORED)
-    return {
-        "label_slots": (~right).sum(axis=1),
-        "labelled": (present & known).sum(axis=1),
-        "feature_slots": np.where(present, ids < 0, ids != ABSENT).sum(axis=1),
-    }
+def count_labels(rows: Columns, found: Sequences, classes: int) -> int:
+    """Count the sequences that have a label, or a value if `rows` have targets."""
+    values = rows["targets" if "targets" in rows else "class_labels"]
+    known = (values != IGNORED) & (np.isfinite(values) if "targets" in rows else (values >= 0) & (values < classes))
+    return int((known & found.present(values.shape[1])).sum())
 
 
 def count_other_labels(rows: Columns, expected: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path,
     message = explain(verdict, "")
     assert "found rows of tokenizer " + "ab" * 32 in message
     assert pretrain_data(tmp_path / "phase1", tokenizer).tokenizer_sha256 in message
-    assert "token_ids" in verdict["not_checked"]
+    assert "input_ids" in verdict["not_checked"]
 
 
 def test_rows_of_another_vocabulary_size_are_refused(judge, tmp_path, tokenizer):

@@ -60,28 +60,38 @@ def empty_row(columns):
         values[-1] = absent.get(name, 0)
 
 
-PRETRAIN_DAMAGE = {
-    "sequences_in_order": (swap_ids, "row 0"),
-    "padding_is_zero": (put("input_ids", 2, 15, 7), "row 2"),
-    "token_ids": (put("input_ids", 1, 3, 40), "row 1"),
-    "token_types": (put("token_type_ids", 1, 8, 1), "row 1"),
-    "positions_restart": (put("position_ids", 0, 9, 2), "row 0"),
-    "first_token_is_cls": (put("input_ids", 3, 0, 9), "row 3"),
-    "cls_positions": (put("cls_positions", 0, 1, 9), "row 0"),
-    "masked_in_row": (put("masked_positions", 1, 1, 16), "row 1"),
-    "masked_in_sequence": (put("masked_positions", 1, 1, 14), "row 1"),
-    "masked_once": (put("masked_positions", 2, 1, 2), "row 2"),
-    "masked_labels": (put("masked_labels", 0, 0, 40), "row 0"),
-    "next_sentence_labels": (put("next_sentence_labels", 0, 1, 2), "row 0"),
-}
-QUESTION_DAMAGE = {
-    "answer_slots": (put("start_positions", 3, 1, 12), "row 3"),
-    "answer_in_row": (put("end_positions", 1, 1, 16), "row 1"),
-    "start_before_end": (start_after_end, "row 0"),
-    "answer_in_sequence": (put("end_positions", 1, 0, 12), "row 1"),
-    "answer_in_context": (put("start_positions", 1, 0, 3), "row 1"),
-    "feature_slots": (put("feature_ids", 3, 1, 99), "row 3"),
-}
+PRETRAIN_DAMAGE = [
+    ("sequences_in_order", swap_ids, "row 0"),
+    ("input_ids", put("input_ids", 2, 15, 7), "row 2"),
+    ("input_ids", put("input_ids", 1, 3, 40), "row 1"),
+    ("token_type_ids", put("token_type_ids", 1, 9, 2), "row 1"),
+    ("token_type_ids", put("token_type_ids", 1, 15, 1), "row 1"),
+    ("position_ids", put("position_ids", 1, 15, 1), "row 1"),
+    ("first_tokens", put("token_type_ids", 1, 8, 1), "row 1"),
+    ("positions_restart", put("position_ids", 0, 9, 2), "row 0"),
+    ("first_tokens", put("input_ids", 3, 0, 9), "row 3"),
+    ("cls_positions", put("cls_positions", 0, 1, 9), "row 0"),
+    ("masked_positions", put("masked_positions", 1, 1, 16), "row 1"),
+    ("masked_positions", put("masked_positions", 1, 2, 5), "row 1"),
+    ("masked_in_sequence", put("masked_positions", 1, 1, 14), "row 1"),
+    ("masked_once", put("masked_positions", 2, 1, 2), "row 2"),
+    ("masked_labels", put("masked_labels", 0, 0, 40), "row 0"),
+    ("masked_labels", put("masked_labels", 0, 0, -1), "row 0"),
+    ("next_sentence_labels", put("next_sentence_labels", 0, 1, 2), "row 0"),
+    ("next_sentence_labels", put("next_sentence_labels", 3, 1, 0), "row 3"),
+    ("next_sentences", put("next_sentence_labels", 0, 1, -100), "row 0"),
+]
+QUESTION_DAMAGE = [
+    ("answer_slots", put("start_positions", 0, 1, -100), "row 0"),
+    ("start_positions", put("start_positions", 1, 1, -1), "row 1"),
+    ("start_positions", put("start_positions", 3, 1, 12), "row 3"),
+    ("end_positions", put("end_positions", 1, 1, 16), "row 1"),
+    ("end_positions", put("end_positions", 3, 1, 12), "row 3"),
+    ("start_before_end", start_after_end, "row 0"),
+    ("answer_in_sequence", put("end_positions", 1, 0, 12), "row 1"),
+    ("answer_in_context", put("start_positions", 1, 0, 3), "row 1"),
+    ("feature_ids", put("feature_ids", 3, 1, 99), "row 3"),
+]
 
 
 def test_sound_rows_pass_every_check(judge, tmp_path, tokenizer):
@@ -95,9 +105,10 @@ def test_sound_rows_pass_every_check(judge, tmp_path, tokenizer):
         assert failed_checks(judged(judge, tmp_path, tokenizer, name)) == []
 
 
-@pytest.mark.parametrize("name", PRETRAIN_DAMAGE)
-def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(judge, tmp_path, tokenizer, name):
-    damage, said = PRETRAIN_DAMAGE[name]
+@pytest.mark.parametrize(("name", "damage", "said"), PRETRAIN_DAMAGE)
+def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(
+    judge, tmp_path, tokenizer, name, damage, said
+):
     columns = row_columns(PRETRAIN)
     damage(columns)
     verdict = judged(judge, tmp_path, tokenizer, columns=columns)
@@ -106,9 +117,8 @@ def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(judge, 
     assert f"for example {said}\n" in explain(verdict, "")
 
 
-@pytest.mark.parametrize("name", QUESTION_DAMAGE)
-def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(judge, tmp_path, tokenizer, name):
-    damage, said = QUESTION_DAMAGE[name]
+@pytest.mark.parametrize(("name", "damage", "said"), QUESTION_DAMAGE)
+def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(judge, tmp_path, tokenizer, name, damage, said):
     columns = row_columns(QUESTIONS)
     damage(columns)
     verdict = judged(judge, tmp_path, tokenizer, "squad-train", columns)
@@ -159,7 +169,7 @@ def test_a_row_without_a_sequence_is_refused(judge, tmp_path, tokenizer):
 def test_positions_the_model_does_not_have_are_found(judge, tmp_path, tokenizer):
     write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
     verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_positions=7), judge)
-    assert failed_checks(verdict) == ["positions_in_model"]
+    assert failed_checks(verdict) == ["position_ids"]
     assert "raise model.max_positions or lower pretrain_rows.phase1.row_length" in explain(verdict, "")
 
 
@@ -168,7 +178,7 @@ def test_a_label_in_an_unused_slot_must_stay_unused(judge, tmp_path, tokenizer):
     columns["next_sentence_labels"][3, 1] = 0
     columns["masked_positions"][0, 2] = 5
     verdict = judged(judge, tmp_path, tokenizer, columns=columns)
-    assert failed_checks(verdict) == ["masked_in_row", "next_sentence_labels"]
+    assert failed_checks(verdict) == ["masked_positions", "next_sentence_labels"]
 
 
 def test_rows_without_masked_tokens_are_refused(judge, tmp_path, tokenizer):

@@ -236,7 +236,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
     found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "rows", LEARNT), judge)
-    assert {check["name"] for check in found["checks"] if not check["ok"]} == {"label_slots", "labels"}
+    assert {check["name"] for check in found["checks"] if not check["ok"]} == {"class_labels", "labels"}
 
 
 def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -> None:
