@@ -154,15 +154,14 @@ def _run(command: list[str], told: _Told) -> str | None:
         return f"{command[0]} cannot be started ({error.strerror}); {named}"
     assert process.stdout is not None
     try:
-        with _stop_passed_on(process) as stop:
+        with _stop_passed_on(process, told):
             told.follow(process.stdout)
             code = process.wait()
-            told.stop_asked = stop.asked
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
-    if told.failure is None and told.paused is None and stop.asked and code != 0:
+    if told.failure is None and told.paused is None and told.stop_asked and code != 0:
         # While it compiled, or so early that it could not say so: its last checkpoint is as new as it can be.
         told.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
     if told.failure is not None or told.paused is not None or code == 0:
@@ -170,28 +169,22 @@ def _run(command: list[str], told: _Told) -> str | None:
     return f"{describe_exit(code)} of {command[0]}\n" + "".join(told.tail).rstrip()
 
 
-@dataclass
-class _Stop:
-    asked: bool = False
-
-
 @contextlib.contextmanager
-def _stop_passed_on(process: subprocess.Popen[str]) -> Iterator[_Stop]:
+def _stop_passed_on(process: subprocess.Popen[str], told: _Told) -> Iterator[None]:
     """While the device process runs, SIGTERM and Ctrl-C ask it to stop; a second Ctrl-C interrupts."""
-    stop = _Stop()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if stop.asked and number == signal.SIGINT:
+        if told.stop_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.asked = True
+        told.stop_asked = True
         process.terminate()
 
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield
         return
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

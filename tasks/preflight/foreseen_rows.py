@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ipu_model.files import read_json
 from tasks.downstream.entries import entries
 from tasks.downstream.task import TRAIN, DownstreamTask, about
@@ -227,14 +229,8 @@ class Foreseer:
 
 def text_packing_factor(row_length: int) -> float:
     """Sequences of a packed row of pre-training, between the figures of PACKING_FACTORS on straight lines."""
-    (below, low), *others = PACKING_FACTORS
-    if row_length <= below:
-        return low
-    for above, high in others:
-        if row_length <= above:
-            return low + (high - low) * (row_length - below) / (above - below)
-        below, low = above, high
-    return low
+    lengths, factors = np.transpose(PACKING_FACTORS)
+    return float(np.interp(row_length, lengths, factors))
 
 
 def share(manifest: Manifest, ratio: float) -> Manifest:

@@ -82,9 +82,9 @@ def provenance(
         "podium": FORMAT_VERSION,
         **code_of(root, subject),
         "code_md5": code_hashes(stages),
-        "stages_sha256": stages_sha256(parameters, subject, root / "dvc.lock"),
+        "stages_sha256": hash_of(stages) if (root / "dvc.lock").is_file() else None,
         "parameters": published,
-        "parameters_sha256": hashlib.sha256(canonical(published).encode()).hexdigest(),
+        "parameters_sha256": hash_of(published),
         "packages": package_versions(),
         "python": platform.python_version(),
         "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
@@ -98,21 +98,17 @@ def provenance(
 
 
 def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> dict[str, Any]:
-    """Return what dvc.lock says of all stages behind a release but of the one that scores the released model: what it
-    found is stated by the gate, and it reads which releases there are, this one among them once it is published."""
+    """Return what dvc.lock says of all stages behind a release: what they read, ran and wrote; {} without a dvc.lock.
+
+    Left out is the stage that scores the released model: what it found is stated by the gate, and it reads which
+    releases there are, this one among them once it is published. Other stages may run again, and the release stays the
+    same.
+    """
     if not lock.is_file():
         return {}
     stated, left_out = stages_of(lock), subject.stages["predict_released"]
     behind = [name for name in plan_of(check(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
     return {name: stated.get(name) for name in behind}
-
-
-def stages_sha256(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> str | None:
-    """One hash of what dvc.lock says of all stages behind a release: what they read, ran and wrote. Of others it says
-    nothing: they may run again, and the release stays the same. None: there is no dvc.lock."""
-    if not lock.is_file():
-        return None
-    return hashlib.sha256(canonical(stages_behind(parameters, subject, lock)).encode()).hexdigest()
 
 
 def code_of(root: Path, subject: Subject) -> dict[str, Any]:
@@ -140,9 +136,10 @@ def changes_since(origin: Mapping[str, Any], root: Path) -> str | None:
     return f"the code here is {here} now, the model was made with {there}, which the release names; {what}"
 
 
-def canonical(values: Any) -> str:
-    """One text per value: sorted keys, no spaces, NaN refused."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def hash_of(values: Any) -> str:
+    """SHA-256 of the one text that a value has: sorted keys, no spaces, NaN refused."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def base_model(file: Path, given: str) -> dict[str, Any] | None:

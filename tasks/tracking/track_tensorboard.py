@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.tracking.tracker import End, Point, Unavailable, serve
+from tasks.tracking.tracker import End, Point, serve
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -31,8 +31,6 @@ class TensorBoard:
     away: tuple[type[Exception], ...] = (OSError,)
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        if MISSING is not None:
-            raise Unavailable(MISSING)
         self._folder = Path()
         self._config: dict[str, Any] = {}
         self._known: dict[str, tuple[int, float]] = {}
@@ -104,4 +102,4 @@ def _as_name(text: str) -> str:
 
 
 if __name__ == "__main__":
-    serve(TensorBoard)
+    serve(TensorBoard, MISSING)

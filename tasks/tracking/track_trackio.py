@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tasks.tracking.tracker import End, Point, Unavailable, serve
+from tasks.tracking.tracker import End, Point, serve
 
 MISSING = None if find_spec("trackio") else "is not installed: pip install trackio"
 ELSEWHERE = ("TRACKIO_", "SPACE_", "SYSTEM")
@@ -28,8 +28,6 @@ class Trackio:
     away: tuple[type[Exception], ...] = (OSError, sqlite3.Error)
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        if MISSING is not None:
-            raise Unavailable(MISSING)
         self._run: Mapping[str, Any] = {}
         self._config: dict[str, Any] = {}
         self._storage: Any = None
@@ -91,4 +89,4 @@ def _storage(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    serve(Trackio)
+    serve(Trackio, MISSING)

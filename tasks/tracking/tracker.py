@@ -83,10 +83,6 @@ class Backend(Protocol):
         """Record the figures and the end."""
 
 
-class Unavailable(Exception):
-    """A backend cannot be used here, ever; the message says why."""
-
-
 class Recorder:
     """Brings what was measured to a backend, once and in order, however often that is away.
 
@@ -175,11 +171,12 @@ class Recorder:
             self._say(f"{missing} measured updates are missing there; history.csv has them", self._troubled)
 
 
-def serve(make: Callable[[Callable[[str], None]], Backend]) -> None:
+def serve(make: Callable[[Callable[[str], None]], Backend], missing: str | None = None) -> None:
     """Be the process of one tracker, until its stage says that the run ended.
 
     Args:
-        make: makes the backend from a function that takes texts for people; raises Unavailable where it cannot be used.
+        make: makes the backend from a function that takes texts for people.
+        missing: why the backend cannot be used here, ever; None: it can.
     """
     takes_no_words("Hand the figures of a training to a tracker; a training starts it, and writes to its input.")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -199,11 +196,10 @@ def serve(make: Callable[[Callable[[str], None]], Backend]) -> None:
     first = next(messages, None)
     if not first:
         return
-    try:
-        recorder = Recorder(make(say), first["run"], say)
-    except Unavailable as error:
-        say(str(error), True)
+    if missing is not None:
+        say(missing, True)
         return
+    recorder = Recorder(make(say), first["run"], say)
     end = follow(messages, recorder)
     recorder.close(end)
 

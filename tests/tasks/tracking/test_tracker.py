@@ -13,7 +13,7 @@ import pytest
 
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.param_sections import TrackingParams
-from tasks.tracking import tracker, tracker_process
+from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point, Recorder, without_secrets
 from tasks.tracking.trackers import (
@@ -27,11 +27,11 @@ from tasks.tracking.trackers import (
 )
 
 RUN: dict[str, Any] = {"id": "finetune-0123456789ab", "config": {"seed": 5}}
-SERVE = "import os, sys, time\nfrom tasks.tracking.tracker import serve, Unavailable\n"
+SERVE = "import os, sys, time\nfrom tasks.tracking.tracker import serve\n"
 FAKES = {
     "deaf": "import time; time.sleep(600)",
     "dying": "import os; os.read(0, 1); os._exit(3)",
-    "absent": SERVE + "def make(say): raise Unavailable('is not installed')\nserve(make)",
+    "absent": SERVE + "serve(None, 'is not installed')",
     "broken": SERVE + "def make(say): raise KeyError('no such thing')\nserve(make)",
     "hanging": SERVE
     + """
@@ -178,9 +178,8 @@ def test_secrets_of_the_environment_and_in_addresses_are_not_said(monkeypatch: p
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, name in ((tracking, "HURRIED_SECONDS"), (tracker_process, "HURRIED_SECONDS")):
-        monkeypatch.setattr(place, name, 120.0)  # on a busy host a Python alone may need seconds to start
-    monkeypatch.setattr(tracker_process, "command", lambda backend: [sys.executable, "-c", FAKES[backend]])
+    monkeypatch.setattr(tracking, "HURRIED_SECONDS", 120.0)  # on a busy host a Python alone may need seconds to start
+    monkeypatch.setattr(tracking, "command", lambda backend: [sys.executable, "-c", FAKES[backend]])
 
 
 def no_child_is_left() -> bool:
@@ -243,7 +242,7 @@ def test_a_tracker_hears_how_the_training_ended(tmp_path: Path, error: BaseExcep
 
 @pytest.mark.usefixtures("fake")
 def test_a_tracker_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker_process, "command", lambda backend: ["/no/such/python"])
+    monkeypatch.setattr(tracking, "command", lambda backend: ["/no/such/python"])
     said: list[str] = []
     with tracked(["wandb"], RUN, said.append) as trackers:
         trackers.on_event(step(1, loss=1.0))

@@ -27,7 +27,6 @@ from tasks.jobs.training import train
 from tasks.project import artifacts
 from tasks.project.errors import StagePaused
 from tasks.project.param_sections import TrackingParams
-from tasks.tracking import tracker_process
 from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point
 from tasks.tracking.trackers import Trackers, record_verdict
@@ -85,8 +84,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pyte
             patch.delenv(name, raising=False)
         for name, value in SECRETS.items():
             patch.setenv(name, value)
-        for place, limit in ((tracking, "CLOSE_SECONDS"), (tracker_process, "TROUBLED_SECONDS")):
-            patch.setattr(place, limit, 300.0)  # a busy host takes its time; test_tracker.py looks at limits
+        for limit in ("CLOSE_SECONDS", "TROUBLED_SECONDS"):
+            patch.setattr(tracking, limit, 300.0)  # a busy host takes its time; test_tracker.py looks at limits
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             patch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         patch.setenv("NO_PROXY", "127.0.0.1")

@@ -27,7 +27,7 @@ from tasks.project.errors import InputError
 from tasks.project.param_sections import Place
 from tasks.project.params import load_params, parameter_values
 from tasks.release.fetch import fetch
-from tasks.release.provenance import stages_sha256
+from tasks.release.provenance import hash_of, stages_behind
 from tasks.release.publish import publish
 from tasks.release.release_subject import subject_of
 from tests.tasks.downstream.applying.head_models import write_head_model
@@ -246,6 +246,6 @@ def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(check
     for stage in (None, "predict_released@squad", "gate@squad"):
         changed = {**stated["stages"], **({stage: {"cmd": "other"}} if stage else {})}
         write_json(lock, {**stated, "stages": changed})
-        found.add((stage == "gate@squad", stages_sha256(parameter_values(params), subject, lock)))
+        found.add((stage == "gate@squad", hash_of(stages_behind(parameter_values(params), subject, lock))))
     assert len({sha256 for of_gate, sha256 in found if not of_gate}) == 1
     assert len({sha256 for _, sha256 in found}) == 2
