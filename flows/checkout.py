@@ -19,7 +19,7 @@ from typing import Any
 
 from ipu_model.files import sha256_of, write_text
 from tasks.project import artifacts
-from tasks.project.composing import compose, write_composed
+from tasks.project.composing import compose, write_plan
 from tasks.project.errors import ParamsError
 from tasks.project.given import check_given, check_written, given_places, named_places, value_at, written_places
 from tasks.project.gone import remove_gone
@@ -108,7 +108,7 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
         say: told what went away with stages that these parameters do not have.
     """
     if checkout.folder == checkout.project:
-        write_composed(checkout.folder, checkout.composed)
+        write_plan(checkout.folder, checkout.composed)
         remove_gone(checkout.folder, say)
         _mark_resolved(checkout)
         return
@@ -123,7 +123,7 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
-    write_composed(folder, checkout.composed)
+    write_plan(folder, checkout.composed)
     _mark_resolved(checkout)
 
 

@@ -30,10 +30,10 @@ from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.screen import screen
 from flows.stopping import Interrupted, RunFailed, stop
-from tasks.host.room import stages_at_once
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
 from tasks.project.dvc_records import verify
+from tasks.project.parallel import stages_at_once
 from tasks.project.plan_file import Plan, Stage, read_plan
 from tasks.project.process import die_with_parent
 from tasks.project.streams import printable

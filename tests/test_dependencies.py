@@ -61,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root / name)
     values = values_with(*WANTED)
     (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    write_plan(root, check(values))
+    write_plan(root, compose(check(values)))
     for path, text in sorted(_data(read_plan(root).values()).items(), key=lambda one: -len(one[0].parts)):
         if not (root / path).exists():  # a folder of what lies deeper
             (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from flows.run_request import resolve_request
 from ipu_model.files import write_text
 from tasks.preflight.foretelling import MK2, Asked
 from tasks.project import artifacts, streams
-from tasks.project.composing import write_plan
+from tasks.project.composing import compose, write_plan
 from tasks.project.errors import WRONG_USAGE, ParamsError
 from tasks.project.given import given_paths
 from tasks.project.gone import remove_gone
@@ -102,7 +102,7 @@ def _write(project: Path, laid_over: bool) -> None:
         raise ParamsError(
             "--write takes params.yaml as it is: leave --preset, --set and --name out, or write them into it"
         )
-    changed = write_plan(project, load_params(project / artifacts.PARAMS))
+    changed = write_plan(project, compose(load_params(project / artifacts.PARAMS)))
     remove_gone(project, print)
     streams.say(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")
     options.say_next("dvc repro, or podium run")

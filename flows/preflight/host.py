@@ -13,10 +13,10 @@ from flows.environment import can_write, name_of
 from flows.preflight.question import Finding, ok, problem, warning
 from flows.preflight.server import may_be_named
 from flows.run_request import RunRequest
-from tasks.host.room import stages_at_once
 from tasks.project import artifacts
 from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
+from tasks.project.parallel import stages_at_once
 
 TRIED = ("Linux", "x86_64")
 OLDEST_PYTHON = (3, 11)

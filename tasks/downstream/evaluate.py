@@ -91,7 +91,7 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
         write_evaluation(task, found, folder, judged)
     for what, table in drawn(task, found).items():
-        write_text(root / artifacts.plot_file(name, what), table)
+        write_text(root / artifacts.PLOTS / f"{name}-{what}.csv", table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found.metrics
 

@@ -40,7 +40,6 @@ from tasks.project.params import DeviceParams, Params
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
-    from ipu_model.models.config import ModelConfig
     from tasks.project.row_folders import Manifest
 
 __all__ = [
@@ -300,23 +299,20 @@ class Update:
     sequences: float
     flops: float
 
-    @classmethod
-    def of(cls, job: Job, model: ModelConfig, manifest: Manifest, processes: int) -> Update:
-        """That of a job on rows."""
-        geometry = dataclasses.replace(job.geometry, replication_factor=processes)
-        plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
-        rows = rows_at_once(plan)
-        calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
-        flops = useful_flops(model, manifest, rows, job.kind != "predict")
-        return cls(calls, rows * manifest.packing_factor, flops)
-
 
 def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
     """What an update of a job is; None where these rows are too few for one: there may be more than are foreseen."""
+    if job.model is None:
+        return None
+    geometry = dataclasses.replace(job.geometry, replication_factor=processes)
     try:
-        return None if job.model is None else Update.of(job, job.model, manifest, processes)
+        plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
     except DeviceJobError:
         return None
+    rows = rows_at_once(plan)
+    calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
+    flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
+    return Update(calls, rows * manifest.packing_factor, flops)
 
 
 def timed(estimate: JobEstimate, update: Update, speed: tuple[float, float, float] | None) -> JobEstimate:

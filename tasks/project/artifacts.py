@@ -141,11 +141,6 @@ def metrics_file(name: str, what: str = "") -> Path:
     return METRICS / f"{job_name(name, what) if what else name}.json"
 
 
-def plot_file(name: str, what: str) -> Path:
-    """A table of an entry's evaluation, to be drawn: slices or calibration."""
-    return PLOTS / f"{name}-{what}.csv"
-
-
 def parity_file(name: str, place: str) -> Path:
     """The model of an entry in this place (cpu:bf16) beside what its stage predict wrote."""
     return METRICS / f"{name}-parity-{place}.json"
@@ -169,8 +164,3 @@ def compile_report(job: str) -> Path:
 def validation_report(name: str) -> Path:
     """JSON verdict of a data set; the HTML page has the same name with `.html`."""
     return VALIDATION / f"{name}.json"
-
-
-def expectation_suite(name: str) -> Path:
-    """The suite of a data set, under the name that its store gives it."""
-    return EXPECTATIONS / f"{name}.json"

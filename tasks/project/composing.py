@@ -174,17 +174,7 @@ def text_of(composed: Mapping[str, Any]) -> str:
     return HEADER + yaml_text(dict(composed))
 
 
-def write_plan(root: Path, params: Params) -> bool:
-    """Write plan.yaml where it says something else; whether it did.
-
-    Args:
-        root: a checkout, whose params.yaml says the same as `params`.
-        params: checked.
-    """
-    return write_composed(root, compose(params))
-
-
-def write_composed(root: Path, composed: Mapping[str, Any]) -> bool:
+def write_plan(root: Path, composed: Mapping[str, Any]) -> bool:
     """Write plan.yaml of this content where it says something else; whether it did."""
     text, path = text_of(composed), root / artifacts.PLAN
     if path.is_file() and path.read_text(encoding="utf-8") == text:

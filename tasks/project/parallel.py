@@ -1,8 +1,8 @@
 """Work spread over processes: results in the order of the items, a bounded number of them under way.
 
-`PODIUM_WORKERS` says how many processes (default: the cores this process may use). It belongs to the
-host, so it must never change a result: whatever a function needs besides its item (seeds, numbers)
-travels with the item.
+`PODIUM_WORKERS` says how many processes (default: the cores this process may use), and `PODIUM_STAGES_AT_ONCE` how many
+stages without a device run at the same time. Both belong to the host, so they must never change a result: whatever a
+function needs besides its item (seeds, numbers) travels with the item.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from ipu_model.memory import free_memory
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.memory import watch_memory
 
 WORKERS = "PODIUM_WORKERS"
+STAGES_AT_ONCE = "PODIUM_STAGES_AT_ONCE"
+MOST_STAGES = 4
+"""More branches than that are rare, and each stage has processes of its own (PODIUM_WORKERS)."""
+BYTES_OF_A_STAGE = 4e9
+"""What a stage without a device may take of memory, all its processes together: half of it in docs/data-scale.md."""
 WAITING_PER_WORKER = 2
 """Items handed out and not yet taken back, per worker: enough to keep it busy, few enough for memory."""
 PROGRESS_SECONDS = 5.0
@@ -39,12 +45,30 @@ def worker_count() -> int:
     Raises:
         ParamsError: PODIUM_WORKERS is no whole number of at least 1.
     """
-    text = os.environ.get(WORKERS, "").strip()
-    if not text:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < 1:
-        raise ParamsError(f"{WORKERS}={text!r} must be a whole number of processes, at least 1 (or unset)")
-    return int(text)
+    if (stated := _stated_number(WORKERS, "processes")) is not None:
+        return stated
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def stages_at_once() -> int:
+    """Stages without a device that run at the same time here: PODIUM_STAGES_AT_ONCE, or what cores and memory allow.
+
+    Raises:
+        ParamsError: PODIUM_STAGES_AT_ONCE is no whole number of at least 1.
+    """
+    if (stated := _stated_number(STAGES_AT_ONCE, "stages")) is not None:
+        return stated
+    free = free_memory()
+    room = MOST_STAGES if free is None else int(free / BYTES_OF_A_STAGE)
+    return max(1, min(MOST_STAGES, len(os.sched_getaffinity(0)), room))
+
+
+def _stated_number(name: str, counted: str) -> int | None:
+    """The number that a variable of the environment states; None where it is not set."""
+    text = os.environ.get(name, "").strip()
+    if text and (not text.isdecimal() or int(text) < 1):
+        raise ParamsError(f"{name}={text!r} must be a whole number of {counted}, at least 1 (or unset)")
+    return int(text) if text else None
 
 
 def useful_workers(items: int, least: int) -> int:

@@ -38,7 +38,7 @@ class CardFacts:
 
     entry: Entry
     name: str
-    """Where the model is loaded from: a Hub repository, or "." for the folder that holds the card."""
+    """Where the model is loaded from: a Hub repository, or "." for the folder, whose own name is the user's."""
     title: str
     """What people call the release."""
     license: str | None

@@ -142,7 +142,7 @@ def build_release(
     card = cards.card(
         CardFacts(
             entry=entry,
-            name=release_name(told),
+            name=str(told.target.repository) if told.how.target == "hub" else ".",
             license=stated.license,
             language=stated.language,
             parameters=origin["parameters"],
@@ -173,11 +173,6 @@ def _scores(entry: Entry, subject: Subject, copies: Path) -> str:
     task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
     examples = task.read_all(copies)
     return scores_json(task, examples, task.read_predictions(copies / subject.predictions, examples))
-
-
-def release_name(told: Wanted) -> str:
-    """What a reader passes to from_pretrained: the repository, or "." in the folder, whose name is the user's."""
-    return str(told.target.repository) if told.how.target == "hub" else "."
 
 
 def release_title(told: Wanted) -> str:

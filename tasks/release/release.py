@@ -133,28 +133,24 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
             with; nothing is touched then.
     """
     with locked(folder.with_name(f".{folder.name}.lock")):
-        return _write_alone(release, folder, compared)
-
-
-def _write_alone(release: Release, folder: Path, compared: ComparedRelease | None) -> bool:
-    if clear_partial(folder):
-        log.info("%s: cleared away what a killed publish left", folder)
-    refuse_foreign(folder)
-    there = folder_hashes(folder) if folder.is_dir() else {}
-    if there == release.hashes():
-        return False
-    weights = there.get(WEIGHTS)
-    if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
-        raise released_meanwhile(f"{tag_of(there)} in {folder}", compared)
-    with new_folder(folder) as fresh:
-        for name, file in release.files.items():
-            _write(file, fresh / name)
-        if folder_hashes(fresh) != release.hashes():
-            raise PublishError(
-                f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
-                f"again; {folder} is as it was"
-            )
-    return True
+        if clear_partial(folder):
+            log.info("%s: cleared away what a killed publish left", folder)
+        refuse_foreign(folder)
+        there = folder_hashes(folder) if folder.is_dir() else {}
+        if there == release.hashes():
+            return False
+        weights = there.get(WEIGHTS)
+        if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
+            raise released_meanwhile(f"{tag_of(there)} in {folder}", compared)
+        with new_folder(folder) as fresh:
+            for name, file in release.files.items():
+                _write(file, fresh / name)
+            if folder_hashes(fresh) != release.hashes():
+                raise PublishError(
+                    f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
+                    f"again; {folder} is as it was"
+                )
+        return True
 
 
 def _write(file: ReleaseFile, path: Path) -> None:

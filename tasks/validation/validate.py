@@ -202,7 +202,7 @@ def judge_and_report(
         found = replace(found, numbers={**found.numbers, **more()})
     values = found.verdict
     html = write_reports(values, report)
-    write_json(artifacts.expectation_suite(name), suite_of(name, found.checks).to_json_dict())
+    write_json(artifacts.EXPECTATIONS / f"{name}.json", suite_of(name, found.checks).to_json_dict())
     if data_docs:
         write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)
     for text in values["notes"]:

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import tasks.release.hub.client  # noqa: F401 (the imports are done when the start is given)
+import tasks.release.hub.calls  # noqa: F401 (the imports are done when the start is given)
 from tasks.project.errors import PublishError
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import release_on_hub

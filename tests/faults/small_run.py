@@ -22,7 +22,7 @@ import safetensors.numpy
 import yaml
 
 from flows.checkout import CODE
-from tasks.project.composing import write_plan
+from tasks.project.composing import compose, write_plan
 from tasks.project.overlays import resolve
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
@@ -93,7 +93,7 @@ def make_project(folder: Path) -> Path:
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    write_plan(folder, check(values))
+    write_plan(folder, compose(check(values)))
     return folder
 
 

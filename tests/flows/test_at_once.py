@@ -8,8 +8,8 @@ import yaml
 
 from flows import pipeline, stages
 from flows.at_once import bring_all
-from tasks.host.room import STAGES_AT_ONCE, stages_at_once
 from tasks.project.errors import ParamsError
+from tasks.project.parallel import STAGES_AT_ONCE, stages_at_once
 from tasks.project.plan_file import Plan, expand
 
 PATIENCE_S = 60.0
@@ -138,13 +138,13 @@ def test_what_is_no_number_of_stages_is_refused(monkeypatch, text):
 def test_cores_and_memory_say_how_many_stages_there_is_room_for(monkeypatch):
     monkeypatch.delenv(STAGES_AT_ONCE, raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(2)))
-    monkeypatch.setattr("tasks.host.room.free_memory", lambda: 64_000_000_000)
+    monkeypatch.setattr("tasks.project.parallel.free_memory", lambda: 64_000_000_000)
     assert stages_at_once() == 2
-    monkeypatch.setattr("tasks.host.room.free_memory", lambda: 5_000_000_000)
+    monkeypatch.setattr("tasks.project.parallel.free_memory", lambda: 5_000_000_000)
     assert stages_at_once() == 1
-    monkeypatch.setattr("tasks.host.room.free_memory", lambda: 1_000_000_000)
+    monkeypatch.setattr("tasks.project.parallel.free_memory", lambda: 1_000_000_000)
     assert stages_at_once() == 1
-    monkeypatch.setattr("tasks.host.room.free_memory", lambda: None)
+    monkeypatch.setattr("tasks.project.parallel.free_memory", lambda: None)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)))
     assert stages_at_once() == 4
     monkeypatch.setenv(STAGES_AT_ONCE, "7")

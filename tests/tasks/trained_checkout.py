@@ -42,7 +42,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     """Fill `root` with model, tokenizer, questions, predictions, metrics, gate verdict, reports and parameters."""
     root.mkdir(parents=True, exist_ok=True)
     (root / artifacts.PARAMS).write_text(params_text(), encoding="utf-8")
-    write_plan(root, load_params(root / artifacts.PARAMS))
+    write_plan(root, compose(load_params(root / artifacts.PARAMS)))
     (root / artifacts.TOKENIZER).mkdir(parents=True)
     write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
     write_entry(root, "squad", seed)

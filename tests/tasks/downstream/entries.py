@@ -14,7 +14,7 @@ import yaml
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
-from tasks.project.composing import write_plan
+from tasks.project.composing import compose, write_plan
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
@@ -63,7 +63,7 @@ def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
     own = json.loads(json.dumps(values))  # no part stands there twice, which YAML would write as an alias
     (root / artifacts.PARAMS).write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
     params = check(dict(values))
-    write_plan(root, params)
+    write_plan(root, compose(params))
     return params
 
 

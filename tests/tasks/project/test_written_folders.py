@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> Path:
     for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "dvc.yaml", folder)
-        write_plan(folder, check({**values, "downstream": {entry: values["downstream"]["squad"]}}))
+        write_plan(folder, compose(check({**values, "downstream": {entry: values["downstream"]["squad"]}})))
     return tmp_path
 
 
