@@ -17,12 +17,10 @@ from tasks.downstream.entries import Entry
 from tasks.downstream.judging.evidence import compare
 from tasks.downstream.judging.released import read_released, released_file
 from tasks.downstream.scoring.metrics import Array, Outcomes
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.scoring.scores import Task
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-
-Task = ScoresTask[Any, Any, Any]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ipu_model.files import read_json, write_json
 from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, Outcomes
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.scoring.scores import Task
 from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.project import artifacts
@@ -31,7 +31,6 @@ from tasks.project.main import run_main
 from tasks.project.param_sections import Place
 from tasks.project.params import Params, load_sections
 
-Task = ScoresTask[Any, Any, Any]
 Logits = Mapping[str, Path]
 """Development set -> file of logits."""
 

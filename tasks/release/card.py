@@ -177,18 +177,28 @@ def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Any:
+def hub_metadata(
+    facts: CardFacts, task: str, tags: Sequence[str], dataset: tuple[str, str], results: Sequence[Mapping[str, Any]]
+) -> Any:
     """YAML metadata of the Hub as plain values.
 
     Args:
         facts: what is known of the release.
         task: the Hub's name of the kind of task.
         tags: beside "bert" and "podium".
-        results: fields of `huggingface_hub.EvalResult`; values are python floats, as a numpy scalar would end as a
-            binary blob in the YAML, a NaN as `.nan`.
+        dataset: name and identifier, as `evaluated_on` gives them.
+        results: other fields of `huggingface_hub.EvalResult`, whose split is dev by default; values are python floats,
+            as a numpy scalar would end as a binary blob in the YAML, a NaN as `.nan`.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
+    shared = {
+        "task_type": task,
+        "task_name": task.replace("-", " ").title(),
+        "dataset_type": dataset[1],
+        "dataset_name": dataset[0],
+        "dataset_split": "dev",
+    }
     data = ModelCardData(
         language=facts.language,
         license=facts.license,
@@ -197,7 +207,7 @@ def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequ
         pipeline_tag=task,
         tags=["bert", "podium", *tags],
         model_name=facts.title,
-        eval_results=[EvalResult(task_type=task, **result) for result in results],
+        eval_results=[EvalResult(**{**shared, **result}) for result in results],
     )
     return data.to_dict()
 

@@ -20,15 +20,13 @@ from tasks.downstream.applying.model import CONFIG, WEIGHTS, FoundModel, find_mo
 from tasks.downstream.applying.task import ApplyTask
 from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
 from tasks.downstream.judging.released import SCORES, read_scores, scores_json
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.scoring.scores import Task
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
 from tasks.project.params import DeviceParams, load_sections
-
-Task = ScoresTask[Any, Any, Any]
 
 
 def predict_released(task: Task, device: DeviceParams, root: Path = Path()) -> str:

@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import read_json
+from ipu_model.files import find_object
 from tasks.downstream.judging.recipe import Recipe, judge_recipe
 from tasks.downstream.judging.recipe_words import held_out_score
 from tasks.downstream.judging.released import read_released
 from tasks.downstream.judging.seeds import Trained, read_seeds
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.scoring.scores import Task
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.release.release_subject import Subject
 from tasks.statistics.significance import Interval, McNemar
 
-Task = ScoresTask[Any, Any, Any]
 COUNTED_ALIKE = 1e-3
 """Percent; scores and bounds have four decimals, and hosts may differ in the last one."""
 
@@ -133,7 +132,7 @@ def _over_baseline(task: Task, outcomes: Outcomes, baseline: Outcomes | None) ->
 
 def _own(task: Task, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path) -> Trained:
     """The model that is judged, as one of its recipe."""
-    figures = _read_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
+    figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
         held_out = held_out_score(figures["held_out"])
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -192,7 +191,7 @@ def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str,
 
 
 def _scores(task: Task, path: Path, scored: Sequence[str]) -> dict[str, Any]:
-    values, again = _read_object(path), f"run the stage {task.entry.stage('evaluate')}"
+    values, again = find_object(path), f"run the stage {task.entry.stage('evaluate')}"
     if values is None:
         raise InputError(f"{path} is missing or not a JSON object; {again}")
     files, names = values.get("files"), list(task.metrics.titles)
@@ -210,7 +209,7 @@ def _scores(task: Task, path: Path, scored: Sequence[str]) -> dict[str, Any]:
 
 def read_verdict(path: Path, name: str) -> bool | None:
     """Whether the data set `name` is valid; None where there is no readable verdict of it."""
-    values = _read_object(path)
+    values = find_object(path)
     if values is None or values.get("data") != name or not isinstance(values.get("valid"), bool):
         return None
     return bool(values["valid"])
@@ -218,7 +217,7 @@ def read_verdict(path: Path, name: str) -> bool | None:
 
 def read_loss(path: Path) -> Loss | None:
     """How a training ended, from its figures; None where they cannot be read."""
-    values = _read_object(path)
+    values = find_object(path)
     if values is None or "final_loss" not in values or not isinstance(values.get("steps"), int):
         return None
     loss = values["final_loss"]
@@ -229,11 +228,3 @@ def read_loss(path: Path) -> Loss | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    try:
-        values = read_json(path)
-    except (FileNotFoundError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None

@@ -16,7 +16,7 @@ from tasks.downstream.entries import entry_argument, entry_of
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
 from tasks.downstream.judging.recipe import Check, Judged, in_points, no_drop_of, recipe_checks, recipe_record
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
-from tasks.downstream.scoring.scores import Limit, ScoresTask
+from tasks.downstream.scoring.scores import Limit, Task
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.code_state import git_state
@@ -28,7 +28,6 @@ from tasks.release.release_subject import Subject, subject_of
 from tasks.statistics.significance import Interval
 from tasks.tracking.trackers import record_verdict
 
-Task = ScoresTask[Any, Any, Any]
 JUDGED, CODE = "judged", "code"
 """What a verdict is about, by SHA-256, and the code that decided."""
 

@@ -16,12 +16,11 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.scoring.scores import Task
 from tasks.project.errors import InputError
 
 SCORES, PREDICTIONS = "scores.json", "predictions.json"
 KEY = re.compile(r"[0-9a-f]{64}")
-Task = ScoresTask[Any, Any, Any]
 
 
 def scores_json(task: Task, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:

@@ -20,14 +20,13 @@ from ipu_model.files import read_json
 from tasks.downstream.judging.recipe_words import held_out_score
 from tasks.downstream.judging.released import outcomes_of_scores, read_scores
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import ScoresTask
+from tasks.downstream.scoring.scores import Task
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 
 FILE = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.json")
 SEED, WEIGHTS, FINETUNE, HELD_OUT = "seed", "weights_sha256", "finetune", "held_out"
 """What a file may state beside the scores."""
-Task = ScoresTask[Any, Any, Any]
 
 
 @dataclass(frozen=True)

@@ -24,32 +24,23 @@ class Task(about.Task, CardTask):
         Raises:
             PublishError: a score is missing, or is no finite number.
         """
-        (dataset, kind), metrics = evaluated_on(facts, "sentences"), facts.metrics
-        titles = METRICS.titles
-        found = {name: percentage(metrics, name) for name in titles}
-        data = {
-            "task_name": "Token Classification",
-            "dataset_type": kind,
-            "dataset_name": dataset,
-            "dataset_split": "dev",
-        }
+        dataset, metrics, titles = evaluated_on(facts, "sentences"), facts.metrics, METRICS.titles
         results = [
             {
-                **data,
                 "metric_type": HUB_METRICS.get(name, name),
-                "metric_name": titles[name],
-                "metric_value": round(value / 100, 6),
+                "metric_name": title,
+                "metric_value": round(percentage(metrics, name) / 100, 6),
             }
-            for name, value in found.items()
+            for name, title in titles.items()
         ]
         return write_card(
             __file__,
             "ner_card.md.j2",
             facts,
             "fine-tuning on named entities",
-            hub_metadata(facts, TASK, ["named-entity-recognition"], results),
-            {name: titles[name] for name in found},
-            dataset=dataset,
+            hub_metadata(facts, TASK, ["named-entity-recognition"], dataset, results),
+            titles,
+            dataset=dataset[0],
             total=metrics["examples"],
             types=sorted({parted(label)[1] for label in facts.config["id2label"].values()} - {""}),
         )

@@ -222,3 +222,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         if (constant := self.constant(examples)) is not None:
             found["constant_score"] = round(self.metrics.of(constant)[self.limits[0].metric], 4)
         return {**found, self.counted: sum(map(len, outcomes.values()))}
+
+
+Task = ScoresTask[Any, Any, Any]
+"""An entry of any kind."""

@@ -36,19 +36,13 @@ class Task(about.Task, CardTask):
         """
         metrics, own = facts.metrics, facts.own
         if own["data"]["source"] == "demo":
-            dataset, kind = "Podium demo questions (generated)", "podium-demo"
+            dataset = "Podium demo questions (generated)", "podium-demo"
         else:
-            dataset, kind = evaluated_on(facts, "questions")
+            dataset = evaluated_on(facts, "questions")
         nullable = own["data"]["unanswerable"] == "use"
         names = METRICS_V2 if nullable else METRICS
-        data = {
-            "task_name": "Question Answering",
-            "dataset_type": kind,
-            "dataset_name": dataset,
-            "dataset_split": "dev",
-        }
         results = [
-            {**data, "metric_type": metric, "metric_name": title, "metric_value": percentage(metrics, metric)}
+            {"metric_type": metric, "metric_name": title, "metric_value": percentage(metrics, metric)}
             for metric, _, title in names
         ]
         folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
@@ -57,9 +51,9 @@ class Task(about.Task, CardTask):
             "squad_card.md.j2",
             facts,
             "fine-tuning on questions",
-            hub_metadata(facts, TASK, [TASK], results),
+            hub_metadata(facts, TASK, [TASK], dataset, results),
             {metric: words for metric, words, _ in names},
-            dataset=dataset,
+            dataset=dataset[0],
             total=metrics.get("total"),
             generated=own["data"]["source"] == "demo",
             max_answer_length=own["evaluate"]["max_answer_length"],

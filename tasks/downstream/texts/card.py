@@ -20,15 +20,11 @@ class Task(about.Task, CardTask):
         """See `tasks.release.card.write_card`; on the Hub these metrics are fractions."""
         spec, metrics = self.spec, facts.metrics
         scores = self._scores(facts)
-        dataset, identifier = ("", "glue") if spec.name else evaluated_on(facts, "examples")
+        dataset = (f"GLUE {spec.title}", "glue") if spec.name else evaluated_on(facts, "examples")
         titles = {name: name.replace("_", " ") if spec.name else TITLES[name] for name in scores}
         results = [
             {
-                "task_name": "Text Classification",
-                "dataset_type": identifier,
-                "dataset_name": f"GLUE {spec.title}" if spec.name else dataset,
-                **({"dataset_config": spec.name} if spec.name else {}),
-                "dataset_split": self._hub_split(name) if spec.name else "dev",
+                **({"dataset_config": spec.name, "dataset_split": self._hub_split(name)} if spec.name else {}),
                 "metric_type": _hub_metric(name),
                 "metric_name": titles[name].capitalize() if spec.name else titles[name],
                 "metric_value": round(value / 100, 6),
@@ -41,10 +37,10 @@ class Task(about.Task, CardTask):
             "texts_card.md.j2",
             facts,
             f"fine-tuning on {spec.title if spec.name else 'labelled texts'}",
-            hub_metadata(facts, TASK, tags, results),
+            hub_metadata(facts, TASK, tags, dataset, results),
             titles,
             task=spec,
-            dataset=dataset,
+            dataset=dataset[0],
             total=metrics["examples"],
             labels=spec.labels
             or [name for _, name in sorted(facts.config["id2label"].items(), key=lambda one: int(one[0]))],
