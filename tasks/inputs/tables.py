@@ -20,7 +20,7 @@ from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
 from tasks.project.param_downstream import OwnDataParams
 from tasks.reading.hub_inputs import open_dataset
-from tasks.reading.packed import ending_of
+from tasks.reading.text_files import ending_of
 from tasks.reading.parquet import folded, open_parquet
 from tasks.reading.text_files import MAX_LINE_BYTES, NUMBERS, Reading, refuse_empty, text_lines
 

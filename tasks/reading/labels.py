@@ -64,13 +64,8 @@ def labels_of_rows(folder: Path) -> tuple[str, ...]:
         InputError: there are no such rows, or features.parquet is damaged.
     """
     if (Path(folder) / artifacts.FEATURES).is_file():
-        return labels_in(Path(folder) / artifacts.FEATURES)
+        return all_labels_in(Path(folder) / artifacts.FEATURES)[0]
     return tuple(f"LABEL_{number}" for number in range(read_manifest(folder).num_labels))
-
-
-def labels_in(path: Path) -> tuple[str, ...]:
-    """The classes that a Parquet file names, see `all_labels_in`."""
-    return all_labels_in(path)[0]
 
 
 def all_labels_in(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

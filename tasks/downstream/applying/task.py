@@ -13,7 +13,7 @@ from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.task import DownstreamTask
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.packed import ending_of
+from tasks.reading.text_files import ending_of
 from tasks.reading.text_files import Reading
 
 ID = "id"

@@ -36,7 +36,7 @@ from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import stated_classes, with_names
-from tasks.reading.packed import ending_of
+from tasks.reading.text_files import ending_of
 from tasks.reading.text_files import Problems, Reading, refuse_empty, text_lines
 
 MEANT = "tagged words"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.project.errors import InputError
-from tasks.reading.labels import labels_in
+from tasks.reading.labels import all_labels_in
 
 Array = NDArray[Any]
 FEATURES_SCHEMA = pa.schema(
@@ -55,7 +55,7 @@ def read_word_logits(features: Path, logits: Path, words: Sequence[int], again: 
     Raises:
         InputError: missing, damaged or not finite; windows of other sentences.
     """
-    labels, table = labels_in(features), _read_features(features, again)
+    labels, table = all_labels_in(features)[0], _read_features(features, again)
     own = table["counts"]
     bounds = np.concatenate([[0], np.cumsum(words, dtype=np.int64)])
     index = table["example_index"]

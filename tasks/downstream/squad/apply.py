@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.document import flat_records
+from tasks.downstream.squad.format import flat_records
 from tasks.downstream.squad.examples import SCHEMA, write_questions
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.format import Problems, objects, parse_file, require_room_for_text, text_of
@@ -21,7 +21,7 @@ from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, 
 from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
-from tasks.reading.packed import ending_of
+from tasks.reading.text_files import ending_of
 from tasks.reading.text_files import Reading
 
 SPAN = [

@@ -37,7 +37,7 @@ from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset
-from tasks.reading.packed import ending_of, opened
+from tasks.reading.text_files import ending_of, opened
 from tasks.reading.text_files import Reading, write_reading
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])

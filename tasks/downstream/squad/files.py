@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import parse_json, read_json
-from tasks.downstream.squad.document import articles_of, flat_records, parse_document
+from tasks.downstream.squad.format import articles_of, flat_records, parse_document
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
 from tasks.reading.parquet import open_parquet
@@ -38,7 +38,7 @@ class Question:
 
 def read_references(path: Path, reading: Reading | None = None) -> list[tuple[str, tuple[str, ...]]]:
     """(id, reference answers) of every question of a SQuAD v1.1 or 2.0 JSON file, in its order; no answers of a
-    question that has none. As for training, it may also hold one object for each question (see document.py).
+    question that has none. As for training, it may also hold one object for each question (see format.py).
 
     Args:
         path: the file.

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tasks.downstream.rows import RowsTask, Sequences, Sides
 from tasks.downstream.texts import about
-from tasks.reading.labels import labels_in, with_labels
+from tasks.reading.labels import all_labels_in, with_labels
 from tasks.rows.row_files import IGNORED, Layout, from_arrow, ranges
 from tasks.vocabulary.encoding import encode, read_vocabulary
 
@@ -37,7 +37,7 @@ class Task(about.Task, RowsTask):
     @property
     def labels(self) -> tuple[str, ...]:
         """As the examples have them: rows that lie there may be of others."""
-        return self.spec.labels or labels_in(self.examples_file(self.development[0]))
+        return self.spec.labels or all_labels_in(self.examples_file(self.development[0]))[0]
 
     @property
     def features(self) -> pa.Schema | None:

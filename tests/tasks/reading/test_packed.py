@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.project.errors import InputError
-from tasks.reading import packed
-from tasks.reading.packed import ending_of, opened
+from tasks.reading import text_files
+from tasks.reading.text_files import ending_of, opened
 from tasks.reading.text_files import text_lines
 
 
@@ -67,7 +67,7 @@ def test_what_is_cut_off_damaged_or_not_packed_is_refused(tmp_path: Path, packin
 
 @every_packing
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
-    monkeypatch.setattr(packed, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(text_files, "FREE_BYTES", 1 << 20)
     path = tmp_path / f"a.txt{packing}"
     path.write_bytes(PACK[packing](b"\n" * (256 << 20)))
     read: list[int] = []

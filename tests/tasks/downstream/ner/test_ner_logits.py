@@ -11,7 +11,7 @@ import pytest
 
 from tasks.downstream.ner.logits import FEATURES_SCHEMA, read_word_logits
 from tasks.project.errors import InputError
-from tasks.reading.labels import labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
+from tasks.reading.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
 
 LABELS = ("O", "B-a", "I-a")
 WINDOWS = {"feature_id": [0, 1, 2], "example_index": [0, 0, 1], "n_tokens": [5, 4, 3], "positions": [[1, 2], [2], [1]]}
@@ -83,7 +83,7 @@ def test_the_names_of_the_classes_come_with_the_examples_and_the_rows(tmp_path: 
     write_labels(tmp_path, LABELS)
     assert labels_of_examples(tmp_path, "examples@names") == LABELS
     features, _ = write(tmp_path, WINDOWS, numbered([5, 4, 3]))
-    assert labels_in(features) == labels_of_rows(tmp_path) == LABELS
+    assert all_labels_in(features)[0] == labels_of_rows(tmp_path) == LABELS
     (tmp_path / "labels.json").write_text('{"labels": "O"}')
     with pytest.raises(InputError, match="holds no names of classes .*examples@names"):
         labels_of_examples(tmp_path, "examples@names")
