@@ -31,14 +31,14 @@ from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.params import CorpusParams, load_sections
 from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.parquet import row_groups
 from tasks.reading.text_files import Reading, repetitions, write_reading
 
 log = logging.getLogger(__name__)
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
-GROUP_DOCUMENTS = 8192
-GROUP_CHARACTERS = 8 << 20
-"""A row group closes at either bound, so that a reader's memory is bounded too."""
+GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
+"""A row group closes at either bound."""
 PART_CHARACTERS = 512 << 20
 """A new file begins after about this much text."""
 PROGRESS_SECONDS = 5.0
@@ -126,7 +126,8 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
     writer: Any = None
     characters_in_part = 0
     try:
-        for group in _groups(_with_text(documents, summary.reading)):
+        some = _with_text(documents, summary.reading)
+        for group in row_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
             if writer is None or characters_in_part >= PART_CHARACTERS:
                 if writer is not None:
                     writer.close()
@@ -154,19 +155,6 @@ def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Docu
         else:
             reading.counts[EMPTY] += 1
     reading.counts[REPEATED] += repetitions(seen)
-
-
-def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    group: list[Document] = []
-    characters = 0
-    for document in documents:
-        group.append(document)
-        characters += len(document.text)
-        if len(group) >= GROUP_DOCUMENTS or characters >= GROUP_CHARACTERS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
 
 
 def _table(group: list[Document]) -> pa.Table:

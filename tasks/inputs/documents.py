@@ -23,8 +23,7 @@ from tasks.inputs import tables
 from tasks.inputs.tables import Column, Line, checked, json_objects, text_of_id
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import ZERO_WIDTH, Reading, refuse_empty, text_lines
+from tasks.reading.text_files import ZERO_WIDTH, Reading, ending_of, refuse_empty, text_lines
 
 KEY = "corpus.path"
 KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from ipu_model.files import each_key_once
 from tasks.project.errors import InputError
-from tasks.reading.text_files import ending_of, opened
-from tasks.reading.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, text_lines
+from tasks.reading.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, ending_of, opened, text_lines
 
 _BEGIN, _NEXT = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
 """What stands before the first record, and before the others."""

@@ -20,9 +20,8 @@ from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
 from tasks.project.param_downstream import OwnDataParams
 from tasks.reading.hub_inputs import open_dataset
-from tasks.reading.text_files import ending_of
 from tasks.reading.parquet import folded, open_parquet
-from tasks.reading.text_files import MAX_LINE_BYTES, NUMBERS, Reading, refuse_empty, text_lines
+from tasks.reading.text_files import MAX_LINE_BYTES, NUMBERS, Reading, ending_of, refuse_empty, text_lines
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20

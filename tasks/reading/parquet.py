@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from ipu_model.files import open_regular
 from tasks.project.errors import InputError
@@ -25,6 +25,7 @@ MAX_FOOTER_BYTES = 16 << 20
 MAX_LISTED = 100_000
 """Columns, or row groups, in a footer: each takes a thousand times its bytes in memory."""
 MAX_NAME_BYTES = 1 << 20
+Record = TypeVar("Record")
 
 
 def folded(name: str) -> str:
@@ -166,6 +167,27 @@ def group_batches(
     """
     for group in range(parquet.num_row_groups) if groups is None else groups:
         yield from parquet.iter_batches(rows_at_once, [group], columns=list(columns), use_threads=False)
+
+
+def row_groups(
+    records: Iterable[Record], length: Callable[[Record], int], most: int, characters: int
+) -> Iterator[list[Record]]:
+    """Yield the records of each row group: `most`, or fewer where they are long, so that a reader's memory is bounded.
+
+    Args:
+        length: of a record, in characters.
+        characters: a group closes when it has so many.
+    """
+    group: list[Record] = []
+    held = 0
+    for record in records:
+        group.append(record)
+        held += length(record)
+        if len(group) >= most or held >= characters:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 @contextlib.contextmanager

@@ -15,15 +15,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from ipu_model.files import new_folder
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.params import TokenizerParams, load_sections
-from tasks.reading.parquet import group_batches
+from tasks.reading.parquet import read_batches
 from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tasks.vocabulary.wordpiece import train_vocabulary
@@ -69,12 +66,8 @@ def corpus_texts(corpus: Path) -> Iterator[str]:
     if not parts:
         raise InputError(f"{corpus} holds no part-*.parquet: make the corpus first (stage corpus)")
     for part in parts:
-        try:
-            with pq.ParquetFile(part, pre_buffer=False) as file:
-                for batch in group_batches(file, ["text"], 4096):
-                    yield from batch.column(0).to_pylist()
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{part} cannot be read ({error}): make the corpus again (stage corpus)") from None
+        for batch in read_batches(part, ["text"], 4096, "corpus"):
+            yield from batch.column(0).to_pylist()
 
 
 def _warn_of_capitals(vocabulary: Vocabulary) -> None:

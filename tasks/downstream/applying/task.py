@@ -13,8 +13,7 @@ from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.task import DownstreamTask
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import Reading, ending_of
 
 ID = "id"
 INPUT = "the file on the command line"

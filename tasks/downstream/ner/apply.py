@@ -30,8 +30,7 @@ from tasks.downstream.ner.tags import OUTSIDE, entities, parted, problem_of
 from tasks.inputs.tables import ENDINGS, Column, check_columns, column_names, read_table, text_of_id
 from tasks.project.errors import InputError
 from tasks.reading.labels import labels_of_examples, write_labels
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import Problems, Reading
+from tasks.reading.text_files import Problems, Reading, ending_of
 
 TEXT = "text"
 """A column of sentences whose words are apart by white space, in the place of lists of words."""

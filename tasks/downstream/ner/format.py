@@ -36,8 +36,7 @@ from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import stated_classes, with_names
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import Problems, Reading, refuse_empty, text_lines
+from tasks.reading.text_files import Problems, Reading, ending_of, refuse_empty, text_lines
 
 MEANT = "tagged words"
 NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"

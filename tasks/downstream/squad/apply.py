@@ -12,17 +12,15 @@ import pyarrow as pa
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.format import flat_records
 from tasks.downstream.squad.examples import SCHEMA, write_questions
 from tasks.downstream.squad.files import Question, read_questions
-from tasks.downstream.squad.format import Problems, objects, parse_file, require_room_for_text, text_of
+from tasks.downstream.squad.format import Problems, flat_records, objects, parse_file, require_room_for_text, text_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import Reading, ending_of
 
 SPAN = [
     pa.field("answer", pa.string()),

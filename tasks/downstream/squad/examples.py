@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -37,8 +37,8 @@ from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset
-from tasks.reading.text_files import ending_of, opened
-from tasks.reading.text_files import Reading, write_reading
+from tasks.reading.parquet import row_groups
+from tasks.reading.text_files import Reading, ending_of, opened, write_reading
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
 SCHEMA = pa.schema(
@@ -204,23 +204,9 @@ def _known_ending(path: Path, key: str) -> str:
 def write_questions(questions: Iterable[Question], path: Path) -> None:
     """Write questions to a Parquet file, as the stage keeps them."""
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        for group in _groups(questions):
+        for group in row_groups(questions, lambda question: len(question.context), ROW_GROUP, GROUP_CHARACTERS):
             rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in group]
             writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
-
-
-def _groups(questions: Iterable[Question]) -> Iterator[list[Question]]:
-    """Yield the questions of each row group."""
-    group: list[Question] = []
-    characters = 0
-    for question in questions:
-        group.append(question)
-        characters += len(question.context)
-        if len(group) == ROW_GROUP or characters >= GROUP_CHARACTERS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
 
 
 def _contexts(questions: Iterable[Question]) -> int:

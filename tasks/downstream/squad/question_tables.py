@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import parse_json
-from tasks.downstream.squad.format import flat_records
 from tasks.downstream.squad.format import (
     CHOICES,
     Problems,
     Question,
     answers_of,
     checked_questions,
+    flat_records,
     id_of,
     parse_file,
     questions_of_articles,
@@ -31,8 +31,7 @@ from tasks.downstream.squad.format import (
 from tasks.downstream.squad.params import ColumnParams, QuestionsParams
 from tasks.inputs.tables import Column, Line, checked, read_table, stated_by
 from tasks.project.errors import InputError
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import Reading, ending_of
 
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"

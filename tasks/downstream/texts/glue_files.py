@@ -18,8 +18,7 @@ from tasks.inputs.tables import ENDINGS as TABLES
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.hub_inputs import open_dataset
-from tasks.reading.text_files import ending_of
-from tasks.reading.text_files import Reading, refuse_empty, text_lines
+from tasks.reading.text_files import Reading, ending_of, refuse_empty, text_lines
 
 KEY = "downstream.*.data.path"
 LABEL = "label"

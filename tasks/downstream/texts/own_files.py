@@ -28,9 +28,8 @@ from tasks.inputs.tables import (
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.hub_inputs import stated_classes, with_names
-from tasks.reading.text_files import ending_of
 from tasks.reading.parquet import folded
-from tasks.reading.text_files import Problems, Reading
+from tasks.reading.text_files import Problems, Reading, ending_of
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 PAIRS = (

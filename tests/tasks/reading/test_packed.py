@@ -11,8 +11,7 @@ import pytest
 
 from tasks.project.errors import InputError
 from tasks.reading import text_files
-from tasks.reading.text_files import ending_of, opened
-from tasks.reading.text_files import text_lines
+from tasks.reading.text_files import ending_of, opened, text_lines
 
 
 def zstandard(content: bytes) -> bytes:
