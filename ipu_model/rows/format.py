@@ -99,6 +99,11 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of its files."""
+        return row_schema(self.kind, self.row_length, self.max_sequences, self.max_predictions, self.vocab_size)
+
+    @property
     def packing_factor(self) -> float:
         """Sequences per row."""
         return self.sequences / self.rows if self.rows else 0.0

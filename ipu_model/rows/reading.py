@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest, row_schema
+from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest
 
 Columns = Dict[str, np.ndarray]
 NO_ROW = -1
@@ -101,8 +101,7 @@ class RowFolder:
     def _open(self, name: str, first: int, expected: int) -> int:
         """Map one file; returns the number of the row after its last."""
         path = self.folder / name
-        m = self.manifest
-        schema = row_schema(m.kind, m.row_length, m.max_sequences, m.max_predictions, m.vocab_size)
+        schema = self.manifest.schema
         found = 0
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))

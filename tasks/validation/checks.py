@@ -63,27 +63,16 @@ Totals = dict[str, Total]
 """By the name of the total check."""
 
 
-class DataSet(ABC):
-    """A data set that can be judged; the methods are called in this order."""
+class Requirements:
+    """What is required of some data, and what was found once all of them were seen."""
 
-    name: str
-    record: str
-    """What one record is called: document, question, row."""
-    prerequisites: Sequence[Check]
-    """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
-    record_checks: Sequence[Check] = ()
     total_checks: Sequence[Check] = ()
-
-    @abstractmethod
-    def prepare(self) -> Totals:
-        """Return the features of the prerequisites."""
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield the features of all records, in order; memory does not grow with their number."""
-        return iter(())
+    """Checks of the whole set."""
+    record_checks: Sequence[Check] = ()
+    """Checks of every record."""
 
     def totals(self) -> Totals:
-        """Return the features of the whole set; called once, after the last frame."""
+        """Return the features of the total checks."""
         return {}
 
     def numbers(self) -> dict[str, Any]:
@@ -97,6 +86,24 @@ class DataSet(ABC):
     def notes(self) -> list[str]:
         """Return sentences that people must see, on the page and on the terminal."""
         return []
+
+
+class DataSet(Requirements, ABC):
+    """A data set that can be judged; `prepare` is called first, then `frames`, then the others."""
+
+    name: str
+    record: str
+    """What one record is called: document, question, row."""
+    prerequisites: Sequence[Check]
+    """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
+
+    @abstractmethod
+    def prepare(self) -> Totals:
+        """Return the features of the prerequisites."""
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the features of all records, in order; memory does not grow with their number."""
+        return iter(())
 
 
 @dataclass(frozen=True)

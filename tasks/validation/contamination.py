@@ -114,7 +114,8 @@ def _in_training(examples: Development, index: NearDuplicates, batches: Iterable
     progress = Progress("near-duplicates in training", f"{record}s")
     for batch in batches:
         fresh: dict[int, str] = {}
-        for number, (key, text) in enumerate(zip(_keys(batch), batch, strict=True), before):
+        keys = text_features.hashes(np.array(batch, dtype=object)).tolist()
+        for number, (key, text) in enumerate(zip(keys, batch, strict=True), before):
             if key not in seen:
                 seen.add(key)
                 fresh[number] = text
@@ -125,11 +126,6 @@ def _in_training(examples: Development, index: NearDuplicates, batches: Iterable
         before += len(batch)
         progress.update(before)
     return examples.source(TRAINING, before, 0, best)
-
-
-def _keys(texts: Sequence[str]) -> list[int]:
-    keys: list[int] = text_features.hashes(np.array(texts, dtype=object)).tolist()
-    return keys
 
 
 def _in_text(examples: Development, index: NearDuplicates, files: Sequence[Path]) -> Source:

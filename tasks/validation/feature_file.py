@@ -11,7 +11,7 @@ from tasks.project import artifacts
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import Occurrences, RowLimits
+from tasks.validation.row_rules import Occurrences, RowLimits, RowRules
 
 FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
 
@@ -28,8 +28,8 @@ class Lines:
     """Integers of these lines by column; they mean nothing where the line is not known. int64 [n, S]."""
 
 
-class FeatureFile:
-    """features.parquet of a folder, held against the sequences of its rows."""
+class WindowRules(RowRules):
+    """Rules of features.parquet of a folder, held against the sequences of its rows; a kind adds those of labels."""
 
     def __init__(self, limits: RowLimits, schema: pa.Schema, columns: tuple[str, ...] = ()) -> None:
         """Take note of what is required.
@@ -38,12 +38,13 @@ class FeatureFile:
             schema: its columns; feature_id and n_tokens are among them.
             columns: others of them, of integers, that `lines` is to give.
         """
+        super().__init__(limits)
         again = limits.again
-        self.total_checks = (
+        self.total_checks: tuple[Check, ...] = (
             Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", again),
             Check("features_once", "feature_ids", "every feature of features.parquet exactly once", again),
         )
-        self.record_checks = (
+        self.record_checks: tuple[Check, ...] = (
             Check("feature_slots", "feature_ids", "a line of features.parquet for every sequence", again),
             Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again),
         )
@@ -52,7 +53,6 @@ class FeatureFile:
         self._columns: Columns = {}
 
     def prepare(self) -> list[str]:
-        """Keep the integers of the file; returns what is wrong with its columns."""
         if not self._path.is_file():
             return [f"{self._path.name} is missing"]
         differences = text_features.schema_differences(self._path, self._schema)
@@ -74,8 +74,8 @@ class FeatureFile:
         columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
         return Lines(present, present & (ids >= 0) & (ids < count), columns)
 
-    def features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
-        """Features [n] of the record checks; the lines that were seen are counted."""
+    def window_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+        """Return the features [n] of the checks of windows; the lines that were seen are counted."""
         ids = rows["feature_ids"]
         self._seen.add(ids.reshape(-1))
         tokens = found.table(found.length, ids.shape[1], 0)
@@ -85,7 +85,6 @@ class FeatureFile:
         }
 
     def totals(self) -> Totals:
-        """Return the features of the total checks."""
         once = self._seen.total("feature")
         misnumbered = np.flatnonzero(self._ids != np.arange(len(self._ids)))
         lines = [f"line {i}: feature_id {self._ids[i]}" for i in misnumbered[:3]]

@@ -12,7 +12,6 @@ import pyarrow as pa
 from ipu_model.files import read_json, sha256_of
 from tasks.project.errors import InputError
 from tasks.project.row_folders import Manifest, read_manifest
-from tasks.rows.row_files import row_schema
 from tasks.rows.unknown import UnknownTokens
 from tasks.validation import row_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
@@ -54,26 +53,18 @@ class RowData(DataSet):
         """
         self.name, self.folder = name, Path(folder)
         self.manifest: Manifest = read_manifest(self.folder)
+        self.schema = self.manifest.schema
         tokenizer_file = Path(tokenizer) / "tokenizer.json"
-        special, self.vocab_size = read_tokenizer(tokenizer_file)
+        special, size = read_tokenizer(tokenizer_file)
         self.cls_id = special[CLS]
         self._unknown = UnknownTokens(special.get(UNK), [special[token] for token in (CLS, SEP) if token in special])
-        self.tokenizer_sha256 = sha256_of(tokenizer_file)
-        self.schema = row_schema(
-            self.manifest.kind,
-            self.manifest.row_length,
-            self.manifest.max_sequences,
-            self.manifest.max_predictions,
-            self.manifest.vocab_size,
-        )
-        tokens = self.vocab_size, self.tokenizer_sha256
-        limits = RowLimits(self.folder, section, self.manifest, *tokens, max_positions, max_unknown_share)
-        self.rules = rules(limits)
-        self.prerequisites = prerequisites(limits)
-        self.total_checks = (*total_checks(limits), *self.rules.total_checks)
-        self._columns = ColumnRules(limits)
+        tokens = size, sha256_of(tokenizer_file)
+        self.limits = RowLimits(self.folder, section, self.manifest, *tokens, max_positions, max_unknown_share)
+        self.rules, self._columns = rules(self.limits), ColumnRules(self.limits)
+        self.prerequisites = prerequisites(self.limits)
+        self.total_checks = (*total_checks(self.limits), *self.rules.total_checks)
         self.record_checks = (
-            *sequence_checks(limits),
+            *sequence_checks(self.limits),
             *self._columns.record_checks,
             *self.rules.record_checks,
         )
@@ -101,7 +92,7 @@ class RowData(DataSet):
                 f"these are rows of kind {self.manifest.kind}, not {' or '.join(self.rules.kinds)}"
             )
         examples["schema"] += self.rules.prepare()
-        same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
+        same = self.manifest.tokenizer_sha256 == self.limits.tokenizer_sha256
         return {
             **{name: Total.of_differences(differences) for name, differences in examples.items()},
             "tokenizer": Total(int(not same), f"rows of tokenizer {self.manifest.tokenizer_sha256}"),

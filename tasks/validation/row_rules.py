@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.project.row_folders import Manifest
 from tasks.reading.parquet import read_batches
-from tasks.validation.checks import Check, Total, Totals
+from tasks.validation.checks import Requirements, Total
 from tasks.validation.row_features import Columns, Sequences
 
 
@@ -57,7 +57,7 @@ class Examples:
     choose: Callable[[], tuple[Side, Sequence[str]]] | None = None
     """Finds which of a batch the rows were made from, and the columns that say so; None: all."""
 
-    def read(self, columns: Sequence[str], at_once: int) -> Iterator[pa.RecordBatch]:
+    def read(self, columns: Sequence[str], at_once: int = 8192) -> Iterator[pa.RecordBatch]:
         """Yield them in order, with these columns among others.
 
         Raises:
@@ -71,7 +71,7 @@ class Examples:
                 yield batch.filter(side(batch))
 
 
-class RowRules(ABC):
+class RowRules(Requirements, ABC):
     """The rules for the rows of one folder, and what was seen of these rows.
 
     The methods are called in this order: `prepare`, `features` for batch after batch, then the others. None but
@@ -80,10 +80,6 @@ class RowRules(ABC):
 
     kinds: ClassVar[tuple[str, ...]]
     """Kinds of rows, as manifests name them, that the rules are for."""
-    total_checks: Sequence[Check]
-    """Checks of the whole folder."""
-    record_checks: Sequence[Check]
-    """Checks of every row."""
 
     def __init__(self, limits: RowLimits) -> None:
         self.limits = limits
@@ -100,22 +96,6 @@ class RowRules(ABC):
             rows: the columns of n rows, as stored.
             found: where their sequences are.
         """
-
-    @abstractmethod
-    def totals(self) -> Totals:
-        """One number by the name of each total check."""
-
-    def numbers(self) -> dict[str, Any]:
-        """What else the page says, by its label."""
-        return {}
-
-    def notes(self) -> list[str]:
-        """Sentences that people must see."""
-        return []
-
-    def histograms(self) -> list[dict[str, Any]]:
-        """`Lengths.histogram` of what else the page draws."""
-        return []
 
 
 RulesOf = Callable[[RowLimits], RowRules]

@@ -14,15 +14,14 @@ from tasks.reading.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.feature_file import FeatureFile, Lines
+from tasks.validation.feature_file import Lines, WindowRules
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import Examples, RowLimits, RowRules
+from tasks.validation.row_rules import Examples, RowLimits
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
-SENTENCES_AT_ONCE = 8192
 
 
-class TagRules(RowRules):
+class TagRules(WindowRules):
     """Labels of tokens, and the windows in features.parquet."""
 
     kinds: ClassVar[tuple[str, ...]] = ("token_classification",)
@@ -35,15 +34,14 @@ class TagRules(RowRules):
                 train has not have none.
             examples: the sentences; None: labels are not compared with their tags.
         """
-        super().__init__(limits)
+        super().__init__(limits, FEATURES_SCHEMA)
         again = limits.again
         self._training = training
-        self._windows = FeatureFile(limits, FEATURES_SCHEMA)
         many = "as many labels as words" if training else "no more labels than words"
-        self.total_checks = (*self._windows.total_checks, Check("labels", COLUMN, many, again))
+        self.total_checks += (Check("labels", COLUMN, many, again),)
         self.record_checks = (
             Check("labels_at_words", COLUMN, "-100 at [CLS]", again),
-            *self._windows.record_checks,
+            *self.record_checks,
             *([] if examples is None else [Check(AS_EXAMPLES, COLUMN, "the tag of its word", again)]),
         )
         self._examples = examples
@@ -52,7 +50,7 @@ class TagRules(RowRules):
         self._words = self._labelled = 0
 
     def prepare(self) -> list[str]:
-        if problems := self._windows.prepare():
+        if problems := super().prepare():
             return problems
         table = text_features.open_parquet(self.limits.folder / artifacts.FEATURES).read(columns=["positions"])
         words = pc.list_value_length(table.column("positions")).to_numpy()
@@ -67,11 +65,11 @@ class TagRules(RowRules):
         return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
-        lines, labels = self._windows.lines(rows, found), rows[COLUMN]
+        lines, labels = self.lines(rows, found), rows[COLUMN]
         word = found.real & (rows["position_ids"] > 0)
         self._labelled += int((word & (labels >= 0) & (labels < self.limits.manifest.num_labels)).sum())
         at_cls = found.real & ~word & (labels != IGNORED)
-        features = {"labels_at_words": at_cls.sum(axis=1), **self._windows.features(rows, found, lines)}
+        features = {"labels_at_words": at_cls.sum(axis=1), **self.window_features(rows, found, lines)}
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, found, lines)}
 
     def _count_other(self, rows: Columns, found: Sequences, lines: Lines) -> np.ndarray:
@@ -89,7 +87,7 @@ class TagRules(RowRules):
         missing = self._words - self._labelled
         other = abs(missing) if self._training else max(0, -missing)
         labels = Total(other, f"{self._labelled:,} labels of {self._words:,} words")
-        return {**self._windows.totals(), "labels": labels}
+        return {**super().totals(), "labels": labels}
 
     def numbers(self) -> dict[str, Any]:
         return {"words": self._words, "labelled words": self._labelled}
@@ -99,7 +97,7 @@ def read_tags(examples: Examples, labels: Sequence[str]) -> np.ndarray:
     """Return the number among `labels` of the tag of each word of the sentences, -100 where they lack it."""
     numbers = {name: number for number, name in enumerate(labels)}
     found = [np.zeros(0, np.int64)]
-    for batch in examples.read(("tags",), SENTENCES_AT_ONCE):
+    for batch in examples.read(("tags",)):
         tags = batch.column("tags").flatten().dictionary_encode()
         known = np.array([numbers.get(tag, IGNORED) for tag in tags.dictionary.to_pylist()], np.int64)
         found.append(known[tags.indices.to_numpy(zero_copy_only=False)])

@@ -16,9 +16,9 @@ from tasks.project import artifacts
 from tasks.reading.parquet import group_batches
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.feature_file import FeatureFile, Lines
+from tasks.validation.feature_file import Lines, WindowRules
 from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import Examples, RowLimits, RowRules
+from tasks.validation.row_rules import Examples, RowLimits
 
 BOTH = "start_positions, end_positions"
 MAX_SHARE = 0.2
@@ -31,7 +31,7 @@ QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
 NONE = -1
 
 
-class AnswerRules(RowRules):
+class AnswerRules(WindowRules):
     """Answers of windows, and the windows in features.parquet."""
 
     kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
@@ -43,8 +43,7 @@ class AnswerRules(RowRules):
             training: whether the rows are learnt from, which takes an answer at least.
             examples: the questions; None: targets are not compared with their answers.
         """
-        super().__init__(limits)
-        self._windows = FeatureFile(limits, FEATURES_SCHEMA, ("context_start",))
+        super().__init__(limits, FEATURES_SCHEMA, ("context_start",))
         smallest = int(training)
         answers = Check(
             "answers",
@@ -54,34 +53,34 @@ class AnswerRules(RowRules):
             minimum=smallest,
         )
         self._targets = Targets(limits.folder / artifacts.FEATURES, examples) if training and examples else None
-        self.total_checks = (*self._windows.total_checks, answers, *([_TARGETS] if self._targets else []))
-        self.record_checks = (*_answer_checks(limits.again), *self._windows.record_checks)
-        self._seen = {"answered": 0, "labelled": 0}
+        self.total_checks += (answers, *([_TARGETS] if self._targets else []))
+        self.record_checks = (*_answer_checks(limits.again), *self.record_checks)
+        self._counts = {"answered": 0, "labelled": 0}
 
     def prepare(self) -> list[str]:
-        problems = self._windows.prepare()
+        problems = super().prepare()
         if self._targets is not None and not problems:
             self._targets.prepare()
         return problems
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
-        windows = self._windows.lines(rows, found)
+        windows = self.lines(rows, found)
         features = answer_features(rows, found, windows)
-        for name in self._seen:
-            self._seen[name] += int(features[name].sum())
+        for name in self._counts:
+            self._counts[name] += int(features[name].sum())
         if self._targets is not None:
             self._targets.add(*taught_spans(rows, found, windows))
-        return {**features, **self._windows.features(rows, found, windows)}
+        return {**features, **self.window_features(rows, found, windows)}
 
     def totals(self) -> Totals:
-        totals = {**self._windows.totals(), "answers": Total(self._seen["answered"])}
+        totals = {**super().totals(), "answers": Total(self._counts["answered"])}
         return totals if self._targets is None else {**totals, "targets": self._targets.total()}
 
     def notes(self) -> list[str]:
         return [self._targets.note] if self._targets is not None and self._targets.note else []
 
     def numbers(self) -> dict[str, Any]:
-        return {"labelled sequences": self._seen["labelled"], "sequences with an answer": self._seen["answered"]}
+        return {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}
 
 
 def answer_features(rows: Columns, found: Sequences, windows: Lines) -> Columns:

@@ -25,9 +25,6 @@ from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_rules import Examples, RowLimits, RowRules
 
-EXAMPLES_AT_ONCE = 8192
-
-
 GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
 
 
@@ -69,7 +66,7 @@ class Task(about.Task, ChecksTask):
 
     def _expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
         """Return the label that the rows in the folder `rows` should have of each example, -100 for none."""
-        columns = [batch.column("label") for batch in examples.read(("label",), EXAMPLES_AT_ONCE)]
+        columns = [batch.column("label") for batch in examples.read(("label",))]
         labels = pa.chunked_array(columns).to_numpy() if columns else np.zeros(0)
         if self.labels:
             return labels
