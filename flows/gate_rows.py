@@ -7,17 +7,12 @@ one than the kind of its entry has by default.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows import report, run_params
-from tasks.project import artifacts
-from tasks.project.errors import ParamsError
-from tasks.project.overlays import base_of, resolve
-from tasks.project.param_downstream import defaults_of
-from tasks.project.params_command import differing
 from tasks.project.plan_file import Plan, read_plan
 
 FLOOR = "min_"
@@ -69,11 +64,9 @@ def gates_of(run: report.RunReport, root: Path, project: Path) -> dict[str, Gate
     """
     plan = read_plan(root)
     checks = {stage: found for stage in run.results if (found := _checks(stage, plan, root))}
-    if not checks:
-        return {}
-    stated, before = _entries(run_params.settings_of(run, root, project).values), _before(run, project)
+    settings = run_params.settings_of(run, root, project) if checks else run_params.Settings()
     return {
-        stage: _gate(found, *(one.get(plan[stage].item, {}) for one in (stated, before)))
+        stage: _gate(found, *(_own(rows, plan[stage].item) for rows in (settings.told, settings.unusual)))
         for stage, found in checks.items()
     }
 
@@ -103,12 +96,21 @@ def _checks(stage: str, plan: Plan, root: Path) -> list[dict[str, Any]]:
     return list((decided or {}).get("checks", []))
 
 
-def _gate(checks: list[dict[str, Any]], entry: Mapping[str, Any], before: Mapping[str, Any]) -> Gate:
-    own, usual = entry.get("gate") or {}, _usual(entry)
-    floors = _lowered(own, before.get("gate") or {}, usual)
-    differ = differing([usual, dict(own)]) if usual else []
-    unusual = tuple((name, said(default), said(value)) for name, (default, value) in differ)
-    return Gate(tuple(_row(check, floors) for check in checks), unusual)
+def _own(rows: Sequence[run_params.Row], entry: str) -> list[run_params.Row]:
+    """Those of the parameters of a gate, by their names there."""
+    section = f"downstream.{entry}.gate."
+    return [(name.removeprefix(section), *both) for name, *both in rows if name.startswith(section)]
+
+
+def _gate(checks: list[dict[str, Any]], told: list[run_params.Row], unusual: list[run_params.Row]) -> Gate:
+    lowered: dict[str, float] = {}
+    """Name of the check -> the floor that it had, of each whose floor is lower now, or gone."""
+    for name, before, floor in (*told, *unusual):
+        if name.startswith(FLOOR) and _is_number(before) and (floor is None or floor < before):
+            check = name.removeprefix(FLOOR)
+            lowered[check] = max(before, lowered.get(check, before))
+    differ = tuple((name, said(default), said(value)) for name, default, value in unusual)
+    return Gate(tuple(_row(check, lowered) for check in checks), differ)
 
 
 def _row(check: Mapping[str, Any], lowered: Mapping[str, float]) -> GateRow:
@@ -121,33 +123,3 @@ def _row(check: Mapping[str, Any], lowered: Mapping[str, float]) -> GateRow:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
-
-
-def _lowered(own: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, float]:
-    """Name of the check -> the floor that it had, of each whose floor is lower now, or gone."""
-    found = {}
-    for key, floor in own.items():
-        stated = [one[key] for one in others if key.startswith(FLOOR) and _is_number(one.get(key))]
-        if stated and (floor is None or floor < max(stated)):
-            found[key.removeprefix(FLOOR)] = max(stated)
-    return found
-
-
-def _usual(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What its kind has by default."""
-    try:
-        return dict(defaults_of(entry["kind"], "")["gate"])
-    except (ValueError, KeyError):  # of a revision that had other kinds, or of none that can be read
-        return {}
-
-
-def _before(run: report.RunReport, project: Path) -> dict[str, Any]:
-    """The entries of the preset, or of the project's params.yaml, without what the run laid over them."""
-    try:
-        return _entries(resolve(base_of(run.preset, project), run.preset, [], project / artifacts.PRESETS))
-    except (ParamsError, OSError):
-        return {}
-
-
-def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(values.get("downstream") or {})

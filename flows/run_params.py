@@ -23,7 +23,7 @@ from tasks.project.strict_yaml import read_yaml, yaml_text
 LATER = ".gate.seeds"
 """Of an entry: a gate may be told of other seeds once these are trained, and nothing that was learned depends on it."""
 
-Row = tuple[str, str, str]
+Row = tuple[str, Any, Any]
 """Name, value there, value of the run."""
 
 
@@ -124,15 +124,14 @@ def _read_settings(preset: str | None, root: Path, project: Path, version: int) 
         values = params_of(project, root)
         base = values if root == project else resolve(base_of(preset, project), preset, [], project / artifacts.PRESETS)
         told, unusual = (
-            tuple((name, _said(there), _said(here)) for name, (there, here) in against(one, values))
-            for one in (base, default_values())
+            tuple((name, *both) for name, both in against(one, values)) for one in (base, default_values())
         )
     except (ParamsError, KeyError):  # there are none, or those of a revision that had other sections
         return Settings()
     return Settings(values, preset or str(artifacts.PARAMS), told, unusual)
 
 
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
     """A value in words; 2 and 2.0 are the same number, however params.yaml writes it."""
     if value is None or value is ABSENT:
         return "none"

@@ -23,7 +23,7 @@ from flows.pages.facts import KIND, link
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, record_of
-from flows.run_params import settings_of
+from flows.run_params import said, settings_of
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import html_page
@@ -84,6 +84,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         next=facts.NEXT.get(word, ""),
         duration=format_duration,
         settings=told,
+        said=said,
         newest=facts.link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(report, root, folder),
         earlier=[{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
