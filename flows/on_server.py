@@ -24,11 +24,12 @@ from prefect.runtime import flow_run
 from pydantic import WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from flows import report, run_tables
+from flows import report
 from flows.api import extra
-from flows.gate_rows import leading_score
+from flows.pages import run_markdown
 from flows.plan import part_names
 from flows.report import RunReport, revision_of
+from flows.result_view import leading_score
 from tasks.pages.markup import readable
 from tasks.project import artifacts
 from tasks.project.errors import InputError, PodiumError
@@ -145,9 +146,9 @@ def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
         root: the checkout that it worked in.
         called: the name that it was given, if any.
     """
-    _keep("podium-run", "How the run went, stage by stage", lambda: run_tables.summary(run, project))
-    _keep("podium-metrics", "What the models scored, in percent", lambda: run_tables.metrics(run, root, project))
-    _keep("podium-gate", "What the gates found and required", lambda: run_tables.gates(run, root, project))
+    _keep("podium-run", "How the run went, stage by stage", lambda: run_markdown.summary(run, project))
+    _keep("podium-metrics", "What the models scored, in percent", lambda: run_markdown.metrics(run, root, project))
+    _keep("podium-gate", "What the gates found and required", lambda: run_markdown.gates(run, root, project))
     name = _made("name", lambda: name_at_end(called or run.preset, run, root))
     if name:
         label(name)

@@ -114,6 +114,11 @@ class RunReport:
         """What the run is called: as its checkout, or "." for that of the project's own folder."""
         return Path(self.folder).name or "."
 
+    @property
+    def reasons(self) -> list[str]:
+        """Why the run did not finish."""
+        return [text for text in (self.error, self.paused) if text is not None]
+
     def begin(self, project: Path) -> None:
         """Say in the record of the run that it is at work; a disk that is full is named by what needs it."""
         self.began = _now()
@@ -312,16 +317,28 @@ def total(report: RunReport) -> str:
 
 def results(report: RunReport) -> list[str]:
     """Scores, verdicts, and where the models went."""
-    lines = [f"program of {stage}: {how}" for stage, how in report.programs.items()]
+    lines = programs(report)
     for found in report.results.values():
-        lines += [scores_in_words(found), *_decided(f"{found['name']} gate", found["decision"], found["published"])]
+        lines += [scores_in_words(found), *verdict_in_words(found)]
     return lines
 
 
-def scores_in_words(result: dict[str, Any]) -> str:
-    """What a gate judged, and its scores."""
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in result["scores"].items())
-    return f"{result['name']}: {scores or 'no scores'}"
+def programs(report: RunReport) -> list[str]:
+    """How the stages that ran on IPUs came by their programs."""
+    return [f"program of {stage}: {how}" for stage, how in report.programs.items()]
+
+
+def scores_in_words(result: Mapping[str, Any], figures: Mapping[str, Any] | None = None) -> str:
+    """What a gate judged, and its scores.
+
+    Args:
+        figures: of the evaluation, for the 95% interval of each score.
+    """
+    bounds = {name: interval(figures or {}, name) for name in result["scores"]}
+    scores = [
+        f"{name} {value:.2f}{f' ({bounds[name]})' if bounds[name] else ''}" for name, value in result["scores"].items()
+    ]
+    return f"{result['name']}: {', '.join(scores) or 'no scores'}"
 
 
 def to_look_at(report: RunReport) -> str:
@@ -331,11 +348,11 @@ def to_look_at(report: RunReport) -> str:
     return "to look at: " + ", ".join(prefix + page for page in pages)
 
 
-def _decided(name: str, gate: dict[str, Any] | None, receipt: dict[str, Any] | None) -> list[str]:
+def verdict_in_words(result: Mapping[str, Any]) -> list[str]:
     """A gate's verdict with its reasons, and where the model went."""
-    lines = []
+    lines, gate, receipt = [], result["decision"], result["published"]
     if gate is not None:
-        lines.append(f"{name}: {'accepted' if gate['accepted'] else 'rejected, nothing was published'}")
+        lines.append(f"{result['name']} gate: {'accepted' if gate['accepted'] else 'rejected, nothing was published'}")
         lines += [f"  - {reason}" for reason in gate["reasons"]]
         lines += recipe_words(gate, receipt)
     if receipt is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,23 +111,18 @@ class Settings:
 
 
 def settings_of(run: report.RunReport, root: Path, project: Path) -> Settings:
-    """The parameters of a run as they are now in its checkout `root`; read once, as long as that file is the same."""
-    path = root / artifacts.PARAMS
-    version = path.stat().st_mtime_ns if path.is_file() else 0
-    return _read_settings(run.preset, root, project, version)
-
-
-@functools.lru_cache(maxsize=8)
-def _read_settings(preset: str | None, root: Path, project: Path, version: int) -> Settings:
+    """The parameters of a run as they are now in its checkout `root`."""
     try:
         values = params_of(project, root)
-        base = values if root == project else resolve(base_of(preset, project), preset, [], project / artifacts.PRESETS)
+        base = values
+        if root != project:
+            base = resolve(base_of(run.preset, project), run.preset, [], project / artifacts.PRESETS)
         told, unusual = (
             tuple((name, *both) for name, both in against(one, values)) for one in (base, default_values())
         )
     except (ParamsError, KeyError):  # there are none, or those of a revision that had other sections
         return Settings()
-    return Settings(values, preset or str(artifacts.PARAMS), told, unusual)
+    return Settings(values, run.preset or str(artifacts.PARAMS), told, unusual)
 
 
 def said(value: Any) -> str:

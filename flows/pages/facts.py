@@ -1,4 +1,4 @@
-"""Who, when, where and with what: the head of a run's page, its results, and what it links."""
+"""Who, when, where and with what: the head of a run's page, and what it links."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows.gate_rows import Gate, gates_of
 from flows.pages import timeline
-from flows.report import RunReport, how_published, interval, read_json_object, recipe_words, where_published
+from flows.report import RunReport
 from ipu_model.files import read_json, sha256_of
 from ipu_model.units import format_duration
-from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.project import artifacts
 from tasks.project.plan_file import Plan, Stage
 
@@ -157,41 +155,3 @@ def link(path: Path, folder: Path) -> str:
     """A path as a page in `folder` links it; no name in it can be taken for a scheme."""
     words = quote(os.path.relpath(path, folder))
     return words if "/" in words else f"./{words}"
-
-
-def results(report: RunReport, root: Path, project: Path, folder: Path) -> list[dict[str, Any]]:
-    """For each gate: the scores with their intervals, what it checked and decided, and where the model went."""
-    gates, found = gates_of(report, root, project), []
-    for stage, result in report.results.items():
-        decision, receipt, gate = result["decision"], result["published"], gates.get(stage, Gate())
-        figures = read_json_object(root / artifacts.metrics_file(result["name"])) or {}
-        bounds = {name: interval(figures, name) for name in result["scores"]}
-        found.append(
-            {
-                "name": result["name"],
-                "scores": [
-                    (name, f"{value:.2f}", f"95% interval {bounds[name]}" if bounds[name] else "")
-                    for name, value in result["scores"].items()
-                ],
-                "verdict": "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected",
-                "reasons": decision["reasons"] if decision else [],
-                "recipe": recipe_words(decision, receipt) if decision else [],
-                "without_floor": (decision or {}).get(WITHOUT_FLOOR),
-                "checks": gate.checks,
-                "lowered": any(check.lowered_from is not None for check in gate.checks),
-                "differ": gate.unusual,
-                "published": None if receipt is None else _published(receipt, project, folder),
-            }
-        )
-    return found
-
-
-def _published(receipt: dict[str, Any], project: Path, folder: Path) -> dict[str, Any]:
-    card = project / str(receipt.get("folder") or ".") / "README.md"
-    there = "folder" in receipt and card.is_file()
-    return {
-        "how": how_published(receipt),
-        "where": where_published(receipt),
-        "url": url if (url := str(receipt.get("url") or "")).startswith(("https://", "http://")) else "",
-        "card": link(card, folder) if there else None,
-    }

@@ -23,6 +23,7 @@ from flows.pages.facts import KIND, link
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, record_of
+from flows.result_view import results_of
 from flows.run_params import said, settings_of
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
@@ -80,16 +81,17 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         facts=facts.of_run(report, facts.devices_of(jobs, report, told.values), heard, killed),
         pipelines_of_jobs=[one for one in pipelines if one is not None],
         report=report,
-        reasons=[text for text in (report.error, report.paused) if text is not None],
+        reasons=report.reasons,
         next=facts.NEXT.get(word, ""),
         duration=format_duration,
         settings=told,
         said=said,
-        newest=facts.link(root / artifacts.RUN_PAGE, folder),
+        newest=link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(report, root, folder),
         earlier=[{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
         **_work(report, plan, root, project, links, timeline.rows(report, heard, at_work)),
-        results=facts.results(report, root, project, folder),
+        results=results_of(report, root, project),
+        link=lambda path: link(path, folder),
     )
 
 

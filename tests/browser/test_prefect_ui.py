@@ -14,7 +14,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 
-from flows import on_server, run_tables
+from flows import on_server
+from flows.pages import run_markdown
 from flows.pipeline import pipeline
 from tasks.project.overlays import preset_names
 from tests.browser import chromium, made_runs
@@ -44,9 +45,9 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
     report, root = made_runs.run(folder / "project", "rejected")
     name = on_server.name_at_end("evening", report, root)
     run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
-    texts = {"run": run_tables.summary(report, root), "metrics": run_tables.metrics(report, root, root)}
+    texts = {"run": run_markdown.summary(report, root), "metrics": run_markdown.metrics(report, root, root)}
     pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}
-    for what, text in {**texts, "gate": run_tables.gates(report, root, root)}.items():
+    for what, text in {**texts, "gate": run_markdown.gates(report, root, root)}.items():
         made = client.create_artifact(
             ArtifactCreate(key=f"podium-{what}", type="markdown", data=text, flow_run_id=run.id)
         )

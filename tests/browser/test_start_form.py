@@ -14,8 +14,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
+from flows.pages.run_markdown import PAGES_URL
 from flows.report import revision_of
-from flows.run_tables import PAGES_URL
 from tests.browser import chromium
 from tests.browser.prefect_forms import SECONDS, Form, UiServer
 from tests.flows.worker_hosts import ALL, wait_until

@@ -12,6 +12,7 @@ import pytest
 
 from flows import pipeline, report, runs
 from flows.pages import curves, facts, graph, run_page, timeline
+from flows.result_view import results_of
 from ipu_model import files
 from ipu_model.units import format_duration
 from tests.browser import made_runs
@@ -211,9 +212,10 @@ def test_marks_of_the_timeline_are_short():
 def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
     for url, there in (("https://hub.example/user/demo", True), ("javascript:alert(1)", False)):
         result = {"gate@squad": {"name": "squad", "scores": {}, "decision": None, "published": {"url": url}}}
-        (found,) = facts.results(report.RunReport(".", results=result), ROOT, ROOT, ROOT)
-        assert bool(found["published"]["url"]) == there
-        assert found["published"]["where"] == url
+        (found,) = results_of(report.RunReport(".", results=result), ROOT, ROOT)
+        assert found.published is not None
+        assert bool(found.published["url"]) == there
+        assert found.published["where"] == url
 
 
 def test_figures_of_another_maker_are_not_shown_as_those_of_what_is_there(prefect_session, toy_project):

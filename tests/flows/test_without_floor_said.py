@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows import report, run_tables
-from flows.pages import run_page
+from flows import report
+from flows.pages import run_markdown, run_page
 from tasks.project.plan_file import read_plan
 from tests.browser import made_runs
 
@@ -31,7 +31,7 @@ def test_summary_page_and_table_of_the_gate_say_it(tmp_path: Path, without: bool
     assert (f"\n{SAID}" in report.summary(record)) == without
     page = run_page.page(record, root)
     assert (f'<p class="warn">P{SAID[1:]}.</p>' in page) == without
-    assert ("without a floor" in run_tables.gates(record, root, root)) == without
+    assert ("without a floor" in run_markdown.gates(record, root, root)) == without
 
 
 def test_what_was_not_published_is_not_said_to_be(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ import yaml
 from huggingface_hub import ModelCard
 from ruamel.yaml import YAML
 
-from flows import run_tables
 from flows.commands import ask
-from flows.pages import run_page
+from flows.pages import run_markdown, run_page
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.scoring.slices import Slice
@@ -325,7 +324,7 @@ def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
     result = {"name": "squad", "scores": {text: 1.0}, "decision": {"accepted": False, "reasons": [text]}}
     run.results = {"gate@squad": {**result, "published": {"repository": text}}}
     run.stages, run.pages = [StageRecord(text, text, 1.0, text)], [text]
-    return [run_tables.summary(run, root), run_tables.metrics(run, root, root), run_tables.gates(run, root, root)]
+    return [run_markdown.summary(run, root), run_markdown.metrics(run, root, root), run_markdown.gates(run, root, root)]
 
 
 @every_text
