@@ -10,8 +10,8 @@ from typing import Any
 from flows.preflight.question import FAR_S, HERE_S, Finding, Question, ok, problem, warning
 from flows.preflight.server import is_usable
 from flows.run_request import RunRequest
+from tasks.preflight.given_inputs import LATER
 from tasks.preflight.given_inputs import wanted as given_to
-from tasks.preflight.hub_check import LATER
 from tasks.project import plan_file
 from tasks.project.errors import PublishError
 from tasks.project.given import check_given, check_written, given_places, value_at
@@ -98,7 +98,7 @@ def asked(request: RunRequest) -> Iterator[Question]:
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not stated
     if (publish or sources or origin) and is_usable():
         told = {"values": request.values, "publish": publish, "review": publishing.review}
-        yield Question("hub", "tasks.preflight.hub_check", told | {"sources": sources, "origin": origin}, FAR_S)
+        yield Question("hub", "tasks.preflight.given_inputs", told | {"sources": sources, "origin": origin}, FAR_S)
 
 
 def _publishes(request: RunRequest) -> bool:

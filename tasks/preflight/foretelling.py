@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, RowsError
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
-    FITS,
-    TIGHT,
     Interval,
     JobEstimate,
     MemoryEstimate,
@@ -44,9 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DOES_NOT_FIT",
-    "FITS",
     "MK2",
-    "TIGHT",
     "Asked",
     "Foretold",
     "Interval",

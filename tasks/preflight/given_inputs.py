@@ -1,10 +1,16 @@
-"""What can be known of given files before a run: that they are there, of a known kind, with the columns asked for.
+"""What can be known of inputs before a run, asked of given files and of the Hub.
+
+Of files: that they are there, of a known kind, with the columns asked for. Of the Hub: that the token may publish, and
+that what is to be read from there is there.
 
     python -m tasks.preflight.given_inputs < REQUEST
 
-REQUEST is JSON: `values`, the resolved parameters, and `read`, what the stages depend on. For each kind of input a
-line of JSON is printed (flows/preflight reads it). The very readers of the stages look at the heads of the files, so
-that messages are theirs.
+REQUEST is JSON: `values`, the resolved parameters, and either `read`, what the stages depend on, or for the Hub
+`publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset or model),
+`section`, `name` and `revision`; and `origin`, whether README.md of a base model on the Hub decides if a release may go
+there. Of each input a line of JSON is printed (flows/preflight reads it). The very readers of the stages look at the
+heads of the files, so that messages are theirs. Of the Hub nothing is downloaded but README.md and config.json of that
+model, and nothing is made or changed there.
 """
 
 from __future__ import annotations
@@ -15,9 +21,10 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tasks.downstream.entries import BASE, Entry, entries
 from tasks.downstream.examples import ExamplesTask
@@ -33,6 +40,7 @@ SECONDS = 1.5
 """For the heads of many files; the others are left to their stage."""
 HEAD = 20
 """Records of each file that are looked at."""
+LATER = "A run with --no-publish starts without it, and podium publish follows"
 
 
 @dataclass(frozen=True)
@@ -118,28 +126,6 @@ def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
     if not task.first_labels:
         return ""
     return describe_head(folder, part_of(entry, "apply").architecture, task.first_labels, task.has_all_labels)
-
-
-def of_downloaded(params: Params, folder: Path) -> Iterator[dict[str, object]]:
-    """Findings of the entries that start from a base model on the Hub, once its config.json is here.
-
-    Args:
-        folder: holds it.
-    """
-    for entry in entries(params):
-        if entry.start != BASE:
-            continue
-        task: ExamplesTask = part_of(entry, "examples")
-        with contextlib.suppress(PodiumError, OSError):  # said by the check of its files
-            if _is_of_files(entry):
-                task.check_files()
-                if note := _describe_head(entry, task, folder):
-                    yield {"name": entry.name, "level": "warning", "text": note}
-        try:
-            if task.has_pairs:
-                _require_token_types(entry.name, folder)
-        except InputError as error:
-            yield {"name": entry.name, "level": "problem", "text": str(error)}
 
 
 def _is_of_files(entry: Entry) -> bool:
@@ -249,39 +235,124 @@ def wanted(params: Params, read: Collection[str]) -> list[Given]:
     return [given for given in known if not paths[given.name].isdisjoint(read) and given.is_given(params)]
 
 
-def look(given: Given, params: Params) -> Iterator[dict[str, object]]:
+def look(given: Given, params: Params) -> Iterator[dict[str, Any]]:
     """Findings of one input, as plain values."""
+    for level, say in (("ok", given.look), ("warning", given.note)):
+        found = _found(given.name, functools.partial(say, params), level)
+        if found["text"]:
+            yield found
+        if found["level"] == "problem":
+            return
+
+
+def _found(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, Any]:
+    """What was found of an input, at this level where nothing is wrong with it."""
     try:
-        yield {"name": given.name, "level": "ok", "text": given.look(params)}
-        if note := given.note(params):
-            yield {"name": given.name, "level": "warning", "text": note}
+        return {"name": name, "level": level, "text": say()}
     except PodiumError as error:
-        yield {
-            "name": given.name,
-            "level": "problem",
-            "text": str(error),
-            "of_parameters": isinstance(error, ParamsError),
-        }
+        text, of_parameters = str(error), isinstance(error, ParamsError)
     except OSError as error:
-        place = error.filename or "a file"
-        yield {
-            "name": given.name,
-            "level": "problem",
-            "text": f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another",
-        }
+        place, of_parameters = error.filename or "a file", False
+        text = f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another"
+    return {"name": name, "level": "problem", "text": text, "of_parameters": of_parameters}
 
 
-def main() -> None:
-    takes_no_words("Look at the heads of given files; a JSON object on standard input says which.")
-    told = json.load(sys.stdin)
+def of_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Findings of the files and folders that the parameters name; REQUEST is `told`."""
     params = check(told["values"])
     unreadable = check_given(told["values"], Path())
     for text in unreadable:
-        print(json.dumps({"name": "files", "level": "problem", "text": text, "of_parameters": True}), flush=True)
+        yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
     for given in wanted(params, told["read"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
-            for finding in look(given, params):
-                print(json.dumps(finding), flush=True)
+            yield from look(given, params)
+
+
+def of_hub(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Findings of the Hub; REQUEST is `told`."""
+    if told["publish"]:
+        found = _found("hub", lambda: _rights(told["publish"], told["review"]))
+        yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
+    if told["origin"]:
+        found = _found("hub", lambda: _origin(check(told["values"])))
+        yield found if found["level"] == "ok" else {**found, "of_parameters": True}
+    for source in told["sources"]:
+        found = _found("hub input", functools.partial(_source, **source))
+        yield found
+        if source["section"] == "base_model" and found["level"] == "ok":
+            yield from _of_base_model(check(told["values"]))
+
+
+def _rights(repositories: list[str], review: bool) -> str:
+    from tasks.release.hub.calls import Patience
+    from tasks.release.hub.transaction import check_access
+
+    # One try: whoever waits for the answer would rather know now.
+    patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
+    return check_access(repositories, review=review, patience=patience)
+
+
+def _source(kind: str, section: str, name: str | None, revision: str | None) -> str:
+    from tasks.reading.hub_inputs import check_dataset, download_files
+
+    if kind == "dataset":
+        check_dataset(section, name, revision)
+    elif name:
+        download_files(name, revision, lambda present: [], section)
+    return f"{kind} {name} ({section})"
+
+
+def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
+    """Those of these files that the base model on the Hub has, downloaded."""
+    from tasks.reading.hub_inputs import download_files
+
+    base = params.base_model
+    _, _, files = download_files(
+        str(base.repository), base.revision, lambda there: [name for name in there if name in names], "base_model"
+    )
+    return list(files.values())
+
+
+def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
+    """Findings of the entries that start from a base model on the Hub, whose config.json is downloaded."""
+    from tasks.reading.model_folders import CONFIG
+
+    if not (files := _files_of_base_model(params, (CONFIG,))):
+        return
+    folder = files[0].parent
+    for entry in entries(params):
+        if entry.start != BASE:
+            continue
+        task: ExamplesTask = part_of(entry, "examples")
+        with contextlib.suppress(PodiumError, OSError):  # said by the check of its files
+            if _is_of_files(entry):
+                task.check_files()
+                if note := _describe_head(entry, task, folder):
+                    yield {"name": entry.name, "level": "warning", "text": note}
+        try:
+            if task.has_pairs:
+                _require_token_types(entry.name, folder)
+        except InputError as error:
+            yield {"name": entry.name, "level": "problem", "text": str(error)}
+
+
+def _origin(params: Params) -> str:
+    from tasks.reading.model_card import FILES, read_origin
+    from tasks.release.origin import require_origin, resolve_origin
+
+    try:
+        files = _files_of_base_model(params, FILES)
+    except InputError as error:
+        return f"licence and language are not known yet: {error}"  # said by `sources`, or a worker may read it
+    require_origin(params, resolve_origin(params, read_origin(files[0].parent) if files else None))
+    return f"licence and language of {params.base_model.repository} or of section publish"
+
+
+def main() -> None:
+    takes_no_words("Look at the inputs of a run; a JSON object on standard input says at which.")
+    told = json.load(sys.stdin)
+    for finding in of_files(told) if "read" in told else of_hub(told):
+        print(json.dumps(finding), flush=True)
 
 
 if __name__ == "__main__":

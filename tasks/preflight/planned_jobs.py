@@ -1,23 +1,263 @@
-"""The device jobs of a plan before it runs, built by the stages' own functions from rows that are foreseen."""
+"""The device jobs of a plan before it runs, built by the stages' own functions from rows that are foreseen.
+
+Of the rows there are manifests alone, and what of them was assumed: a checkout that holds nothing else is enough for
+the stages to build their jobs, so that what is foretold is the very job that will run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.downstream.entries import entry_of
+import numpy as np
+
+from ipu_model.files import read_json
+from tasks.downstream.entries import entries, entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
-from tasks.downstream.task import about
+from tasks.downstream.task import TRAIN, DownstreamTask, about
 from tasks.jobs.device_job import Job
-from tasks.preflight.foreseen_rows import Folders, Foreseer, Rows, write_manifests
 from tasks.pretraining.pretrain import pretrain_job
-from tasks.project.params import Params
+from tasks.pretraining.rows.masking import default_predictions
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.params import PHASES, Params, packed
+from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 
 PRETRAIN, FINETUNE, PREDICT = "pretrain", "finetune", "predict"
 """Groups of stages that start device jobs which are foretold."""
+FILL = 0.98
+"""Of a packed row that is no padding, assumed: histogram packing reaches it where sequences have all lengths."""
+PACKING_FACTORS = ((64, 1.1), (128, 1.17), (384, 1.7), (512, 2.0))
+"""Row length -> sequences of a packed row of pre-training on Wikipedia, as Graphcore's examples state them from 128 on
+(graphcore/examples: nlp/bert/pytorch/args.py); its inverse is the share of an unpacked row that is no padding."""
+NAMELESS = 100_000
+"""Examples that are assumed where nobody says how many there are: about as many as SQuAD has."""
+LABELS = 3
+"""Classes that are assumed where only the data name them."""
+DEMO_TOKENS = 48
+"""Of a sequence of the demo's text: 45 in rows of 64 tokens and 50 in rows of 128 were counted in a run of it."""
+BERT_VOCABULARY = 30522
+"""Of bert-base-uncased, assumed of a tokenizer that is not here."""
+TEXT_ROWS = 1 << 20
+"""Rows of pre-training, assumed: a recipe states updates, so that only too few of them would matter."""
+SHARE_OF_DEV = 0.1
+"""Development examples beside those of training, assumed where nobody says."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One folder of rows."""
+
+    manifest: Manifest
+    assumed: tuple[str, ...] = ()
+    """In words, what was not known; empty where the folder is there."""
+
+
+Folders = dict[Path, Rows]
+"""Folder relative to a checkout -> its rows."""
+
+
+class Foreseer:
+    """What is known of the rows of a run.
+
+    Args:
+        params: of the run.
+        project: what paths of the parameters count from.
+        root: the checkout, which need not be there.
+        made_anew: stages whose outs in the checkout are not those that the run will have.
+        kept: manifests that the checkout will have and has not yet -> where they are.
+    """
+
+    def __init__(
+        self, params: Params, project: Path, root: Path, made_anew: Collection[str], kept: Mapping[str, Path]
+    ) -> None:
+        self._params, self._project, self._root, self._anew, self._kept = params, project, root, made_anew, kept
+        self.vocabulary, self._vocabulary_assumed = self._known_vocabulary()
+
+    def all(self) -> Folders:
+        """Every folder of rows that a device job reads."""
+        found: Folders = {}
+        for phase in PHASES if self._params.pretrain.enabled else ():
+            found |= self._phase(phase)
+        for entry in entries(self._params):
+            found |= self._entry(about(entry))
+        return found
+
+    def _known_vocabulary(self) -> tuple[int, tuple[str, ...]]:
+        stated = self._params.tokenizer
+        if "tokenizer" not in self._anew:
+            for path in sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")):
+                if (known := self._read(path.parent)) is not None:
+                    return known.vocab_size, ()
+        for name in self._kept:
+            if (known := self._kept_manifest(Path(name).parent)) is not None:
+                return known.vocab_size, ()
+        if stated.source == "train":
+            return stated.vocabulary_size, ()
+        if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
+            return lines, ()
+        return BERT_VOCABULARY, (f"a vocabulary of {BERT_VOCABULARY:,}, BERT's",)
+
+    def _read(self, folder: Path) -> Manifest | None:
+        try:
+            return read_manifest(folder)
+        except InputError:
+            return None
+
+    def _known(self, folder: Path, stage: str) -> Manifest | None:
+        there = None if stage in self._anew else self._read(self._root / folder)
+        return there or self._kept_manifest(folder)
+
+    def _kept_manifest(self, folder: Path) -> Manifest | None:
+        """Of a folder that the checkout will have; its files are elsewhere."""
+        if (file := self._kept.get((folder / MANIFEST).as_posix())) is None:
+            return None
+        with tempfile.TemporaryDirectory(prefix="podium-plan-") as place:
+            values = {**read_json(file), "files": {}}
+            Path(place, MANIFEST).write_text(json.dumps(values), encoding="utf-8")
+            return self._read(Path(place))
+
+    def _phase(self, phase: str) -> Folders:
+        folder, stage = artifacts.rows_folder(phase), f"pretrain_rows@{phase}"
+        if (known := self._known(folder, stage)) is not None:
+            return {folder: Rows(known), **self._held_out(folder, known)}
+        section = packed(self._params.pretrain_rows, self._params.packing)
+        rows = getattr(section, phase)
+        length, of = rows.row_length, "as of Wikipedia"
+        factor = text_packing_factor(length)
+        if self._params.corpus.source == "demo":
+            factor, of = max(1.0, FILL * length / DEMO_TOKENS), "as of the demo's text"
+        fill = 1 / factor
+        words: tuple[str, ...] = ()
+        if section.max_sequences_per_row == 1:
+            factor = 1.0
+        else:
+            factor, fill = min(factor, float(section.max_sequences_per_row)), FILL
+            words = (f"{factor:.3g} sequences in a row of {length} tokens, {of}",)
+        manifest = Manifest(
+            kind="pretrain",
+            row_length=length,
+            max_sequences=section.max_sequences_per_row,
+            max_predictions=rows.max_predictions_per_row or default_predictions(length, section.masked_fraction),
+            vocab_size=self.vocabulary,
+            tokenizer_sha256="",
+            seed=section.seed,
+            rows=TEXT_ROWS,
+            sequences=round(TEXT_ROWS * factor),
+            real_tokens=round(TEXT_ROWS * length * fill),
+            files={},
+        )
+        words = (*self._vocabulary_assumed, *words, f"{fill:.0%} of the tokens of a row are no padding")
+        found = {folder: Rows(manifest, words)}
+        if section.held_out_fraction:
+            found[folder / HELD_OUT] = Rows(share(manifest, section.held_out_fraction), words)
+        return found
+
+    def _held_out(self, folder: Path, of: Manifest) -> Folders:
+        """The held-out rows of a folder that is there."""
+        known = self._read(self._root / folder / HELD_OUT) if of.files else self._kept_manifest(folder / HELD_OUT)
+        return {} if known is None else {folder / HELD_OUT: Rows(known)}
+
+    def _entry(self, task: DownstreamTask) -> Folders:
+        train, stage = task.rows_folder(TRAIN), task.entry.stage("rows")
+        splits = {split: task.rows_folder(split) for split in task.splits}
+        known = {folder: self._known(folder, stage) for folder in splits.values()}
+        if all(known.values()):
+            found = {folder: Rows(manifest) for folder, manifest in known.items() if manifest is not None}
+            return {**found, **self._held_out(train, found[train].manifest)}
+        examples, dev, said = self._examples(task)
+        of_train, words = self._downstream_rows(task, examples)
+        words = (*self._vocabulary_assumed, *said, *words)
+        found, fraction = {}, task.entry.rows.held_out_fraction
+        for folder in splits.values():
+            ratio = 1 - fraction if folder == train else dev / len(task.development) / examples
+            found[folder] = Rows(share(of_train, ratio), words)
+        if fraction:
+            found[train / HELD_OUT] = Rows(share(of_train, fraction), words)
+        return found
+
+    def _examples(self, task: DownstreamTask) -> tuple[int, int, tuple[str, ...]]:
+        """Training examples, development examples, and what of that is assumed."""
+        entry = task.entry.params
+        expected, data, words = entry.expected, entry.data, []
+        train, dev = expected.train, expected.dev
+        if train is None and (size := self._given_bytes(task)):
+            train = max(1, size // expected.file_bytes)
+            words.append(f"{train:,} examples, going by the {size / 1e6:,.1f} MB of the file")
+        if train is None:
+            train = NAMELESS
+            words.append(f"{train:,} examples, as nobody says how many there are")
+        if dev is None:
+            dev = max(1, round(train * SHARE_OF_DEV))
+        limits = (getattr(data, "limit_train", None), getattr(data, "limit_dev", None))
+        train, dev = (min(number, limit or number) for number, limit in zip((train, dev), limits, strict=True))
+        return train, dev, tuple(words)
+
+    def _given_bytes(self, task: DownstreamTask) -> int:
+        """Bytes of the training file of an entry that reads one; 0 where it is not here, or reads none."""
+        data = task.entry.params.data
+        name = getattr(data, "train_path", None)
+        path = self._project / name if name and getattr(data, "source", "") == "files" else None
+        return path.stat().st_size if path is not None and path.is_file() else 0
+
+    def _downstream_rows(self, task: DownstreamTask, examples: int) -> tuple[Manifest, tuple[str, ...]]:
+        """The rows of so many examples of an entry, and what is assumed of them."""
+        rows, tokens = task.entry.rows, task.entry.params.expected.tokens
+        windows = max(1, math.ceil(tokens / rows.row_length))
+        each = min(tokens, rows.row_length)
+        factor = 1.0
+        if rows.max_sequences_per_row > 1:
+            factor = max(1.0, min(float(rows.max_sequences_per_row), FILL * rows.row_length / each))
+        sequences = examples * windows
+        manifest = Manifest(
+            kind=task.row_kind,
+            row_length=rows.row_length,
+            max_sequences=rows.max_sequences_per_row,
+            max_predictions=0,
+            vocab_size=self.vocabulary,
+            tokenizer_sha256="",
+            seed=0,
+            rows=max(1, round(sequences / factor)),
+            sequences=sequences,
+            real_tokens=sequences * each,
+            files={},
+            num_labels=len(task.labels) or LABELS,
+        )
+        packing = [f"{factor:.2g} of them in a row"] if factor > 1 else []
+        return manifest, (f"{each} tokens a sequence", *packing)
+
+
+def text_packing_factor(row_length: int) -> float:
+    """Sequences of a packed row of pre-training, between the figures of PACKING_FACTORS on straight lines."""
+    lengths, factors = np.transpose(PACKING_FACTORS)
+    return float(np.interp(row_length, lengths, factors))
+
+
+def share(manifest: Manifest, ratio: float) -> Manifest:
+    """A part of these rows, at least one of them."""
+    counts = {name: max(1, round(getattr(manifest, name) * ratio)) for name in ("rows", "sequences", "real_tokens")}
+    return dataclasses.replace(manifest, **counts)
+
+
+def _lines_of(path: Path) -> int:
+    """Entries of a vocab.txt, or of that in a folder; 0 where there is none."""
+    file = path / "vocab.txt" if path.is_dir() else path
+    if file.suffix != ".txt" or not file.is_file():
+        return 0
+    return sum(bool(line.strip()) for line in file.read_bytes().splitlines())
+
+
+def write_manifests(folders: Folders, checkout: Path) -> None:
+    """Make a checkout that holds these manifests alone."""
+    for folder, rows in folders.items():
+        (checkout / folder).mkdir(parents=True, exist_ok=True)
+        alone = dataclasses.replace(rows.manifest, files={})
+        (checkout / folder / MANIFEST).write_text(alone.to_json(), encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ def write_prepared_rows(
     with new_folder(folder or artifacts.rows_folder(phase)) as partial:
         kept = partial / HELD_OUT
         kept.mkdir()
-        with _Rows(partial, params, limits, reading) as rows, _Rows(kept, params, limits, reading) as held_out:
+        sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
+        with RowWriter(partial, "pretrain", *sizes) as writer, RowWriter(kept, "pretrain", *sizes) as other:
+            rows, held_out = (_Rows(one, params, limits, reading) for one in (writer, other))
             for flat in _read(own, params, limits, reading, progress):
                 chosen = _held_out(flat, params)
                 rows.add(flat.select(~chosen))
@@ -120,21 +122,12 @@ def _held_out(flat: Flat, params: PretrainRowsParams) -> np.ndarray:
 class _Rows:
     """A row folder that is filled chunk by chunk."""
 
-    folder: Path
+    writer: RowWriter
     params: PretrainRowsParams
     limits: Limits
     reading: Reading
     waiting: list[Flat] = field(default_factory=list)
     held: int = 0
-
-    def __enter__(self) -> _Rows:
-        limits = self.limits
-        sizes = (limits.row_length, self.params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
-        self.writer = RowWriter(self.folder, "pretrain", *sizes)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.writer.__exit__(None, None, None)
 
     def add(self, flat: Flat) -> None:
         """Take some sequences, and write rows when there are enough to pack well."""

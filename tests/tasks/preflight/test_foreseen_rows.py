@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.preflight.foreseen_rows import FILL, NAMELESS, Foreseer, share, text_packing_factor
-from tasks.preflight.planned_jobs import planned_jobs
+from tasks.preflight.planned_jobs import FILL, NAMELESS, Foreseer, planned_jobs, share, text_packing_factor
 from tasks.project import artifacts
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check

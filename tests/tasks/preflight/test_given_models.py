@@ -10,8 +10,7 @@ import pytest
 from flows.given_model import model_values
 from flows.preflight.inputs import asked
 from flows.run_request import resolve_request
-from tasks.preflight.given_inputs import look, wanted
-from tasks.preflight.hub_check import findings as findings_of_hub
+from tasks.preflight.given_inputs import look, of_hub, wanted
 from tasks.project.overlays import resolve, settings
 from tasks.project.params import check
 from tests.hub_server import HubServer
@@ -132,7 +131,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     ]
     wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
     [question] = asked(wanted)
-    found = [one for one in findings_of_hub(question.told) if one["name"] in entries]
+    found = [one for one in of_hub(question.told) if one["name"] in entries]
     assert [(one["name"], one["level"]) for one in found] == [
         ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
     ]  # fmt: skip
