@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ipu_model.distributed.ranks import Instances
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.jobs.plan import Plan, make_plan
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.auto_precision import AUTO, choose
+from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.runtime import Runtime
@@ -101,9 +100,8 @@ def start(job: Job, rows: RowFolder) -> tuple[Runtime, Plan]:
     assert job.model is not None
     device = plan_device(job, rows.manifest, job.model, chosen.value, precision.value, Instances(), say_nothing)
     plan = make_plan(job, rows.manifest, chosen, precision, device)
-    if plan.precision == AUTO:
-        measured = choose(plan, job, job.model, rows, say_nothing)
-        plan = dataclasses.replace(plan, precision=measured.value, precision_reason=measured.reason)
+    if plan.precision == "auto":
+        plan = plan.with_precision(choose_faster(plan, rows))
     model = make_model(job, job.model, None, say_nothing)
     return make_runtime(plan, job, model, job.model, device, say_nothing), plan
 

@@ -62,6 +62,10 @@ class Plan:
     def as_dict(self) -> Dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def with_precision(self, choice: Choice) -> Plan:
+        """Return the plan with this precision and its reason."""
+        return dataclasses.replace(self, precision=choice.value, precision_reason=choice.reason)
+
 
 MICRO_BATCHES_PER_CALL = 4
 """For predict on CPU and CUDA: without a backward pass nothing is kept, so four times the rows of training fit."""

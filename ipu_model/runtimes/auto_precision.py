@@ -1,166 +1,120 @@
-"""Precision `auto` on a CPU: measured before a run begins, written down, and kept by everything that belongs to it.
+"""Precision `auto` on a CPU: one encoder layer of the job is timed in fp32 and in bf16 before the job begins.
 
-A second probe might say otherwise, and weights trained in two precisions are those of no run. So the choice is
-recorded in the run folder before anything is trained, and in every checkpoint, with which it travels to other hosts.
+A second measurement may differ, and weights trained in two precisions belong to no run. So the choice is recorded in
+the run folder before anything is trained, and in every checkpoint, which takes it to other hosts.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import os
+import time
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import List, Optional, Tuple
 
 import numpy as np
 import torch
 
-from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
+from ipu_model.estimates.shapes import dense_flops
 from ipu_model.files import find_object, write_json
-from ipu_model.jobs.job import Job
+from ipu_model.jobs.fingerprint import fingerprint
 from ipu_model.jobs.plan import Choice, Plan
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.attention import SequenceAttention
+from ipu_model.models.encoder import Layer
+from ipu_model.models.flat import flatten
+from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder
-from ipu_model.runtimes.precision_probe import DTYPES, Rates, Work, lengths_of, measure
-from ipu_model.runtimes.probe_cache import cache_folder, file_of, find, keep, key_of
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
-from ipu_model.train.preparation import CONTENT
 
-AUTO = "auto"
 RECORD = "precision.json"
-PRECISION = "plan.precision"
-"""Its name in a fingerprint."""
-BUSY = 1.5
-"""Processes for each core."""
-LITTLE = 2e10
-"""Operations of a prediction that one core does in half a second: a question, say."""
+PRECISION_FIELD = "plan.precision"
 TIE = 1.05
-"""bf16 is to be so many times as fast: below that fp32 costs next to nothing, and rounds less."""
+"""Least speedup of bf16: below it fp32 costs next to nothing, and rounds less."""
+LITTLE = 2e10
+"""Operations of a prediction that one core does in half a second: a question, for example."""
+FIRST_TOKENS, LEAST_TOKENS, ROUNDS, SECONDS = 8, 64, 5, 1.0
+"""A few tokens tell how many fit into the time of all rounds; more of them are faster each, so about half is used."""
+SLOW = 4
+"""Slowdown of bf16 on the first tokens that decides: where it is emulated, more of them would take seconds."""
 
 
-def settle_precision(
-    plan: Plan, of_run: Fingerprint, job: Job, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit
-) -> Plan:
-    """The plan with a precision in the place of `auto`: that recorded when a training began, else the faster one.
+def resolve_precision(
+    plan: Plan, of_run: Fingerprint, run_folder: Path, rows: RowFolder, instances: Instances, emit: Emit
+) -> Choice:
+    """Return what `auto` means for a job: the precision that its training began with, else the faster one.
 
-    Args:
-        of_run: Of a training, whatever it says of the precision; a prediction has nothing to keep.
-        instances: Instance 0 chooses, for all.
+    Instance 0 chooses for all. `of_run` is the fingerprint of a training with `auto`; a prediction records nothing.
     """
-    if plan.precision != AUTO:
-        return plan
-    if job.kind == "predict":
-        choice = choose(plan, job, config, rows, emit)
-        return dataclasses.replace(plan, precision=choice.value, precision_reason=choice.reason)
+    if plan.kind == "predict":
+        return choose_faster(plan, rows)
     instances.join(plan.runtime)
     choice = Choice("fp32", "auto: as instance 0 chose")
     if instances.is_writer:
-        choice = _recorded(Path(job.run_folder), of_run, emit) or choose(plan, job, config, rows, emit)
-        record = {"job": _digest(of_run), "precision": choice.value, "reason": choice.reason}
-        write_json(Path(job.run_folder) / RECORD, record)
-    value = "bf16" if instances.any_of(instances.is_writer and choice.value == "bf16") else "fp32"
-    return dataclasses.replace(plan, precision=value, precision_reason=choice.reason)
+        choice = find_recorded(run_folder, of_run, emit) or choose_faster(plan, rows)
+        record = {"job": fingerprint(of_run), "precision": choice.value, "reason": choice.reason}
+        write_json(run_folder / RECORD, record)
+    low = instances.any_of(instances.is_writer and choice.value == "bf16")
+    return Choice("bf16" if low else "fp32", choice.reason)
 
 
-def choose(plan: Plan, job: Job, config: ModelConfig, rows: RowFolder, emit: Emit) -> Choice:
-    """The faster precision for the passes of a plan on this host, with both figures."""
-    if job.kind != "predict" and not plan.updates:
+def find_recorded(run_folder: Path, of_run: Fingerprint, emit: Emit) -> Optional[Choice]:
+    """Return what this very job began with, from its newest checkpoint or, where there is none, its record."""
+    record = find_object(run_folder / RECORD) or {}
+    begun, precision, reason = (record.get(name) for name in ("job", "precision", "reason"))
+    state = Checkpoints(run_folder, of_run, emit).newest_state()
+    if state is not None:
+        begun = fingerprint({**state["fingerprint"], PRECISION_FIELD: "auto"})
+        precision, reason = state["fingerprint"].get(PRECISION_FIELD), state.get("precision_reason")
+    if begun != fingerprint(of_run) or precision not in ("fp32", "bf16"):
+        return None
+    emit("message", text=f"precision: {precision}, recorded when this run began")
+    return Choice(str(precision), str(reason or "auto: recorded when this run began"))
+
+
+def choose_faster(plan: Plan, rows: RowFolder) -> Choice:
+    """Return the faster precision for a job on this host, and fp32 where they are near."""
+    if plan.kind != "predict" and not plan.updates:
         return Choice("fp32", "auto: no update is made")
-    if job.kind == "predict" and _operations(config, rows) < LITTLE:
+    operations = rows.model.num_layers * dense_flops(rows.model, rows.manifest.real_tokens)
+    if plan.kind == "predict" and operations < LITTLE:
         return Choice("fp32", "auto: so little is computed before a probe would end")
-    return decide(rates_here(work_of(plan, job, config, rows), os.environ, emit), torch.get_num_threads())
-
-
-def work_of(plan: Plan, job: Job, config: ModelConfig, rows: RowFolder) -> Work:
-    """The passes over the first rows of the folder, as many as the device takes at once."""
-    training = job.kind != "predict"
-    batch = rows.take(np.arange(min(len(rows), plan.micro_batch_size if training else plan.rows_per_call)))
-    decoded = heads.of(job.head).decoded(batch) if training else 0
-    return Work(config, tuple(lengths_of(batch.columns["sequence_ids"])), decoded, training)
-
-
-def _operations(config: ModelConfig, rows: RowFolder) -> float:
-    """Operations in the matrix products of a prediction, without attention."""
-    of_layer = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
-    return 2.0 * rows.manifest.real_tokens * config.num_layers * of_layer
-
-
-def decide(rates: Rates, threads: int) -> Choice:
-    """The faster precision; fp32 where they are near."""
-    if rates.bf16 is None:
-        return Choice("fp32", "auto: this torch has no bf16 products for this CPU")
-    faster = rates.bf16 > TIE * rates.fp32
-    shown = "bf16 {} and fp32 {}".format(*(_three_digits(rate) for rate in (rates.bf16, rates.fp32)))
-    near = ", too near for bf16" if rates.fp32 < rates.bf16 <= TIE * rates.fp32 else ""
-    noun = "thread" if threads == 1 else "threads"
-    return Choice("bf16" if faster else "fp32", f"auto: measured {shown} {rates.unit} with {threads} {noun}{near}")
-
-
-def _three_digits(rate: float) -> str:
-    rounded = float(f"{rate:.3g}")
-    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
-
-
-def rates_here(work: Work, environ: Mapping[str, str], emit: Emit) -> Rates:
-    """What this host was found to do before, else what a probe finds, which is kept where that is possible."""
-    folder, key = cache_folder(environ), key_of(work, environ)
-    path = None if folder is None else file_of(folder, key)
-    found = None if path is None else find(path, key)
-    if found is not None:
-        emit("message", text=f"precision: measured before on this host ({path})")
-        return found
-    rates = measure(work)
-    emit("message", text=f"precision: measured, {_keep(path, key, rates)}")
-    return rates
-
-
-def _keep(path: Optional[Path], key: Mapping[str, Any], rates: Rates) -> str:
-    """Keep figures for other runs; what became of that, in words."""
-    if path is None:
-        return "not kept, as there is no home folder (XDG_CACHE_HOME names one)"
-    if is_busy():
-        return "not kept, as this host is busy"
     try:
-        keep(path, key, rates)
-    except OSError as error:
-        return f"not kept, as {path.parent} cannot be written ({error.strerror or error}; XDG_CACHE_HOME names another)"
-    return f"kept in {path}"
+        fp32, bf16 = measure_rates(plan, rows)
+    except RuntimeError as error:
+        if "primitive" not in str(error):  # of oneDNN, which has no such product
+            raise
+        return Choice("fp32", "auto: this torch has no bf16 products for this CPU")
+    threads = torch.get_num_threads()
+    shown = f"bf16 {bf16:,.0f} and fp32 {fp32:,.0f} tokens/s per layer with {threads} thread{'s' * (threads > 1)}"
+    near = ", too near for bf16" if fp32 < bf16 <= TIE * fp32 else ""
+    return Choice("bf16" if bf16 > TIE * fp32 else "fp32", f"auto: measured {shown}{near}")
 
 
-def is_busy() -> bool:
-    """Whether more is to be computed here than there are cores for: what is found then is not for other runs."""
-    return os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
+def measure_rates(plan: Plan, rows: RowFolder) -> Tuple[float, float]:
+    """Return tokens per second of one layer in fp32 and in bf16; the decoder of masked tokens gains as much."""
+    lengths = flatten(rows.take(np.arange(min(len(rows), plan.micro_batch_size)))).lengths
+    tokens, training = FIRST_TOKENS, plan.kind != "predict"
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
+        layers = [(Layer(rows.model).train(training), dtype) for dtype in (None, torch.bfloat16)]
+        for count in (3, ROUNDS):
+            chosen = np.minimum(lengths[:: -(-int(lengths.sum()) // tokens)], tokens).tolist()
+            rounds = [[time_pass(layer, dtype, chosen) for layer, dtype in layers] for _ in range(count)]
+            fp32, bf16 = (min(times) for times in zip(*rounds))
+            if bf16 > SLOW * fp32:
+                break
+            tokens = max(LEAST_TOKENS, int(SECONDS / ROUNDS * sum(chosen) / (fp32 + bf16)))
+    return sum(chosen) / fp32, sum(chosen) / bf16
 
 
-def _recorded(run_folder: Path, fingerprint: Fingerprint, emit: Emit) -> Optional[Choice]:
-    """What this very job began with: as its newest checkpoint says, which may come from another host, or its record."""
-    state = Checkpoints(run_folder, fingerprint, emit).newest_state()
-    if state is not None and _digest(state["fingerprint"]) == _digest(fingerprint):
-        found = _choice(state["fingerprint"].get(PRECISION), state.get("precision_reason"))
-    else:
-        found = _from_record(run_folder / RECORD, _digest(fingerprint))
-    if found is not None:
-        emit("message", text=f"precision: {found.value}, recorded when this run began")
-    return found
-
-
-def _from_record(path: Path, digest: str) -> Optional[Choice]:
-    kept = find_object(path)
-    if kept is None or kept.get("job") != digest:
-        return None
-    return _choice(kept.get("precision"), kept.get("reason"))
-
-
-def _choice(precision: Any, reason: Any) -> Optional[Choice]:
-    if not isinstance(precision, str) or precision not in DTYPES:
-        return None
-    return Choice(precision, reason if isinstance(reason, str) else "auto: recorded when this run began")
-
-
-def _digest(fingerprint: Fingerprint) -> str:
-    """Hash of a job, whichever precision it takes. The content of the rows is left out: their manifest is in it."""
-    named = {name: value for name, value in fingerprint.items() if name not in (PRECISION, CONTENT)}
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+def time_pass(layer: Layer, dtype: Optional[torch.dtype], lengths: List[int]) -> float:
+    """Return the seconds of random tokens in a layer: forward, and in training backward."""
+    LowPrecisionCopies(layer, dtype)  # new ones without gradients, as an update makes them
+    layer.zero_grad(set_to_none=True)
+    hidden = torch.randn(sum(lengths), layer.output.dense.out_features, dtype=dtype, requires_grad=layer.training)
+    # Other work on the host hardly disturbs the CPU time of one thread; that of several contains their waiting.
+    read_clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    began = read_clock()
+    total = (layer(hidden, SequenceAttention(lengths)) * hidden).sum()
+    if layer.training:
+        total.backward()
+    return read_clock() - began

@@ -35,8 +35,6 @@ OF_THE_FOLDER = (
 OF_COMPILING = ("compile_only", "executables", "inference_execution")  # train nothing
 REPLACED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config")  # what they stand for enters
 NOT_IN_FINGERPRINT = (*OF_THE_FOLDER, *OF_COMPILING, *REPLACED, "evaluation")
-CONTENT = "rows.content_sha256"
-"""Name in a fingerprint."""
 REASONS = ("runtime_reason", "precision_reason")
 OF_PREDICTING = ("plan.rows_per_call", "plan.device.config.inference_")
 NOT_OF_THE_PLAN = (

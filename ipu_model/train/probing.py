@@ -17,11 +17,11 @@ import torch
 from ipu_model.distributed.process import peak_memory_mb
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Choice, Plan, make_plan
+from ipu_model.jobs.plan import Plan, make_plan
 from ipu_model.jobs.probed import Probed
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.auto_precision import AUTO, choose
+from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.expectation import sampled_shapes
@@ -73,9 +73,8 @@ def probe(job: Job, emit: Emit) -> Probed:
         raise ConfigError("a probe runs on CPU or CUDA: an IPU would compile for minutes first; leave --probe out")
     job, base, config, rows = read_inputs(job)
     plan = make_plan(job, rows.manifest, chosen, choose_precision(job.precision, chosen.value))
-    if plan.precision == AUTO:
-        choice: Choice = choose(plan, job, config, rows, emit)
-        plan = dataclasses.replace(plan, precision=choice.value, precision_reason=choice.reason)
+    if plan.precision == "auto":
+        plan = plan.with_precision(choose_faster(plan, rows))
     marks = _Marks()
     runtime = make_runtime(plan, job, make_model(job, config, base, emit), config, None, emit, None, marks)
     try:

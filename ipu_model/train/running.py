@@ -27,7 +27,7 @@ from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder
-from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
+from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
@@ -82,7 +82,9 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
-    plan = settle_precision(plan, fingerprint, job, config, rows, instances, emit)
+    if plan.precision == "auto":
+        precision = resolve_precision(plan, fingerprint, Path(job.run_folder), rows, instances, emit)
+        plan = plan.with_precision(precision)
     emit("plan", **plan.as_dict())
     held_out = _held_out(job, plan, config, rows, device, emit)
     expected, model = expectation(job, plan, config, rows, instances.count), make_model(job, config, base, emit)
@@ -120,7 +122,7 @@ def _predict(run: _Run) -> JobResult:
 
 def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) -> JobResult:
     job, plan, runtime, instances, emit = run.job, run.plan, run.runtime, run.instances, run.emit
-    run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION: plan.precision}
+    run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION_FIELD: plan.precision}
     shared = instances.shared_folder(run_folder)
     checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
     saved = checkpoints.latest()

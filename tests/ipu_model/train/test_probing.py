@@ -39,9 +39,8 @@ def files_below(folder: Path) -> List[str]:
 @pytest.mark.parametrize(("micro_batch", "timed"), [(4, 2), (12, 1)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
 def test_parts_of_an_update_are_timed_and_nothing_is_written(
-    precision: str, micro_batch: int, timed: int, pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, micro_batch: int, timed: int, pretrain_rows: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     manifest = read_manifest(pretrain_rows)
     geometry = BatchGeometry(round(12 * manifest.packing_factor), micro_batch)
     before = files_below(pretrain_rows.parent)
