@@ -124,9 +124,6 @@ class Pretraining(Head):
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"}
 
-    def decoded(self, batch: Batch) -> int:
-        return batch.labels("masked_labels")
-
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
         """masked_index [M], masked_labels [M], next_sentence_labels [N]; M a multiple of TOKEN_TILE."""
         columns = places.columns

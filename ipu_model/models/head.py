@@ -90,10 +90,6 @@ class Head(abc.ABC):
         """Labels of a whole update by part of the loss; at least 1, so that no labels means loss 0."""
         return {part: max(1, batch.labels(column)) for part, column in self.label_columns(batch).items()}
 
-    def decoded(self, batch: Batch) -> int:
-        """Tokens whose words the head computes logits of."""
-        return 0
-
     @abc.abstractmethod
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
         """The labels of rows without their padding (FlatBatch.labels)."""

@@ -74,7 +74,7 @@ def choose_precision(requested: str, runtime: str) -> Choice:
         from ipu_model.runtimes.cuda import fastest_precision
 
         return fastest_precision()
-    return Choice("auto", "measured once it is known what is computed")  # auto_precision.py
+    return Choice("auto", "measured before the job begins")  # auto_precision.py
 
 
 def plan_device(

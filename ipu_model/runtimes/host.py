@@ -54,18 +54,9 @@ def keep_freed_memory(asked: Optional[str] = None) -> bool:
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Set[str]:
     """Instruction sets of the CPU as Linux names them; empty elsewhere."""
-    return set(_cpu_field("flags", cpuinfo).split())
-
-
-def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The model of the CPU as Linux names it; empty elsewhere."""
-    return " ".join(_cpu_field("model name", cpuinfo).split())
-
-
-def _cpu_field(name: str, cpuinfo: Path) -> str:
     if not cpuinfo.is_file():
-        return ""
+        return set()
     for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(name):
-            return line.partition(":")[2]
-    return ""
+        if line.startswith("flags"):
+            return set(line.partition(":")[2].split())
+    return set()
