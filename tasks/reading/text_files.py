@@ -229,20 +229,16 @@ def exact_lines(path: Path, key: str) -> Iterator[str]:
             head = stream.read(BLOCK_BYTES)
         is_old = b"\n" not in head and b"\r" in head[:-1]  # the last byte may begin "\r\n"
         with opened(path) as stream:
-            for number, line in enumerate(_old_lines(stream) if is_old else _raw_lines(stream), 1):
+            lines = _old_lines(stream) if is_old else iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+            for number, line in enumerate(lines, 1):
                 yield _text_of(line, number, offset, path, key)
                 offset += len(line)
     except OSError as error:
         raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
 
 
-def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines with "\\n" at their ends, or the first bytes of a line that is too long."""
-    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
-
-
 def _old_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the same of files of old Macs, whose lines end in "\\r" alone."""
+    """Yield the lines of a file of old Macs, which end in "\\r" alone; or the first bytes of one that is too long."""
     rest = b""
     while block := stream.read(BLOCK_BYTES):
         *lines, rest = (rest + block).split(b"\r")

@@ -20,7 +20,7 @@ from tasks.vocabulary.encoding import encode, read_vocabulary
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from tasks.vocabulary.word_cache import Encoded
+    from tasks.vocabulary.encoding import Encoded
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from tasks.inputs.tables import (
     read_table,
     stated_by,
     text_of_id,
+    usual_name,
     without_rows,
 )
 from tasks.project.errors import InputError
@@ -81,21 +82,15 @@ def columns_of(present: Sequence[str], names: ColumnParams) -> Columns:
 
     Where there is none, one whose name differs in case or blanks alone counts; who reads the table remarks on it.
     """
-    text, pair, label, name = _usual(present, names)
-    alike = _usual([name for name, count in Counter(map(folded, present)).items() if count == 1], names)
-    if text is None:
-        text, pair, _, other = alike
-        name = name or other
-    return Columns(text or TEXTS[0], pair, label or alike[2] or LABELS[0], name)
-
-
-def _usual(present: Sequence[str], names: ColumnParams) -> tuple[str | None, str | None, str | None, str | None]:
-    """Return the columns of text, second text, label and id."""
-    text, pair = names.text, names.text_pair
-    if text is None and pair is None:
-        text, pair = next((both for both in PAIRS if set(both) <= set(present)), (None, None))
-    known = [name for name in present if name not in (pair, names.label)]
-    return text or _first(TEXTS, known), pair, names.label or _first(LABELS, present), names.id or _first(IDS, present)
+    text, pair, name = names.text, names.text_pair, names.id
+    for there in (present, [one for one, count in Counter(map(folded, present)).items() if count == 1]):
+        if text is None and pair is None:
+            text, pair = next((both for both in PAIRS if set(both) <= set(there)), (None, None))
+        text = text or _first(TEXTS, [one for one in there if one not in (pair, names.label)])
+        name = name or _first(IDS, there)
+        if text is not None:
+            break
+    return Columns(text or TEXTS[0], pair, names.label or usual_name(present, LABELS), name)
 
 
 def _first(names: Iterable[str], present: Sequence[str]) -> str | None:

@@ -6,9 +6,8 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import BertNormalizer, Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
-from tasks.vocabulary import word_cache
-from tasks.vocabulary.encoding import encode, load_tokenizer
-from tasks.vocabulary.word_cache import LEARN_AT_ONCE, WordCache, works_word_by_word
+from tasks.vocabulary import encoding
+from tasks.vocabulary.encoding import LEARN_AT_ONCE, WordCache, encode, load_tokenizer, works_word_by_word
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     bert_tokenizer,
@@ -84,7 +83,7 @@ def test_words_are_tokenized_once_and_forgotten_when_they_are_too_many(
     tokens = cache._tokens
     check(cache, tokenizer, [" ".join(words)])
     assert cache._tokens is tokens
-    monkeypatch.setattr(word_cache, "MAX_WORDS", len(words) - 1)
+    monkeypatch.setattr(encoding, "MAX_WORDS", len(words) - 1)
     check(cache, tokenizer, ["ba de", "", "ba"])
     assert len(cache._numbers) == 2  # "ba" and " de"
 
