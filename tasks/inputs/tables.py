@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def read_table(
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, columns, key, reading, separator)
     else:
-        lines = _READ[ending](path, columns, key, reading)
+        lines = (_read_parquet if ending == ".parquet" else _read_json)(path, columns, key, reading)
     rows = False
     for line in lines:
         rows = True
@@ -225,16 +225,9 @@ def checked(lines: Iterable[Line], columns: Sequence[Column], source: str, readi
         if present != before:
             renamed = check_columns(present, columns, f"{source}, {line.where}", reading)
             before = present
-        yield line._replace(values=with_names_of(line.values, renamed)) if renamed else line
-
-
-def with_names_of(values: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return a record under the names that were asked for; see `check_columns`."""
-    return {renamed.get(name, name): value for name, value in values.items()}
-
-
-def _read_jsonl(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
-    return checked(json_objects(path, key, reading), columns, str(path), reading)
+        if renamed:
+            line = line._replace(values={renamed.get(name, name): value for name, value in line.values.items()})
+        yield line
 
 
 def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
@@ -260,8 +253,8 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
 
 
 def _read_json(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
-    if not begins_array(path, key):
-        return _read_jsonl(path, columns, key, reading)
+    if ending_of(path) == ".jsonl" or not begins_array(path, key):
+        return checked(json_objects(path, key, reading), columns, str(path), reading)
     lines = (Line(f"record {number}", values) for number, values in enumerate(read_array(path, key)))
     return checked(limited_steps(lines, f"{path} ({key})"), columns, str(path), reading)
 
@@ -346,11 +339,6 @@ def _require_text(batch: Any, path: Path, first: int) -> None:
         raise InputError(f"{path}, rows {first} to {first + batch.num_rows - 1} are damaged ({problem})") from None
 
 
-_READ: dict[str, Callable[[Path, Sequence[Column], str, Reading], Iterator[Line]]] = {
-    ".jsonl": _read_jsonl,
-    ".json": _read_json,
-    ".parquet": _read_parquet,
-}
 HEADED = (".csv", ".tsv", ".parquet")
 """Tables whose columns have names where there is no row."""
 ENDINGS = (".jsonl", ".csv", ".parquet")

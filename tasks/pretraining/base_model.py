@@ -32,7 +32,7 @@ from tasks.reading.model_folders import (
     weight_paths,
 )
 from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
-from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, load_hub_vocabulary
+from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, given_vocabulary
 
 RECORD = "base_model.json"
 
@@ -158,7 +158,7 @@ def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) 
         raise InputError(f"{key} has {size} word embeddings, the tokenizer {len(entries)} entries: {again}")
     if not any((source / name).is_file() for name in (TOKENIZER, VOCABULARY)):
         return
-    theirs = load_hub_vocabulary(str(source), None, lowercase=True, key=key.partition("=")[0]).tokens
+    theirs = given_vocabulary(source, True, key.partition("=")[0]).tokens
     different = [number for number, pair in enumerate(zip(theirs, entries, strict=False)) if pair[0] != pair[1]]
     if different or len(theirs) != size:
         at = different[0] if different else min(len(theirs), size)

@@ -10,7 +10,7 @@ import fnmatch
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +209,7 @@ def _no_telemetry() -> None:
 def download_files(
     repository: str,
     revision: str | None,
-    choose: Callable[[list[str]], list[str]],
+    choose: Callable[[list[str]], Iterable[str]],
     section: str,
     is_target: bool = False,
 ) -> tuple[str, list[str], dict[str, Path]]:

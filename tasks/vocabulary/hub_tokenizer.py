@@ -90,20 +90,18 @@ def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -
         InputError: it cannot be used.
     """
     if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
-        return load_hub_vocabulary(str(path), None, lowercase, key)
+        require_readable(path, key)
+        return read_folder(path, lowercase, f"{key}={path}")
     return Vocabulary(read_vocabulary(path, key), lowercase)
 
 
-def load_hub_vocabulary(
-    repository: str | None, revision: str | None, lowercase: bool, key: str = "tokenizer.repository"
-) -> Vocabulary:
+def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> Vocabulary:
     """The vocabulary of a Hub model (or of a local folder of that layout) with a fast WordPiece tokenizer.
 
     Args:
         repository: `user/name`, or a local folder.
         revision: branch, tag or commit; None is the main branch.
         lowercase: used only where the model comes with vocab.txt and does not say it itself.
-        key: the params key that named it, for messages.
 
     Raises:
         InputError: no name, not found, no connection, or a tokenizer that is slow, of another kind, or needs
@@ -111,14 +109,12 @@ def load_hub_vocabulary(
     """
     if not repository:
         raise InputError("tokenizer.source is hub and tokenizer.repository is not set: set it to a model, user/name")
-    local = Path(repository)
+    local, source = Path(repository), f"tokenizer.repository={repository}"
     if local.is_dir():
-        require_readable(local, key)
-        return read_folder(local, lowercase, f"{key}={repository}")
-    _, present, files = download_files(
-        repository, revision, lambda names: [name for name in names if name in FILES], "tokenizer"
-    )
-    return _read(files, present, lowercase, f"{key}={repository}")
+        require_readable(local, "tokenizer.repository")
+        return read_folder(local, lowercase, source)
+    _, present, files = download_files(repository, revision, set(FILES).intersection, "tokenizer")
+    return _read(files, present, lowercase, source)
 
 
 def read_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.rows.row_files import ranges
-from tasks.vocabulary.encoding import encode, read_vocabulary
+from tasks.vocabulary.encoding import Encoded, encode, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-    from tasks.vocabulary.encoding import Encoded
 
 
 @dataclass(frozen=True)

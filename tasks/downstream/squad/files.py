@@ -5,6 +5,7 @@ Scoring wants less than training does: ids and reference answers.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ipu_model.files import parse_json, read_json
 from tasks.downstream.squad.format import articles_of, flat_records, parse_document
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
-from tasks.reading.parquet import open_parquet
+from tasks.reading.parquet import group_batches, open_parquet
 from tasks.reading.text_files import NUMBERS, Reading
 
 READ_AT_ONCE = 1024
@@ -179,20 +180,33 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    names, stage = ["id", "title", "question", "context", "answers"], "its stage of examples"
+    with reading_errors(path, "questions", stage), open_parquet(path) as file:
+        require_columns(names, file.schema_arrow.names, path, stage)
+        if not file.metadata.num_rows:
+            raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
+        for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
+            yield from batch.to_pylist()
+
+
+@contextlib.contextmanager
+def reading_errors(path: Path, what: str, stage: str) -> Iterator[None]:
+    """Turn what goes wrong while a file of a stage is read into an InputError that says what to run.
+
+    Args:
+        what: the file holds.
+    """
     import pyarrow as pa
 
-    from tasks.reading.parquet import group_batches
-
-    names = ["id", "title", "question", "context", "answers"]
     try:
-        with open_parquet(path) as file:
-            if missing := [name for name in names if name not in file.schema_arrow.names]:
-                raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of examples again")
-            if not file.metadata.num_rows:
-                raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
-            for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
-                yield from batch.to_pylist()
+        yield
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run its stage of examples") from None
+        raise InputError(f"{path} is not there; run {stage}") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as questions ({error}); run its stage of examples again") from None
+        raise InputError(f"{path} cannot be read as {what} ({error}); run {stage} again") from None
+
+
+def require_columns(names: Sequence[str], present: Sequence[str], path: Path, stage: str) -> None:
+    """Raise InputError where a file of a stage lacks columns."""
+    if missing := [name for name in names if name not in present]:
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run {stage} again")

@@ -5,7 +5,6 @@ Legend: F windows (features), C context tokens of all windows together, E exampl
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.downstream.squad.files import reading_errors, require_columns
 from tasks.project.errors import InputError
 from tasks.reading.parquet import group_batches
 
@@ -174,26 +174,11 @@ def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[p
         waiting = table.slice(count).to_batches()
 
 
-@contextlib.contextmanager
-def _errors(path: Path, what: str, stage: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there; run {stage}") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as {what} ({error}); run {stage} again") from None
-
-
-def _require_columns(names: Sequence[str], schema: pa.Schema, path: Path, stage: str) -> None:
-    if missing := [name for name in names if name not in schema.names]:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run {stage} again")
-
-
 def _read_index(path: Path) -> dict[str, Array]:
     """Read what is small of each window: numbers and the id of its example."""
     names = [*NUMBERS, "example_id"]
-    with _errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
-        _require_columns([*names, "offsets"], file.schema_arrow, path, "its stage of rows")
+    with reading_errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
+        require_columns([*names, "offsets"], file.schema_arrow.names, path, "its stage of rows")
         table = file.read(names, use_threads=False)
     columns = {name: table[name].to_numpy() for name in names}
     if not np.array_equal(columns["feature_id"], np.arange(table.num_rows)):
@@ -202,16 +187,16 @@ def _read_index(path: Path) -> dict[str, Array]:
 
 
 def _offsets(path: Path, counts: Sequence[int]) -> Iterator[pa.ListArray]:
-    with _errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
+    with reading_errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
         for table in _cut(group_batches(file, ["offsets"], WINDOWS_AT_ONCE), counts):
             yield table["offsets"].combine_chunks()
 
 
 def _check_ids(path: Path, features: int) -> None:
     """Refuse logits of other windows."""
-    with _errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:
+    with reading_errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:
         schema = pa.ipc.open_file(source).schema
-        _require_columns(["feature_id", *LOGITS], schema, path, "the stage predict")
+        require_columns(["feature_id", *LOGITS], schema.names, path, "the stage predict")
         options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index("feature_id")])
         reader = pa.ipc.open_file(source, options=options)
         batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
@@ -223,7 +208,10 @@ def _check_ids(path: Path, features: int) -> None:
 
 
 def _logits(path: Path, counts: Sequence[int]) -> Iterator[tuple[pa.ListArray, pa.ListArray]]:
-    with _errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:  # a map would count as memory
+    with (
+        reading_errors(path, "logits", "the stage predict"),
+        pa.OSFile(str(path)) as source,
+    ):  # a map would count as memory
         reader = pa.ipc.open_file(source)
         batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
         for table in _cut(batches, counts):
