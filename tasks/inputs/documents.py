@@ -11,19 +11,17 @@ text are written as HTML entities, those of the title are not, and a block begin
 
 from __future__ import annotations
 
-import codecs
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipu_model.files import open_regular
 from tasks.inputs import tables
 from tasks.inputs.tables import Column, Line, checked, json_objects, text_of_id
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
-from tasks.reading.text_files import ZERO_WIDTH, Reading, ending_of, refuse_empty, text_lines
+from tasks.reading.text_files import ZERO_WIDTH, Reading, ending_of, first_bytes, refuse_empty, text_lines
 
 KEY = "corpus.path"
 KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
@@ -243,7 +241,7 @@ def is_wikiextractor(path: Path) -> bool:
     """Whether a file without an ending is of WikiExtractor: by its name, or by how it begins."""
     if FILE_NAME.fullmatch(path.name):
         return True
-    return _head_of(path).startswith(b'<doc id="')
+    return first_bytes(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
 def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Document]:
@@ -257,7 +255,7 @@ def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Docu
     Raises:
         InputError: text outside of a block, a block that does not end (a file cut off), or broken JSON, with the line.
     """
-    if not _head_of(path).startswith(b"{"):
+    if not first_bytes(path, HEAD_BYTES).startswith(b"{"):
         yield from _read_blocks(path, name)
         return
     wanted = _WIKIEXTRACTOR.wanted()
@@ -265,11 +263,6 @@ def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Docu
     for document in as_documents(lines, _WIKIEXTRACTOR, name, str(path), reading):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_without_title(body, document.title))
-
-
-def _head_of(path: Path) -> bytes:
-    with open_regular(path) as stream:
-        return stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
 def _read_blocks(path: Path, name: str) -> Iterator[Document]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ipu_model.files import each_key_once
 from tasks.project.errors import InputError
-from tasks.reading.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, ending_of, opened, text_lines
+from tasks.reading.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, ending_of, first_bytes, opened, text_lines
 
 _BEGIN, _NEXT = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
 """What stands before the first record, and before the others."""
@@ -38,8 +38,7 @@ def begins_array(path: Path, key: str) -> bool:
         InputError: it cannot be read.
     """
     try:
-        with opened(path) as stream:
-            return stream.read(BLOCK_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+        return first_bytes(path, BLOCK_BYTES).startswith(b"[")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import open_regular, parse_json
+from ipu_model.files import find_object, open_regular
 from tasks.project.errors import ParamsError
 from tasks.project.param_sections import HUB_NAME, WORD
 from tasks.project.strict_yaml import MAX_BYTES, parse_yaml
@@ -24,7 +24,7 @@ FOLDER_NAMES = re.compile(r".+/checkpoint-\d+|(models?|checkpoints?|outputs?|out
 
 def read_origin(folder: Path) -> dict[str, Any]:
     """Return what the files of a model state: `license`, `language` (a word or a list), `name`; None: not stated."""
-    card, name = _front_matter(folder / CARD), _config(folder / CONFIG).get("_name_or_path")
+    card, name = _front_matter(folder / CARD), (find_object(folder / CONFIG) or {}).get("_name_or_path")
     license, language = card.get("license"), card.get("language")
     several = isinstance(language, list) and language and all(map(_is_word, language))
     return {
@@ -50,14 +50,6 @@ def _front_matter(path: Path) -> dict[str, Any]:
     try:
         values = parse_yaml(found[1]) if (found := FRONT_MATTER.match(text)) else {}
     except ParamsError:
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        values = parse_json(_text(path) or "{}")
-    except ValueError:
         return {}
     return values if isinstance(values, dict) else {}
 

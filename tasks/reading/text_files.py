@@ -8,6 +8,7 @@ thousandth is made to fill a disk or a memory.
 from __future__ import annotations
 
 import array
+import codecs
 import collections
 import contextlib
 import gzip
@@ -198,6 +199,12 @@ def refuse_empty(path: Path, key: str) -> None:
 def other_encoding(start: bytes) -> str | None:
     """UTF-16 or UTF-32, where the first bytes of a file are its byte order mark."""
     return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
+
+
+def first_bytes(path: Path, most: int) -> bytes:
+    """Return what a file begins with, unpacked, without a byte order mark and blanks."""
+    with opened(path) as stream:
+        return stream.read(most).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
 def text_lines(path: Path, key: str) -> Iterator[str]:

@@ -8,7 +8,6 @@ what was changed or looks odd is counted in reading.json.
 
 from __future__ import annotations
 
-import codecs
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,12 +32,11 @@ from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import questions_of, read_question_file, wanted_columns
 from tasks.inputs import world
 from tasks.inputs.splits import Groups
-from tasks.inputs.tables import ENDINGS, Line, checked, read_table
+from tasks.inputs.tables import ENDINGS, checked, hub_lines, read_table
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.parquet import row_groups
-from tasks.reading.text_files import Reading, ending_of, opened, write_reading
+from tasks.reading.text_files import Reading, ending_of, first_bytes, write_reading
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
 SCHEMA = pa.schema(
@@ -51,7 +49,6 @@ SCHEMA = pa.schema(
     ]
 )
 """answer_start counts characters (Unicode code points) of the context, from 0."""
-HUB_SPLITS = {"train": "train", "dev": "validation"}
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Questions, and characters of their contexts, from which on a row group is full: a reader decodes one at a time, and
 each question has its context with it."""
@@ -141,11 +138,7 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
             Question(q.id, q.title, q.context, q.question, (Answer(q.answer, q.answer_start),))
             for q in world.questions(params.seed, split, count)
         ]
-    where = f"data set {params.dataset}, split {HUB_SPLITS[name]}"
-    rows = open_dataset(
-        "downstream.*.data", params.dataset, params.dataset_config, HUB_SPLITS[name], params.dataset_revision
-    )
-    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
+    where, _, lines = hub_lines(params, "downstream.*.data", name, ())
     wanted = list(wanted_columns(params.columns).values())
     read = checked(lines, wanted, where, reading)
     return questions_of(read, params.columns, Problems(where, params.unanswerable, reading=reading))
@@ -178,8 +171,7 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
 
 def _check_start(path: Path, key: str) -> None:
     require_room_for_file(path, key, path.stat().st_size)
-    with opened(path) as stream:
-        start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+    start = first_bytes(path, 64)
     if not start.removeprefix(b"[").lstrip().startswith(b"{"):
         raise InputError(f"{path} begins with {start[:8]!r}, SQuAD JSON with an object: set {key} to such a file")
 
