@@ -37,9 +37,10 @@ class ChecksTask(DownstreamTask):
     text_columns: ClassVar[tuple[str, ...]]
     """Columns of the text that no development example should have in common with training."""
 
-    @abstractmethod
     def texts(self, batch: pa.RecordBatch) -> list[str]:
-        """That text of each example, of a batch with these columns."""
+        """Return that text of each example, of a batch with these columns."""
+        parts = zip(*(batch.column(name).to_pylist() for name in self.text_columns), strict=True)
+        return ["\t".join(part for part in some if part is not None) for some in parts]
 
     @abstractmethod
     def data(self, folder: Path) -> DataSet:

@@ -157,7 +157,7 @@ def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iter
 
 def _judge(judge: Judge, name: str, params: Params, root: Path) -> int:
     """Records judged."""
-    return sum(validate.validate(data, judge)["rows"] for data in validate.data_sets(name, params, root))
+    return sum(validate.judged(data, judge).rows for data in validate.data_sets(name, params, root))
 
 
 def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) -> Spent:

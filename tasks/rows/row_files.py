@@ -177,10 +177,9 @@ class RowWriter:
         rows_per_file: int = ROWS_PER_FILE,
         num_labels: int = 0,
     ) -> None:
-        self.folder, self.kind, self.rows_per_file = Path(folder), kind, rows_per_file
-        self.row_length, self.max_sequences = row_length, max_sequences
-        self.max_predictions, self.vocab_size, self.num_labels = max_predictions, vocab_size, num_labels
-        self.schema = row_schema(kind, row_length, max_sequences, max_predictions, vocab_size)
+        self.folder, self.rows_per_file, self.num_labels = Path(folder), rows_per_file, num_labels
+        self._shape = kind, row_length, max_sequences, max_predictions, vocab_size
+        self.schema = row_schema(*self._shape)
         self.files: dict[str, int] = {}
         self.sequences = self.real_tokens = 0
         self._file: pa.ipc.RecordBatchFileWriter | None = None
@@ -243,11 +242,7 @@ class RowWriter:
         """
         self._close()
         manifest = Manifest(
-            kind=self.kind,
-            row_length=self.row_length,
-            max_sequences=self.max_sequences,
-            max_predictions=self.max_predictions,
-            vocab_size=self.vocab_size,
+            *self._shape,
             tokenizer_sha256=tokenizer_sha256,
             seed=seed,
             rows=self.rows,

@@ -138,13 +138,13 @@ class Pieces:
     def __init__(self, letters: Letters) -> None:
         """Take note of all runs of the texts."""
         self._lengths = np.diff(letters.bounds)
-        runs = _runs(letters, 1)
-        kept = ~self.too_short[runs.owner]
-        runs = _Runs(runs.starts[kept], runs.owner[kept])
-        hashes = hashes_at(letters, runs.starts, RUN)
+        starts, owner = _runs(letters, 1)
+        kept = ~self.too_short[owner]
+        starts, owner = starts[kept], owner[kept]
+        hashes = hashes_at(letters, starts, RUN)
         order = np.argsort(hashes, kind="stable")
-        self._hashes, self._owner = hashes[order], runs.owner[order]
-        self._offset = (runs.starts - letters.bounds[runs.owner])[order]
+        self._hashes, self._owner = hashes[order], owner[order]
+        self._offset = (starts - letters.bounds[owner])[order]
         low, high = _TABLE_BITS
         bits = min(high, max(low, (16 * len(hashes)).bit_length()))
         self._mask = np.uint64((1 << bits) - 1)
@@ -171,15 +171,15 @@ class Pieces:
 
     def _hits(self, documents: Letters) -> np.ndarray:
         """Document, text, first letter in the documents and first letter in the text, of each common run. [k, 4]."""
-        runs = _runs(documents, STRIDE)
-        hashes = hashes_at(documents, runs.starts, RUN)
+        starts, owner = _runs(documents, STRIDE)
+        hashes = hashes_at(documents, starts, RUN)
         seen = np.flatnonzero(self._table[hashes & self._mask])
         if not len(seen):
             return np.zeros((0, 4), np.int64)
         place = np.minimum(np.searchsorted(self._hashes, hashes[seen]), len(self._hashes) - 1)
         same = np.flatnonzero(self._hashes[place] == hashes[seen])
         seen, place = seen[same], place[same]
-        found = np.stack([runs.owner[seen], self._owner[place], runs.starts[seen], self._offset[place]], axis=1)
+        found = np.stack([owner[seen], self._owner[place], starts[seen], self._offset[place]], axis=1)
         return found[np.lexsort(found.T[2::-1])]
 
 
@@ -202,20 +202,14 @@ def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[in
     return {(begin, end) for begin in begins for end in ends}
 
 
-@dataclass(frozen=True)
-class _Runs:
-    starts: np.ndarray
-    owner: np.ndarray
-
-
-def _runs(letters: Letters, stride: int) -> _Runs:
+def _runs(letters: Letters, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """First letter, and text, of every `stride`-th run of RUN letters of each text."""
     lengths = np.diff(letters.bounds)
     counts = np.maximum(0, (lengths - RUN) // stride + 1)
     before = np.concatenate([[0], np.cumsum(counts)])
     owner = np.repeat(np.arange(len(lengths)), counts)
     starts = (np.arange(before[-1]) - before[owner]) * stride + letters.bounds[owner]
-    return _Runs(starts, owner)
+    return starts, owner
 
 
 def pieces_as_texts(documents: Letters, pieces: Iterable[tuple[int, int, int]]) -> Shingles:

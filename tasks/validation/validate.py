@@ -104,11 +104,6 @@ class Judged:
         )
 
 
-def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
-    """The verdict on `data`, as written to JSON; raises as `judged`."""
-    return judged(data, judge).verdict
-
-
 def judged(data: DataSet, judge: Judge) -> Judged:
     """Judge all that is required of `data`.
 

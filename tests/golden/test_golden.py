@@ -21,7 +21,7 @@ from tasks.project import artifacts
 from tasks.project.params import load_params
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.judge import Judge
-from tasks.validation.validate import page, validate
+from tasks.validation.validate import page
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
 from tests.flows.conftest import prefect_session, toy_project  # noqa: F401 (fixtures)
@@ -38,6 +38,7 @@ from tests.tasks.validation.validation_data import (
     corpus_columns,
     judged_rows,
     row_columns,
+    validate,
     write_corpus,
     write_tokenizer,
 )

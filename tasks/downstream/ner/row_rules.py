@@ -67,7 +67,7 @@ class TagRules(WindowRules):
     def features(self, rows: Columns, found: Sequences) -> Columns:
         lines, labels = self.lines(rows, found), rows[COLUMN]
         word = found.real & (rows["position_ids"] > 0)
-        self._labelled += int((word & (labels >= 0) & (labels < self.limits.manifest.num_labels)).sum())
+        self._labelled += int((word & (labels != IGNORED)).sum())
         at_cls = found.real & ~word & (labels != IGNORED)
         features = {"labels_at_words": at_cls.sum(axis=1), **self.window_features(rows, found, lines)}
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, found, lines)}

@@ -37,12 +37,8 @@ MORE = "give more questions ({split}_path or demo_{split} of its section data), 
 class Task(about.Task, ChecksTask):
     """Training and dev questions."""
 
+    # Whoever learnt from a context has an advantage, whatever was asked of it.
     text_columns: ClassVar[tuple[str, ...]] = ("context",)
-
-    def texts(self, batch: pa.RecordBatch) -> list[str]:
-        """The context: whoever learnt from it has an advantage, whatever was asked of it."""
-        found: list[str] = batch.column("context").to_pylist()
-        return found
 
     def data(self, folder: Path) -> DataSet:
         return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)

@@ -33,11 +33,6 @@ class Task(about.Task, ChecksTask):
 
     text_columns: ClassVar[tuple[str, ...]] = ("first", "second")
 
-    def texts(self, batch: pa.RecordBatch) -> list[str]:
-        """The text, or both of a pair."""
-        pairs = zip(*(batch.column(name).to_pylist() for name in self.text_columns), strict=True)
-        return ["\t".join(part for part in pair if part is not None) for pair in pairs]
-
     def data(self, folder: Path) -> DataSet:
         spec, section, least = self.spec, self.entry.key("data"), self.entry.params.data.min_examples
         if spec.name:

@@ -49,28 +49,19 @@ class LabelRules(RowRules):
         return []
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
-        self._labelled += count_labels(rows, found, self.limits.manifest.num_labels)
-        self._examples.add(rows["feature_ids"].reshape(-1))
-        return {} if self._read_expected is None else {AS_EXAMPLES: count_other_labels(rows, self._expected)}
+        ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
+        self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
+        self._examples.add(ids.reshape(-1))
+        if self._read_expected is None:
+            return {}
+        # Slots of no known example are left out.
+        known = (ids >= 0) & (ids < len(self._expected))
+        other = np.zeros(ids.shape, bool)
+        other[known] = labels[known] != self._expected[ids[known]]
+        return {AS_EXAMPLES: other.sum(axis=1)}
 
     def totals(self) -> Totals:
         return {"examples_once": self._examples.total("example"), "labels": Total(self._labelled)}
 
     def numbers(self) -> dict[str, Any]:
         return {"labelled sequences": self._labelled}
-
-
-def count_labels(rows: Columns, found: Sequences, classes: int) -> int:
-    """Count the sequences that have a label, or a value if `rows` have targets."""
-    values = rows["targets" if "targets" in rows else "class_labels"]
-    known = (values != IGNORED) & (np.isfinite(values) if "targets" in rows else (values >= 0) & (values < classes))
-    return int((known & found.present(values.shape[1])).sum())
-
-
-def count_other_labels(rows: Columns, expected: np.ndarray) -> np.ndarray:
-    """Count, in each row, the labels that are not those of their examples; slots of no known example are left out."""
-    ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
-    known = (ids >= 0) & (ids < len(expected))
-    other = np.zeros(ids.shape, bool)
-    other[known] = labels[known] != expected[ids[known]]
-    return other.sum(axis=1)

@@ -22,12 +22,11 @@ from tasks.project import artifacts
 from tasks.project.params import check
 from tasks.project.row_folders import HELD_OUT
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
 from tests.tasks.downstream.classification.classification_checkout import write_csv
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
 from tests.tasks.pretraining.row_inputs import WORDS, word_tokenizer
-from tests.tasks.validation.validation_data import failed_checks
+from tests.tasks.validation.validation_data import failed_checks, validate
 
 SHAPES: dict[str, dict[str, Any]] = {
     "squad": {"row_length": 48, "doc_stride": 8, "max_question_length": 10, "held_out_fraction": 0.2},

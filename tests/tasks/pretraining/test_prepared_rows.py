@@ -22,11 +22,10 @@ from tasks.project.artifacts import READING
 from tasks.project.errors import InputError
 from tasks.project.row_folders import held_out_folder, read_manifest
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer
-from tests.tasks.validation.validation_data import pretrain_data
+from tests.tasks.validation.validation_data import pretrain_data, validate
 
 GOLDEN = bytes.fromhex(
     "cb000000000000008461617b0ac8010a1d0a146e6578745f73656e74656e63655f6c6162656c7312051a030a01010a180a0a696e7075745f6d"

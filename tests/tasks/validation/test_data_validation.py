@@ -12,12 +12,12 @@ from tasks.reading.text_files import Reading, write_reading
 from tasks.validation.checks import explain
 from tasks.validation.corpus_checks import CorpusData, corpus_data
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
     corpus_columns,
     failed_checks,
     question_columns,
+    validate,
     write_corpus,
     write_questions,
 )

@@ -5,12 +5,12 @@ import pytest
 from tasks.project.errors import InputError
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
 from tests.tasks.validation.validation_data import (
     answer_data,
     failed_checks,
     pretrain_data,
     row_columns,
+    validate,
     write_rows,
     write_tokenizer,
 )

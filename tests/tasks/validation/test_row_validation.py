@@ -9,11 +9,11 @@ from tasks.validation.judge import Judge
 from tasks.validation.pretrain_rules import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
 from tasks.validation.row_rules import RowRules
-from tasks.validation.validate import validate
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,
     row_columns,
+    validate,
     window_columns,
     write_rows,
     write_tokenizer,

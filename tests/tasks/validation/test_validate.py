@@ -18,12 +18,13 @@ from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.gx import great_expectations
 from tasks.validation.judge import CheckCrashed, Judge
-from tasks.validation.validate import main, validate, write_reports
+from tasks.validation.validate import main, write_reports
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
 from tests.tasks.validation.validation_data import (
     corpus_columns,
     row_columns,
+    validate,
     write_corpus,
     write_rows,
     write_tokenizer,

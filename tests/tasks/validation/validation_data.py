@@ -18,10 +18,11 @@ from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
 from tasks.validation import corpus_checks
+from tasks.validation.checks import DataSet
 from tasks.validation.judge import Judge
 from tasks.validation.pretrain_rules import PretrainRules
 from tasks.validation.row_checks import RowData
-from tasks.validation.validate import validate
+from tasks.validation.validate import judged
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
@@ -185,6 +186,11 @@ def failed_checks(verdict: dict[str, Any]) -> list[str]:
     """Names of the checks that did not pass, in the verdict's order."""
     assert verdict["valid"] == all(check["ok"] for check in verdict["checks"])
     return [check["name"] for check in verdict["checks"] if not check["ok"]]
+
+
+def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
+    """Return the verdict on `data`, as written to JSON."""
+    return judged(data, judge).verdict
 
 
 def judged_rows(

@@ -19,8 +19,8 @@ from tasks.reading.labels import all_labels_in
 from tasks.reading.text_files import read_reading
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
 from tests.tasks.downstream.classification.classification_checkout import part, values_of, write_csv, write_texts
+from tests.tasks.validation.validation_data import validate
 
 TWO = [("good one", "good"), ("bad one", "bad")]
 

@@ -27,9 +27,9 @@ from tasks.reading.labels import labels_of_examples
 from tasks.reading.text_files import Reading, read_reading
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
-from tasks.validation.validate import validate
 from tests.places import ROOT, SHARED
 from tests.tasks.downstream.entries import values_with
+from tests.tasks.validation.validation_data import validate
 
 SECTION = "downstream.ner.data"
 REAL = SHARED / "data" / "ner"

@@ -16,8 +16,7 @@ from tasks.downstream.ner.row_rules import TagRules
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
 from tasks.validation.row_checks import RowData
-from tasks.validation.validate import validate
-from tests.tasks.validation.validation_data import failed_checks, row_columns, write_rows, write_tokenizer
+from tests.tasks.validation.validation_data import failed_checks, row_columns, validate, write_rows, write_tokenizer
 
 KIND = "token_classification"
 Columns = dict[str, np.ndarray]
@@ -68,8 +67,8 @@ def label(row: int, place: int, value: int) -> Callable[[Columns], None]:
     ("damage", "failed"),
     [
         (lambda rows: None, []),
-        (label(0, 1, 3), ["token_labels", "labels"]),
-        (label(0, 1, -1), ["token_labels", "labels"]),
+        (label(0, 1, 3), ["token_labels"]),
+        (label(0, 1, -1), ["token_labels"]),
         (label(3, 15, 1), ["token_labels"]),
         (label(0, 0, 1), ["labels_at_words"]),
         (label(0, 1, -100), ["labels"]),
