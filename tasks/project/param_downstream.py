@@ -61,6 +61,13 @@ class DataParams(Section):
     """What separates the fields of .csv and .tsv files (comma, semicolon, tab, pipe, or a sign); null: it is found."""
 
 
+def require_dataset(data: Any) -> Any:
+    """Refuse `source: hub` without the name of a data set."""
+    if data.source == "hub" and not data.dataset:
+        raise ValueError("source: hub needs dataset: user/name")
+    return data
+
+
 class OwnDataParams(DataParams):
     """Examples of somebody's own: a file of each split, or a data set of the Hub."""
 
@@ -84,11 +91,7 @@ class OwnDataParams(DataParams):
         """Whether the development examples are a part of those of training."""
         return self.dev_path is None and self.source in ("files", "hub")
 
-    @model_validator(mode="after")
-    def _the_hub_needs_a_name(self) -> OwnDataParams:
-        if self.source == "hub" and not self.dataset:
-            raise ValueError("source: hub needs dataset: user/name")
-        return self
+    _the_hub_needs_a_name = model_validator(mode="after")(require_dataset)
 
 
 class RowsParams(Section):

@@ -57,15 +57,16 @@ def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict
         for split, found in predictions.items():
             outcomes[split][[one is None for one in found]] = np.nan
         return outcomes
-    scores = read_scores(task, path)
-    return {split: outcomes_of_scores(task, one, scores[split]) for split, one in examples.items()}
+    return read_outcomes(task, examples, path)
 
 
-def outcomes_of_scores(task: Task, examples: Any, scores: Mapping[str, Sequence[float]]) -> Array:
-    """[N, Q] of the examples of a development set, NaN where the scores (key -> quantities) have no answer to one."""
-    outcomes = task.outcomes(examples, [None] * len(task.keys(examples)))
-    nothing = [math.nan] * (len(task.quantities) - task.given)
-    outcomes[:, task.given :] = [scores.get(key, nothing) for key in task.keys(examples)]
+def read_outcomes(task: Task, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
+    """Read outcomes on these examples from a scores.json, NaN where it has no answer; errors as `read_scores`."""
+    scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.given), {}
+    for split, one in examples.items():
+        keys = task.keys(one)
+        outcomes[split] = task.outcomes(one, [None] * len(keys))
+        outcomes[split][:, task.given :] = [scores[split].get(key, nothing) for key in keys]
     return outcomes
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.judging.recipe_words import held_out_score
-from tasks.downstream.judging.released import outcomes_of_scores, read_scores
+from tasks.downstream.judging.released import read_outcomes
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import Task
 from tasks.project.errors import InputError
@@ -85,9 +85,7 @@ def read_seeds(task: Task, examples: Mapping[str, Any], folder: Path, own: Train
 
 
 def _read(task: Task, examples: Mapping[str, Any], path: Path, seed: int) -> Trained:
-    scores = read_scores(task, path)
-    stated = read_json(path)
-    outcomes = {split: outcomes_of_scores(task, one, scores[split]) for split, one in examples.items()}
+    outcomes, stated = read_outcomes(task, examples, path), read_json(path)
     missing = sum(int(np.isnan(one).any(axis=1).sum()) for one in outcomes.values())
     if missing:
         total = sum(map(len, outcomes.values()))

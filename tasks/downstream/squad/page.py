@@ -113,13 +113,7 @@ def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]
     lines = []
     for question, found in zip(questions, answers, strict=True):
         records = [
-            {
-                "text": answer.text,
-                "start": answer.start,
-                "end": answer.end,
-                "score": round(answer.score, 4),
-                "probability": round(answer.probability, 6),
-            }
+            {**vars(answer), "score": round(answer.score, 4), "probability": round(answer.probability, 6)}
             for answer in found
         ]
         lines.append(f"{json.dumps(question.id, ensure_ascii=False)}: {json.dumps(records, ensure_ascii=False)}")

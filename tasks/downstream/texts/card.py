@@ -25,7 +25,7 @@ class Task(about.Task, CardTask):
         results = [
             {
                 **({"dataset_config": spec.name, "dataset_split": self._hub_split(name)} if spec.name else {}),
-                "metric_type": _hub_metric(name),
+                "metric_type": HUB_METRICS.get(name, name.removesuffix("_matched").removesuffix("_mismatched")),
                 "metric_name": titles[name].capitalize() if spec.name else titles[name],
                 "metric_value": round(value / 100, 6),
             }
@@ -69,7 +69,3 @@ class Task(about.Task, CardTask):
     def _hub_split(self, name: str) -> str:
         """The Hub's split that a metric of GLUE was counted on."""
         return next(hub for split, hub in self.spec.dev if name in metric_names(self.spec, split).values())
-
-
-def _hub_metric(name: str) -> str:
-    return HUB_METRICS.get(name, name.removesuffix("_matched").removesuffix("_mismatched"))

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.downstream.evaluate import Evaluation, PageTask
-from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.metrics import Array, Metrics
 from tasks.downstream.scoring.slices import Slice, by_name, sized
 from tasks.downstream.texts import scores
 from tasks.downstream.texts.metrics import PREDICTION
-from tasks.downstream.texts.scores import Examples, sureness
+from tasks.downstream.texts.scores import Examples, probabilities
 from tasks.pages.render import html_page
 
 WORST = 25
@@ -43,7 +43,9 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
         if not self.is_regression:
             named = self.classes(examples)
             classes, order = [named[int(label)] for label in examples.labels], named[: self.learnt(examples)]
-            found += by_name(f"{prefix}class", classes, order, self.metrics_of_a_class, split, outcomes)
+            # Of own texts the accuracy alone says something of examples of one class.
+            metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
+            found += by_name(f"{prefix}class", classes, order, metrics, split, outcomes)
         return found
 
     def page(self, found: Evaluation[Examples, Array]) -> str:
@@ -84,7 +86,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
             shown = [f"{value:.2f}" for value in predictions]
             truth = [f"{value:.2f}" for value in examples.labels]
         else:
-            sure, labels = sureness(logits), self.classes(examples)
+            sure, labels = probabilities(logits).max(axis=1), self.classes(examples)
             badness = np.where(predictions == examples.labels, 0.0, sure)
             shown = [f"{labels[int(p)]} ({s:.3f})" for p, s in zip(predictions, sure, strict=True)]
             truth = [labels[int(label)] for label in examples.labels]

@@ -15,6 +15,7 @@ from tasks.project.param_downstream import (
     Points,
     ReleaseParams,
     RowsParams,
+    require_dataset,
 )
 from tasks.project.param_sections import Name, Positive, Section
 from tasks.project.param_training import Epochs, FinetuneParams, Rate
@@ -55,11 +56,7 @@ class GlueData(DataParams):
     dataset_revision: str | None = None
     """Commit, branch or tag of that data set; a commit makes the run reproducible."""
 
-    @model_validator(mode="after")
-    def _the_hub_needs_a_name(self) -> GlueData:
-        if self.source == "hub" and not self.dataset:
-            raise ValueError("source: hub needs dataset: user/name")
-        return self
+    _the_hub_needs_a_name = model_validator(mode="after")(require_dataset)
 
 
 class SequenceParams(RowsParams):

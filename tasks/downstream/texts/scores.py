@@ -130,7 +130,7 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
     def confidences(self, answers: Array) -> Sequence[float] | None:
         if self.is_regression:
             return None
-        found: list[float] = sureness(answers).tolist()
+        found: list[float] = probabilities(answers).max(axis=1).tolist()
         return found
 
     def right(self, outcomes: Array) -> Array:
@@ -165,11 +165,6 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         return Metrics(tuple(parts), mean=SCORE)
 
     @property
-    def metrics_of_a_class(self) -> Metrics:
-        """Those that say something of examples of one class alone."""
-        return self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
-
-    @property
     def limits(self) -> tuple[Limit, ...]:
         floors = ("min_score",) if self.spec.name else FLOORS[self.is_regression]
         return tuple(self.limit_of(floor.removeprefix("min_"), floor, "max_drop") for floor in floors)
@@ -195,12 +190,6 @@ def metric_names(task: TextTask, split: str) -> dict[str, str]:
     if len(task.dev) == 1:
         return {name: name for name in task.metrics}
     return {name: f"{name}_{split.removeprefix('dev_')}" for name in task.metrics}
-
-
-def sureness(logits: Array) -> Array:
-    """[examples] probability of the most probable class."""
-    found: Array = probabilities(logits).max(axis=1)
-    return found
 
 
 def probabilities(logits: Array) -> Array:
