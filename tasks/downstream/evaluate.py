@@ -14,10 +14,9 @@ from typing import Any, Generic
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
 from tasks.downstream.entries import entry_argument, load_entry
-from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
-from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.task import part_of
 from tasks.pages.markup import csv_text
 from tasks.project import artifacts

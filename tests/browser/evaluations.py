@@ -11,8 +11,8 @@ from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.ner.page import Task as EntityTask
 from tasks.downstream.ner.page import type_slices
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
+from tasks.downstream.scoring.metrics import by_name
 from tasks.downstream.scoring.near_duplicates import near_duplicates
-from tasks.downstream.scoring.slices import by_name
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.windows import Windows
 from tasks.downstream.texts.scores import Examples as Texts

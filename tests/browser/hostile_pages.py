@@ -21,8 +21,8 @@ from flows.run_request import resolve_request
 from flows.runs import Run
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import near_duplicates
-from tasks.downstream.scoring.slices import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.texts.scores import Examples

@@ -13,8 +13,7 @@ from tasks.downstream.ner import scores
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, outcomes_of
 from tasks.downstream.ner.tags import Entity, entities, parted
-from tasks.downstream.scoring.metrics import Array, Metrics
-from tasks.downstream.scoring.slices import Slice, by_name, sized
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.pages.render import html_page
 
 TYPE = "type"

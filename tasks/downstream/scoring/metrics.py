@@ -1,4 +1,4 @@
-"""From scores per example to metrics, their intervals, and differences between two models.
+"""From scores per example to metrics, their intervals and slices, and differences between two models.
 
 A model's answers become one row of quantities for each example (right or wrong, F1, counts, a value beside its label).
 A metric is a function of these rows and of how much each counts. So every task has intervals, slices, and paired
@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -232,3 +232,51 @@ def drawn_counts(count: int, resamples: int, generator: np.random.Generator) -> 
         drawn = generator.integers(0, count, size=(rows, count), dtype=np.int64)
         drawn += np.arange(rows)[:, None] * count
         yield np.bincount(drawn.reshape(-1), minlength=rows * count).reshape(rows, count).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Scores of the examples that have one property."""
+
+    by: str
+    """The property, such as the length of the context."""
+    slice: str
+    examples: int
+    figures: Mapping[str, float]
+    """Every metric in percent, with the bounds of its 95% interval; wide where the examples are few."""
+    counted: str = "examples"
+    """What the record calls their number."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Other numbers of them, by their names in the record."""
+
+    def record(self) -> dict[str, Any]:
+        return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.counts, **self.figures}
+
+
+def by_name(
+    by: str,
+    names: Sequence[str],
+    order: Sequence[str],
+    metrics: Metrics,
+    split: str,
+    outcomes: Array,
+    counted: str = "examples",
+) -> list[Slice]:
+    """A slice for each name of a property that some example has, in the order given.
+
+    Args:
+        names: of each example.
+        outcomes: [N, Q] of the examples.
+        counted: see `Slice`.
+    """
+    members, here = np.asarray(names, dtype=object), metrics.only(split)
+    rows = {name: outcomes[members == name] for name in order}
+    return [
+        Slice(by, name, len(some), here.figures({split: some}), counted) for name, some in rows.items() if len(some)
+    ]
+
+
+def sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) -> tuple[list[str], tuple[str, ...]]:
+    """The name of each size, by the first limit that holds it, and all names in order."""
+    names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
+    return names, (*(name for _, name in limits), above)

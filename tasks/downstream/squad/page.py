@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tasks.downstream.evaluate import Evaluation, PageTask
-from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.scoring.slices import Slice
+from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.squad import official_v2, scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question

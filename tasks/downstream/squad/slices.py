@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tasks.downstream.scoring.metrics import Array, Metrics, mean_metric
-from tasks.downstream.scoring.slices import Slice, by_name, sized
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, mean_metric, sized
 from tasks.downstream.squad.files import Question
 
 KIND = "answer"

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.downstream.evaluate import Evaluation, PageTask
-from tasks.downstream.scoring.metrics import Array, Metrics
-from tasks.downstream.scoring.slices import Slice, by_name, sized
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.downstream.texts import scores
 from tasks.downstream.texts.metrics import PREDICTION
 from tasks.downstream.texts.scores import Examples, probabilities

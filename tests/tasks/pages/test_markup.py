@@ -23,7 +23,7 @@ from flows.commands import ask
 from flows.pages import run_markdown, run_page
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
-from tasks.downstream.scoring.slices import Slice
+from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import Changed, changed_csv
 from tasks.downstream.squad.files import Question

@@ -11,7 +11,7 @@ from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.ner.page import Piece, Task, pieces, type_slices, worst_mistakes
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
 from tasks.downstream.ner.tags import entities
-from tasks.downstream.scoring.slices import by_name
+from tasks.downstream.scoring.metrics import by_name
 from tests.tasks.hostile import HOSTILE, Page
 
 TOKENS = [["Ada", "met", "Babbage"], ["in", "New", "York"], ["nobody"], ["Ada"]]
