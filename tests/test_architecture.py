@@ -48,7 +48,6 @@ ALLOWED = {
         "tasks/pretraining/base_model.py",
         "tasks/jobs/device_job.py",
         "tasks/preflight/foretelling.py",
-        "tasks/preflight/probe.py",
         "tasks/project/overlays.py",
         "tasks/project/row_folders.py",
         "tasks/reading/model_folders.py",

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -164,8 +164,14 @@ def train(
     folder, code = runs / fingerprint(job), git_state(root)
     with watching(tracking, job, name, folder.name, root) as trackers:
         with travelling(folder, remote, f"{name}/{folder.name}", root) as carry:
+
+            def on_event(event: Event) -> None:
+                trackers.on_event(event)
+                if carry is not None:
+                    carry(event)
+
             job = dataclasses.replace(job, run_folder=str(folder))
-            result = run_device_job(job, launcher=launcher, on_event=in_turn(trackers.on_event, carry))
+            result = run_device_job(job, launcher=launcher, on_event=on_event)
         found = {**figures(result), "fingerprint": folder.name}
         file_curves(folder, name, root)
         write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code, "versions": result.versions})
@@ -184,17 +190,6 @@ def watching(
         return tracked((), {})
     config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}
     return tracked(tracking.backends, description(tracking, name, fingerprint, config, root))
-
-
-def in_turn(*takers: Callable[[Event], None] | None) -> Callable[[Event], None]:
-    """What passes an event on to all of them that are there."""
-
-    def take(event: Event) -> None:
-        for taker in takers:
-            if taker is not None:
-                taker(event)
-
-    return take
 
 
 def file_curves(folder: Path, name: str, root: Path) -> None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import math
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,16 +28,17 @@ from ipu_model.estimates.estimate import (
 )
 from ipu_model.estimates.job import MK2, Where, advice, estimate_job
 from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, rows_at_once, useful_flops
+from ipu_model.files import write_text
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.jobs.probed import Probed
 from ipu_model.units import format_bytes
 from tasks.host import ledger
 from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
-from tasks.jobs.device_job import Job
+from tasks.jobs.device_job import Job, device_python
 from tasks.preflight.planned_jobs import PlannedJob, planned_jobs
-from tasks.preflight.probe import NotProbed, can_be_probed, probe
 from tasks.project.errors import ParamsError
 from tasks.project.params import DeviceParams, Params
+from tasks.project.process import describe_exit, die_with_parent, python_path
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
@@ -59,6 +63,9 @@ DEVICE_FILES = (("ipu", ("/dev/ipu0", "/dev/ipu0_ex")), ("cuda", ("/dev/nvidia0"
 PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
 """What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
 
+PROBED_RUNTIMES = ("cpu", "cuda")
+LONGEST_PROBE = 180.0
+"""Seconds: start-up, some ten seconds of updates, and one more update that may be long."""
 MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
 NOT_MEASURED = {
     "ipu": "not measured on IPUs; formulas fitted to published figures",
@@ -284,6 +291,68 @@ def _probed(one: Foretold, device: DeviceParams, root: Path, asked: Asked) -> Fo
         assumed=tuple(words for words in one.assumed if words != MEASURED_LATER),
         better=advice(job, manifest, where=where),
     )
+
+
+class NotProbed(Exception):
+    """Why a job could not be probed."""
+
+
+def can_be_probed(planned: PlannedJob, runtime: str) -> bool:
+    """Whether the rows of a job are there, on a runtime whose updates can be timed at once."""
+    return runtime in PROBED_RUNTIMES and not planned.rows.assumed and bool(planned.rows.manifest.files)
+
+
+def probe(planned: PlannedJob, job: Job, root: Path) -> Probed:
+    """What a few updates of a job take, from fresh weights; nothing that they make is kept.
+
+    Args:
+        job: of `planned`, with its runtime and precision.
+        root: the checkout, which has its rows.
+
+    Raises:
+        NotProbed: the device's Python failed, or took too long.
+    """
+    alone = dataclasses.replace(job, rows=str((root / job.rows).absolute()), evaluation=None, executables=None)
+    with tempfile.TemporaryDirectory(prefix="podium-probe-") as folder:
+        file = Path(folder) / "job.json"
+        write_text(file, dataclasses.replace(alone, output=f"{folder}/out", run_folder=folder).to_json())
+        return _read_probed(_run_probe(file))
+
+
+def _run_probe(file: Path) -> str:
+    command = [device_python(), "-m", "ipu_model", "--probe", str(file)]
+    environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=LONGEST_PROBE,
+            check=False,
+            preexec_fn=die_with_parent,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotProbed(f"a probe of it took more than {LONGEST_PROBE:.0f} s") from None
+    except OSError as error:
+        raise NotProbed(f"{command[0]} cannot be started ({error.strerror})") from None
+    if done.returncode:
+        said = [event["text"] for event in _events(done.stdout) if event["event"] == "error"]
+        raise NotProbed(said[-1] if said else f"{describe_exit(done.returncode)} of the device's Python")
+    return done.stdout
+
+
+def _events(text: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
+
+
+def _read_probed(text: str) -> Probed:
+    """Of the event that a probe ends with."""
+    names = {field.name for field in dataclasses.fields(Probed)}
+    for event in _events(text):
+        if event["event"] == "probed":
+            return Probed(**{name: value for name, value in event.items() if name in names})  # type: ignore[arg-type]
+    raise NotProbed("the device's Python ended without a word of it")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Subject:
     """Of the entry."""
     model: Path
     predictions: Path
+    page: Path
+    """Of the evaluation."""
     metrics: Path
     prediction: Path
     """Figures of the stage predict, of which no check of the gate speaks."""
@@ -48,11 +50,6 @@ class Subject:
     """finetune, evaluate, gate and predict_released, which may not be there -> the stage of dvc.yaml."""
     released: str
     """Where a released model's scores or predictions lie below the folder of released models."""
-
-    @property
-    def page(self) -> Path:
-        """The page of the evaluation."""
-        return self.predictions.with_name("report.html")
 
     def judged(self, released: Path, root: Path, seeds: Path | None = None) -> dict[str, Path]:
         """Name -> file of all that the gate judges; a name is the path in the checkout.
@@ -102,6 +99,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
         name=name,
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
+        page=artifacts.evaluation_page(name),
         metrics=artifacts.metrics_file(name),
         prediction=artifacts.metrics_file(name, "predict"),
         gate=artifacts.metrics_file(name, "gate"),

@@ -13,8 +13,8 @@ import pytest
 from flows.commands import ledger as flows_ledger
 from tasks.host import ledger
 from tasks.jobs.device_job import Job, JobResult, run_device_job
+from tasks.preflight.foretelling import NotProbed, can_be_probed, probe
 from tasks.preflight.planned_jobs import PlannedJob, Rows
-from tasks.preflight.probe import NotProbed, can_be_probed, probe
 from tasks.project.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.places import copy_project

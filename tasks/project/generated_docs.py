@@ -1,7 +1,11 @@
-"""docs/presets.md: the part of it that is made from presets/, between two marks."""
+"""Files that are made: schemas/ from the types of params.yaml, and a part of docs/presets.md from presets/.
+
+python -m tasks.project.generated_docs
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,11 +14,16 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.overlays import Preset, preset_names, read_preset, resolve
+from tasks.project.param_docs import params_schema, preset_schema
 from tasks.project.params import Params, check
 from tasks.project.process import takes_no_words
 
+SCHEMAS = Path("schemas")
+"""JSON Schemas of params.yaml and of presets, which editors read (`# yaml-language-server: ...`)."""
+MAKERS = {"params": params_schema, "preset": preset_schema}
+"""File of SCHEMAS without its ending -> what it holds."""
 PAGE = Path("docs/presets.md")
-BEGIN, END = "<!-- made by `python -m tasks.project.presets_page` from here", "<!-- to here -->"
+BEGIN, END = "<!-- made by `python -m tasks.project.generated_docs` from here", "<!-- to here -->"
 COLUMNS = (
     "preset",
     "device",
@@ -23,6 +32,11 @@ COLUMNS = (
     "published by its source",
 )
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+
+
+def schema_text(name: str) -> str:
+    """One of the schemas, as its file must be."""
+    return json.dumps(MAKERS[name](), indent=1, ensure_ascii=False) + "\n"
 
 
 def new_page(text: str, presets: Path = artifacts.PRESETS) -> str:
@@ -92,7 +106,10 @@ def write_page(path: Path = PAGE) -> bool:
 
 
 def main() -> None:
-    takes_no_words(f"Write the presets into {PAGE}, between its two marks.")
+    takes_no_words(f"Write {SCHEMAS}/ from the types of params.yaml, and the presets into {PAGE}.")
+    for name in MAKERS:
+        write_text(SCHEMAS / f"{name}.json", schema_text(name))
+        sys.stdout.write(f"{SCHEMAS / name}.json\n")
     changed = write_page()
     sys.stdout.write(f"{PAGE} {'was written anew' if changed else 'is as the presets are'}\n")
 
