@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +18,7 @@ from flows.environment import name_of
 from ipu_model.files import read_json, write_json
 from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.project import artifacts
+from tasks.project.code_state import git
 from tasks.project.dvc_records import LOCK
 from tasks.project.plan_file import Plan, Stage, read_plan, stages_of
 
@@ -185,8 +185,8 @@ class RunReport:
         for stage in stages:
             if stage.is_gate:
                 self.results[stage.name] = _result(stage, plan, root)
-            elif stage.uses_device and stage.metrics:
-                figures = read_json_object(root / stage.metrics[0]) or {}
+            elif stage.uses_device:
+                figures = metrics_of(stage, root)
                 if "packing_factor" in figures:
                     self.packing[stage.name] = {key: figures[key] for key in ("packing_factor", "packing_efficiency")}
                 if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
@@ -237,6 +237,11 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     return values
 
 
+def metrics_of(stage: Stage, root: Path) -> dict[str, Any]:
+    """Return the figures of a stage, the first of its metrics; empty where it has none, or has not run."""
+    return (read_json_object(root / stage.metrics[0]) if stage.metrics else None) or {}
+
+
 def interval(figures: Mapping[str, Any], name: str) -> str | None:
     """The bounds of a score's 95% interval, as people read them; None of a score that has none.
 
@@ -252,11 +257,11 @@ def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
     files = [path for stage in evaluations for path in stage.metrics]
     scores = read_json_object(root / files[0]) or {} if files else {}
-    decided = read_json_object(root / gate.metrics[0]) if gate.metrics else None
+    decided = metrics_of(gate, root)
     return {
         "name": Path(files[0]).stem if files else gate.name,
         "scores": {name: value for name, value in scores.items() if f"{name}_low" in scores},
-        "decision": None if decided is None else {name: decided[name] for name in DECIDED if name in decided},
+        "decision": {name: decided[name] for name in DECIDED if name in decided} or None,
         "published": None,
     }
 
@@ -409,23 +414,12 @@ class Revision:
 
 def revision_of(project: Path) -> Revision | None:
     """The commit that is checked out; None without git, or where git does not say."""
-    commit = _git(project, "rev-parse", "--short", "HEAD")
+    commit = git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
     if commit is None:
         return None
     others = [f":(exclude){name}" for name in MADE_BY_RUNS]
-    changed = _git(project, "status", "--porcelain", "--untracked-files=no", "--", ".", *others)
-    return Revision(commit, changed != "")
-
-
-def _git(project: Path, *words: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(project), *words]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS_FOR_GIT, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
+    return Revision(commit.strip(), git(project, *status, timeout=SECONDS_FOR_GIT) != "")
 
 
 def digests(root: Path) -> dict[str, str]:

@@ -143,9 +143,7 @@ def said(value: object) -> str:
 
 def _checks(stage: str, plan: Plan, root: Path) -> list[dict[str, Any]]:
     """What a gate wrote of its checks; empty where it did not run."""
-    files = plan[stage].metrics if stage in plan else ()
-    decided = report.read_json_object(root / files[0]) if files else None
-    return list((decided or {}).get("checks", []))
+    return list(report.metrics_of(plan[stage], root).get("checks", [])) if stage in plan else []
 
 
 def _of_gate(rows: Sequence[run_params.Row], entry: str | None) -> list[run_params.Row]:

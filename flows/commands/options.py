@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -127,10 +126,9 @@ def said(preset: str | None, overrides: Sequence[str], name: str | None, *more: 
 
 def tell_unread(project: Path, preset: str | None) -> None:
     """Where params.yaml was edited, as git sees it, say that a run of a preset takes nothing of it."""
-    if preset is None or (git := shutil.which("git")) is None:
-        return
-    look = [git, "-C", str(project), "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"]
-    if subprocess.run(look, check=False, capture_output=True).stdout:  # nothing where this is no checkout of git
+    from tasks.project.code_state import git
+
+    if preset is not None and git(project, "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"):
         text = f"params.yaml was edited and is not read: the preset {preset} lies over the defaults; --set adds to it"
         streams.note(text)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.report import metrics_of
 from ipu_model.files import read_json
 from tasks.jobs.device_job import figures_in_words
 from tasks.pages.plots import Line, line_plot
@@ -64,7 +65,7 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
         project: where runs keep what others restore.
         began: when the stage did, in seconds since 1970; what a job that began before it left is not of it.
     """
-    metrics, (plot, held_out_plot) = _metrics(stage, root), (root / path for path in stage.plots)
+    metrics, (plot, held_out_plot) = metrics_of(stage, root), (root / path for path in stage.plots)
     folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
     if not plot.is_file() and folder is not None:
         plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
@@ -72,12 +73,6 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
     resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
     columns = read_columns(plot), read_columns(held_out_plot)
     return Training(stage.name, *columns, log, _note(metrics), resumed, continued, _unit_of_loss(folder))
-
-
-def _metrics(stage: Stage, root: Path) -> dict[str, Any]:
-    path = root / stage.metrics[0] if stage.metrics else None
-    values = read_json(path) if path is not None and path.is_file() else {}
-    return values if isinstance(values, dict) else {}
 
 
 def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:

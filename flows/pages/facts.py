@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flows.pages import timeline
-from flows.report import RunReport
+from flows.report import RunReport, metrics_of
 from ipu_model.files import read_json, sha256_of
 from ipu_model.units import format_duration
 from tasks.project import artifacts
@@ -96,17 +96,15 @@ def _device_of(result: Mapping[str, Any]) -> str | None:
 
 
 def _result_of(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
-    metrics = root / stage.metrics[0] if stage.metrics else None
-    if metrics is None or not metrics.is_file():
+    if not (values := metrics_of(stage, root)):
         return {}
-    values = read_json(metrics)
-    for folder in (place / artifacts.RUNS / metrics.stem for place in (root, project)):
+    for folder in (place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)):
         path = folder / str(values.get("fingerprint")) / "result.json"
         if path.is_file():
             return dict(read_json(path))
         if (found := _predicted(values, folder)) is not None:
             return found
-    return dict(values)
+    return values
 
 
 def _predicted(values: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:

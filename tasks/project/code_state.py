@@ -21,12 +21,12 @@ def git_state(root: Path) -> dict[str, Any]:
     Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
     writes. Outside a git checkout the revision is null and `dirty` is null too (not known).
     """
-    revision = _git(root, "rev-parse", "--verify", "HEAD")
+    revision = git(root, "rev-parse", "--verify", "HEAD")
     if revision is None:
         return dict(NOT_RECORDED)
     present = [name for name in artifacts.SOURCES if (root / name).exists()]
     status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
-    listing = _git(root, *_compared_with(root), *status) if present else ""
+    listing = git(root, *_compared_with(root), *status) if present else ""
     changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
     return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
 
@@ -37,23 +37,21 @@ def _compared_with(root: Path) -> list[str]:
     The checkout of a run with overrides lies in a folder that git ignores; without them its files would never
     count as changed.
     """
-    top = (_git(root, "rev-parse", "--show-toplevel") or "").strip()
-    folder = (_git(root, "rev-parse", "--absolute-git-dir") or "").strip()
+    top = (git(root, "rev-parse", "--show-toplevel") or "").strip()
+    folder = (git(root, "rev-parse", "--absolute-git-dir") or "").strip()
     if Path(top, artifacts.RUNS) not in root.resolve().parents:
         return []
     return [f"--git-dir={folder}", f"--work-tree={root.resolve()}"]
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
+    """Return what git prints of a folder; None where it does not say, as on a host without git."""
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
         finished = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=timeout
         )
-    except (FileNotFoundError, subprocess.TimeoutExpired):  # a host without git
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return finished.stdout if finished.returncode == 0 else None
 
