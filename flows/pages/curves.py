@@ -6,6 +6,7 @@ as does its log, which knows its speed and its memory.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import json
@@ -69,7 +70,7 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
     folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
     if not plot.is_file() and folder is not None:
         plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
-    log, continued = ({}, ()) if folder is None else _log_of(folder / "job.log")
+    log, continued = ({}, ()) if folder is None else _read_log(folder / "job.log")
     resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
     columns = read_columns(plot), read_columns(held_out_plot)
     return Training(stage.name, *columns, log, _note(metrics), resumed, continued, _unit_of_loss(folder))
@@ -115,62 +116,37 @@ def read_columns(path: Path) -> Columns:
     return {name: [float(line[index]) for line in whole] for index, name in enumerate(names)}
 
 
-class _Log:
-    """The steps in a job's log, which grows: only what is new is read."""
+def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
+    """Return speed and memory after each step in a job's log, and the updates that the training went on from.
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
-        self._steps: dict[float, dict[str, float]] = {}
-        self._continued: list[int] = []
-        self._begins = False
-
-    def read(self) -> None:
-        """Take what is new; of a step that was made again, the last."""
-        if not self._path.is_file():
-            return
-        with self._path.open("rb") as stream:
-            stream.seek(self._read)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    break
-                self._read += len(line)
-                self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        if line.startswith(PLAN):
-            self._begins = True
-        elif line.startswith(STEP):
-            event = json.loads(line)
-            if self._begins:  # from nothing: what an earlier job made in this folder is not of it
-                self._steps.clear()
-                self._continued.clear()
-                self._begins = False
-            self._steps[event["step"]] = event
-        elif self._begins and CONTINUED in line and (event := json.loads(line)).get("event") == "message":
-            self._continued.append(event["continued"])
-            self._begins = False
-
-    def columns(self) -> Columns:
-        """Speed and memory after each step so far."""
-        steps = [self._steps[step] for step in sorted(self._steps)]
-        found = {name: [step.get(name) for step in steps] for name in (SPEED, MEMORY, DEVICE_MEMORY)}
-        whole = {name: [value for value in values if value is not None] for name, values in found.items()}
-        return {"step": sorted(self._steps), **{n: v for n, v in whole.items() if v and len(v) == len(steps)}}
-
-    def continued(self) -> tuple[int, ...]:
-        """The updates that the training went on from."""
-        return tuple(sorted(set(self._continued)))
-
-
-@functools.lru_cache(maxsize=32)
-def _logs(path: Path) -> _Log:
-    return _Log(path)
-
-
-def _log_of(path: Path) -> tuple[Columns, tuple[int, ...]]:
-    log = _logs(path)
-    log.read()
-    return log.columns(), log.continued()
+    Of a step that was made again the last counts; what an earlier job made in this folder counts for nothing once one
+    begins from nothing.
+    """
+    steps: dict[float, dict[str, Any]] = {}
+    continued: set[int] = set()
+    begins = False
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        for line in stream:
+            if not line.endswith(b"\n"):  # it is being written
+                break
+            if line.startswith(PLAN):
+                begins = True
+            elif line.startswith(STEP):
+                event = json.loads(line)
+                if begins:
+                    steps.clear()
+                    continued.clear()
+                    begins = False
+                steps[event["step"]] = event
+            elif begins and CONTINUED in line and (event := json.loads(line)).get("event") == "message":
+                continued.add(event["continued"])
+                begins = False
+    columns: Columns = {"step": sorted(steps)}
+    for name in (SPEED, MEMORY, DEVICE_MEMORY):
+        values: list[Any] = [steps[step].get(name) for step in columns["step"]]
+        if values and None not in values:
+            columns[name] = values
+    return columns, tuple(sorted(continued))
 
 
 def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
