@@ -307,9 +307,7 @@ def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
     from tasks.reading.hub_inputs import download_files
 
     base = params.base_model
-    _, _, files = download_files(
-        str(base.repository), base.revision, lambda there: [name for name in there if name in names], "base_model"
-    )
+    _, _, files = download_files(str(base.repository), base.revision, set(names).intersection, "base_model")
     return list(files.values())
 
 
