@@ -48,10 +48,10 @@ class PretrainRules(RowRules):
         return {**mask_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
 
     def totals(self) -> Totals:
-        return {name: Total(value) for name, value in self._found.items()}
+        return {name: Total(value) for name, value in self._figures.items()}
 
     @property
-    def _found(self) -> dict[str, float]:
+    def _figures(self) -> dict[str, float]:
         masked, manifest = self._masked_per_row.sum, self.limits.manifest
         return {
             "masked_tokens": masked,
@@ -62,9 +62,9 @@ class PretrainRules(RowRules):
     def numbers(self) -> dict[str, Any]:
         return {
             **read_reading(self.limits.folder)["numbers"],
-            "masked tokens": self._found["masked_tokens"],
-            "share of masked tokens": round(self._found["masked_share"], 4),
-            "share of random next sentences": round(self._found["random_next_share"], 4),
+            "masked tokens": self._figures["masked_tokens"],
+            "share of masked tokens": round(self._figures["masked_share"], 4),
+            "share of random next sentences": round(self._figures["random_next_share"], 4),
         }
 
     def histograms(self) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ from tasks.validation import row_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
 from tasks.validation.column_rules import ColumnRules
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_features import Sequences
 from tasks.validation.row_rules import RowLimits, RulesOf
 
 CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
@@ -117,19 +116,15 @@ class RowData(DataSet):
         features.update(row_features.token_features(rows, found, self.cls_id))
         features.update(self._columns.features(rows, found))
         features.update(self.rules.features(rows, found))
-        first = self._seen["rows"]
         self._unknown.add(rows["input_ids"], found.real)
-        self._note(found)
-        labels = np.arange(first, first + batch.num_rows)
-        judged = {check.name: features[check.name].astype(np.int64) for check in self.record_checks}
-        return {RECORD: np.array([f"row {label}" for label in labels], dtype=object), **judged}
-
-    def _note(self, found: Sequences) -> None:
-        self._seen["rows"] += len(found.per_row)
-        self._seen["sequences"] += len(found.row)
-        self._seen["real_tokens"] += int(found.real.sum())
         self._tokens_per_sequence.add(found.length)
         self._sequences_per_row.add(found.per_row)
+        labels = [f"row {number}" for number in range(self._seen["rows"], self._seen["rows"] + batch.num_rows)]
+        self._seen["rows"] += batch.num_rows
+        self._seen["sequences"] += len(found.row)
+        self._seen["real_tokens"] += int(found.real.sum())
+        judged = {check.name: features[check.name].astype(np.int64) for check in self.record_checks}
+        return {RECORD: np.array(labels, dtype=object), **judged}
 
     def _matrix(self, column: pa.FixedSizeListArray) -> np.ndarray:
         """[n, width] of a column, without a copy; nulls, which no column may have, are counted and read as 0."""

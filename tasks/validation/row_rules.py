@@ -63,12 +63,9 @@ class Examples:
         Raises:
             InputError: they are missing or damaged.
         """
-        if self.choose is None:
-            yield from read_batches(self.path, columns, at_once, self.stage)
-        else:
-            side, others = self.choose()
-            for batch in read_batches(self.path, tuple(dict.fromkeys((*columns, *others))), at_once, self.stage):
-                yield batch.filter(side(batch))
+        side, others = self.choose() if self.choose is not None else (None, ())
+        for batch in read_batches(self.path, tuple(dict.fromkeys((*columns, *others))), at_once, self.stage):
+            yield batch if side is None else batch.filter(side(batch))
 
 
 class RowRules(Requirements, ABC):

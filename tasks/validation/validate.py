@@ -161,14 +161,6 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     return [RowData(name, folder, root / artifacts.TOKENIZER, most, section, rules, unknown) for folder in folders]
 
 
-def write_reports(values: Mapping[str, Any], report: Path) -> Path:
-    """Write the verdict and its page; returns the page's path."""
-    html = report.with_suffix(".html")
-    write_json(report, values)
-    write_text(html, page(values))
-    return html
-
-
 def judge_and_report(
     name: str,
     open_sets: Callable[[], Sequence[DataSet]],
@@ -196,7 +188,9 @@ def judge_and_report(
     if found.verdict["valid"]:
         found = replace(found, numbers={**found.numbers, **more()})
     values = found.verdict
-    html = write_reports(values, report)
+    html = report.with_suffix(".html")
+    write_json(report, values)
+    write_text(html, page(values))
     write_json(artifacts.EXPECTATIONS / f"{name}.json", suite_of(name, found.checks).to_json_dict())
     if data_docs:
         write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)

@@ -18,7 +18,7 @@ from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.gx import great_expectations
 from tasks.validation.judge import CheckCrashed, Judge
-from tasks.validation.validate import main, write_reports
+from tasks.validation.validate import judge_and_report, main
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
 from tests.tasks.validation.validation_data import (
@@ -162,11 +162,13 @@ def test_an_older_verdict_does_not_outlive_data_that_cannot_be_read(tmp_path, mo
     assert not report.exists()
 
 
-def test_equal_data_give_equal_reports(judge, tmp_path, monkeypatch):
+def test_equal_data_give_equal_reports(tmp_path, monkeypatch):
     written = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        html = write_reports(judged_corpus(judge, Path("data"), corpus_columns()), Path("reports/corpus.json"))
-        written.append((html.read_bytes(), html.with_suffix(".json").read_bytes()))
+        data = CorpusData(write_corpus(Path("data"), corpus_columns()), LIMITS)
+        judge_and_report("corpus", lambda data=data: [data], data_docs=False)
+        files = [Path("reports/validation/corpus.html"), Path("reports/validation/corpus.json")]
+        written.append([path.read_bytes() for path in files])
     assert written[0] == written[1]
