@@ -13,6 +13,7 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import (
@@ -123,6 +124,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     if is_sent():  # podium run has looked at more than this before it starts a flow
         device.require_fit(request, stages.tell)
     words, folder = list(request.overrides), os.path.relpath(root, project)
+    command = command or f"podium run{request.words}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
     with run_locks.held(project, run.name, stages.tell, run_locks.HERE if queues is None else run_locks.SENT):
         run_params.require_same(project, values, name)
@@ -134,7 +136,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
             return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
         code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
-        sender = sent_runs.Sender(root, told, run, stages.tell)
+        sender = sent_runs.Sender(root, told, run, stages.tell, flow_run.id)
         return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 

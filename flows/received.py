@@ -25,7 +25,7 @@ from tasks.project.strict_yaml import parse_yaml, yaml_text
 
 SMALL = 1_000_000
 """Bytes of a file of figures, or of dvc.lock, that still goes through the server."""
-STATUSES = ("ran", "skipped", "restored", "paused", "stopped", "failed")
+STATUSES = ("ran", "skipped", "restored", "paused", "interrupted", "failed")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 OF_AN_OUT = {"path", "hash", "md5", "size", "nfiles", "isexec"}
 """Keys that DVC writes of an output that it keeps in its cache."""

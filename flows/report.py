@@ -47,7 +47,7 @@ class StageRecord:
 
     name: str
     status: str
-    """ran, skipped (nothing had changed), restored (from a cache), paused, stopped (Ctrl-C, SIGTERM) or failed."""
+    """ran, skipped (nothing had changed), restored (from a cache), paused, interrupted (Ctrl-C, SIGTERM) or failed."""
     seconds: float
     """Wall time, the orchestration's own included."""
     host: str | None = None

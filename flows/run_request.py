@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,14 @@ class RunRequest:
     def name(self) -> str:
         """What the run is called; "." in the project's own folder."""
         return self.checkout.name
+
+    @property
+    def words(self) -> str:
+        """The options that ask for it, for a shell, a blank before them; empty if there are none."""
+        stated = [("--preset", self.preset), *(("--set", one) for one in self.overrides), ("--name", self.called)]
+        stated += [("--part", self.part if self.part != ALL else None), *(("--to", one) for one in self.to)]
+        words = [word for option, value in stated if value is not None for word in (option, value)]
+        return f" {shlex.join(words)}" if words else ""
 
     @property
     def forecast(self) -> tuple[StageForecast, ...]:

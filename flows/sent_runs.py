@@ -20,7 +20,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Cancelling, Crashed
 
 from flows import dvc, on_worker, received, releases
@@ -39,7 +39,7 @@ from tasks.project.stage_kinds import AUTO
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""
 WORKERS_LOST = 3
-"""How often a run of stages is sent again after its worker was lost; more often, the stages kill their workers."""
+"""How often a run is sent again after its worker was lost; more often, its stages kill their workers."""
 PENDING_S = 180.0
 """A worker that took a run starts it within seconds; after this it died in between, and nobody would tell."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -102,19 +102,35 @@ class SentRun:
     ) -> None:
         self._sender, self._client, self._queue = sender, client, queue
         self._names, self._publish = list(names), publish
-        self._lost, self._paused = 0, ""
+        self._sent, self._lost, self._paused = 0, 0, ""
         self._send()
 
     def _send(self) -> None:
-        names = self._names
-        parameters = {**self._sender.parameters, "names": names, "publish": self._publish}
-        title = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
-        to, queue, say = deployment_of(self._queue), self._queue.name, self._sender.say
-        sent = patiently(
-            lambda: run_deployment(to, parameters=parameters, work_queue_name=queue, timeout=0, flow_run_name=title),
-            say,
-        )
-        self._run = cast(FlowRun, sent).id
+        sender, names = self._sender, self._names
+        parameters = {**sender.parameters, "names": names, "publish": self._publish}
+        stages = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+        title = f"{sender.parameters['checkout_name']}: {stages}"
+        to, queue = deployment_of(self._queue), self._queue.name
+
+        def send() -> FlowRun:
+            # By this key a flow that lost its worker finds, when it runs again, what it sent before.
+            key = f"{sender.run_id} {' '.join(names)} {self._sent}"
+            sent = run_deployment(
+                to,
+                parameters=parameters,
+                work_queue_name=queue,
+                timeout=0,
+                flow_run_name=title,
+                idempotency_key=key,
+            )
+            return cast(FlowRun, sent)
+
+        while True:
+            self._sent += 1
+            sent = patiently(send, sender.say)
+            if sent.state is None or not sent.state.is_final() or _is_done(sent.state):
+                break
+        self._run = sent.id
         self._entered: set[UUID] = set()
         self._sent_at = self._looked_at = time.monotonic()
         self._pending_since: float | None = None
@@ -133,7 +149,7 @@ class SentRun:
             self._watch(state)
             return False
         self._take_records()
-        if state.is_completed() and state.name != PAUSED_STATE:
+        if _is_done(state):
             entered = {stage.name for stage in self._sender.report.stages}
             missing = set(self._names) - entered
             if missing:
@@ -210,6 +226,11 @@ class SentRun:
                 self._sender.report.enter(record)
 
 
+def _is_done(state: State) -> bool:
+    """Whether all stages of a run are up to date; a run whose stage paused has completed, too."""
+    return state.is_completed() and state.name != PAUSED_STATE
+
+
 def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
     """The queue of stages without a device and that of the others; the latter is `<runtime>/default` unless stated.
 
@@ -255,6 +276,8 @@ class Sender:
     """Arguments of `run_stages`, without `names` and `publish`."""
     report: RunReport
     say: Say
+    run_id: str | None
+    """Of the flow run that sends."""
 
     def run_plan(self, plan: list[str], cpu: Queue, device: Queue, publish: bool) -> None:
         """Run the stages of `plan` on their queues, then restore here what a person reads.
@@ -285,6 +308,8 @@ class Sender:
 
         Raises:
             RunFailed, RunStopped: see `SentRun.look`; the others are cancelled.
+            TerminationSignal: on a worker, this process was ended. Stages go on, unless a person cancelled this run:
+                a worker that was lost or stopped takes nobody's stages along, as its runs are sent again.
         """
         runs: list[SentRun] = []
         with get_client(sync_client=True) as client:
@@ -294,10 +319,18 @@ class Sender:
                 waiting = list(runs)
                 while waiting := [run for run in waiting if not run.look()]:
                     time.sleep(POLL_S)
-            except BaseException:  # cancelled, interrupted or failed here: no pod must work on for nobody
-                for run in runs:
-                    run.cancel()
+            except BaseException as error:  # cancelled, interrupted or failed: no pod must work on for nobody
+                if not isinstance(error, TerminationSignal) or self._is_cancelled(client):
+                    for run in runs:
+                        run.cancel()
                 raise
+
+    def _is_cancelled(self, client: SyncPrefectClient) -> bool:
+        """Whether a person, or a deadline, cancelled the flow run that sends."""
+        with contextlib.suppress(ObjectNotFound, *UNREACHED):
+            state = client.read_flow_run(UUID(self.run_id)).state
+            return state is not None and (state.is_cancelling() or state.is_cancelled())
+        return False
 
 
 def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:

@@ -198,7 +198,7 @@ def _entered(name: str, run: RunReport, entered: Entered, root: Path) -> Iterato
         entry.status = "paused"
         raise
     except CANCELLED:
-        entry.status = "stopped"
+        entry.status = "interrupted"
         raise
     finally:
         seconds = round(time.perf_counter() - started_at, 2)

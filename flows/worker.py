@@ -176,6 +176,8 @@ def work(
     _require_pool(pool)
     worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
     worker.project, worker.say = project.resolve(), say
+    # Prefect passes SIGTERM on as SIGINT, which a shell lets a process that it starts with & ignore.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)
     asyncio.run(worker.start(printer=say))
 

@@ -22,6 +22,7 @@ from prefect.states import Failed
 
 from flows.on_worker import run_stages
 from flows.pipeline import pipeline
+from flows.sent_runs import WORKERS_LOST
 from tasks.project.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
 
@@ -39,6 +40,10 @@ def run_flow_of(run_id: UUID, worker: int) -> None:
         if wanted is None:
             message = f"this worker runs the flows {pipeline.name} and {run_stages.name} of its own checkout, no other"
             client.set_flow_run_state(run_id, Failed(message=message))
+            return
+        crashes = sum(state.is_crashed() for state in client.read_flow_run_states(run_id))
+        if crashes > WORKERS_LOST:
+            client.set_flow_run_state(run_id, Failed(message=f"it crashed {crashes} times: its log says more"))
             return
         wanted.fn = _leaving(wanted.fn, worker)
         try:

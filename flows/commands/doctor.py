@@ -49,11 +49,10 @@ def command(
         options.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         _print_table(findings)
-    words = options.said(preset, overrides, name)
     if not problems:
-        options.say_next(f"podium run{words}")
+        options.say_next(f"podium run{request.words}")
         return
-    options.say_next(f"turn what is named above, then again: podium doctor{words}")
+    options.say_next(f"turn what is named above, then again: podium doctor{request.words}")
     raise SystemExit(WRONG_USAGE if checks.of_parameters(problems) else FAILED)
 
 

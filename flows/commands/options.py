@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -115,13 +114,6 @@ force = click.option(
 )
 as_json = click.option("--json", "json_wanted", is_flag=True, help="JSON on standard output, for programs")
 """As the argument `json_wanted`: standard output then holds JSON and nothing else."""
-
-
-def said(preset: str | None, overrides: Sequence[str], name: str | None, *more: str) -> str:
-    """The words of `parameters` and `run_name` again, for a shell, a blank before them; empty if there are none."""
-    stated = [("--preset", preset), *(("--set", one) for one in overrides), ("--name", name)]
-    words = [*(word for option, value in stated if value is not None for word in (option, value)), *more]
-    return f" {shlex.join(words)}" if words else ""
 
 
 def tell_unread(project: Path, preset: str | None) -> None:

@@ -10,7 +10,6 @@ from flows import checkout, dvc, plan_words
 from flows.commands import options
 from flows.commands.project import entered, output_file
 from flows.foretold import Foresight, foresee
-from flows.plan import ALL
 from flows.run_request import resolve_request
 from ipu_model.files import write_text
 from tasks.preflight.foretelling import MK2, Asked
@@ -80,8 +79,7 @@ def command(
         streams.say(plan_words.jobs_in_words(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("what would run is restored instead where the DVC remote has it; it was not asked\n")
-    ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
-    _end(found, options.said(preset, overrides, name, *ends), json_wanted)
+    _end(found, request.words, json_wanted)
 
 
 def _end(found: Foresight, words: str, json_wanted: bool) -> None:

@@ -28,7 +28,7 @@ NEXT = {
 """Outcome -> what to do about it."""
 KIND = {
     **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
-    **{"failed": "bad", "rejected": "bad", "paused": "warn", "stopped": "warn"},
+    **{"failed": "bad", "rejected": "bad", "paused": "warn"},
     **{"cancelled": "warn", "interrupted": "warn"},
 }
 """Status -> colour of its word."""

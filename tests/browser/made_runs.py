@@ -197,7 +197,7 @@ STATES: dict[str, Callable[[], RunReport]] = {
     "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
     "failed": lambda: _report(PRETRAINING, "failed", error=FAILED),
     "paused": lambda: _report(PRETRAINING, "paused", paused=PAUSED, packing=PACKING),
-    "cancelled": lambda: _report(PRETRAINING, "stopped", interrupted="Ctrl-C", error=STOPPED),
+    "cancelled": lambda: _report(PRETRAINING, "interrupted", interrupted="Ctrl-C", error=STOPPED),
     "running": lambda: _report(PRETRAINING, "", at=time.time() - 150),
     "killed": lambda: _report(PRETRAINING, ""),
     "resumed": lambda: _report(results=_result(True), packing=PACKING, skipped=5.0),

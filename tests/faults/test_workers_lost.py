@@ -5,7 +5,9 @@ stages are toys (tests/flows/worker_hosts.py); one team serves all tests, in ord
 """
 
 import pytest
+from prefect.client.orchestration import get_client
 
+from ipu_model.files import read_json
 from tests.flows.worker_hosts import is_alive, wait_until
 from tests.flows.worker_team import a_team
 
@@ -70,3 +72,29 @@ def test_when_the_training_host_is_lost_another_one_finishes(team):
     assert run.wait(timeout=400) == 0, team.sender.said()
     assert "sent again, 1 of 3 times" in team.sender.said()
     assert spare.ran() == ["pretrain@phase1"]
+
+
+def test_a_run_whose_own_worker_is_killed_is_run_again_and_finds_its_stages_at_work(team):
+    spare, leading = team.hosts["spare"], team.host("leading")
+    leading.start_worker("flows", "default", "cpu")
+    spare.hold.touch()
+    before = spare.ran().count("pretrain@phase1")
+    asked = {"overrides": ["pretrain.seed=9"], "device_queue": "cpu/trainer"}
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium/podium")
+        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked).id
+        wait_until(lambda: spare.ran().count("pretrain@phase1") > before, "training", alive=leading.worker)
+        stage = spare.processes()[-1]
+        leading.worker.kill()
+        wait_until(lambda: client.read_flow_run(run).state.is_scheduled(), "the run is scheduled again")
+        assert is_alive(stage)
+        leading.start_worker("flows", "default", "cpu")
+        wait_until(lambda: client.read_flow_run(run).state.is_running(), "its second start")
+        spare.hold.unlink()
+        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
+        names = [state.name for state in client.read_flow_run_states(run)]
+    assert (state.name, state.message) == ("Completed", "published")
+    assert spare.ran().count("pretrain@phase1") == before + 1
+    assert names.count("Crashed") == 1
+    (report,) = leading.project.glob("runs/checkouts/*/reports/run.json")
+    assert read_json(report)["command"] == "podium run --set pretrain.seed=9 --on-workers"

@@ -92,7 +92,7 @@ def histories():
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(sort=FlowRunSort.START_TIME_ASC):
             states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
-            name = run.name if run.deployment_id else client.read_flow(run.flow_id).name
+            name = run.name.rpartition(": ")[2] if run.deployment_id else client.read_flow(run.flow_id).name
             found.setdefault(name, []).append([state.name for state in states if not state.is_scheduled()])
     return found
 

@@ -125,8 +125,8 @@ class _Cancels:
 
 
 def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(sent_runs, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4()))
-    sender = sent_runs.Sender(tmp_path, {}, RunReport("."), print)
+    monkeypatch.setattr(sent_runs, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
+    sender = sent_runs.Sender(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
     run = sent_runs.SentRun(sender, _Cancels(), sent_runs.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.look()

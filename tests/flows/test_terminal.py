@@ -170,7 +170,7 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     assert terminal.plain().strip().split("\n")[-1] == said
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
     assert "Podium run: cancelled" in terminal.plain()
-    assert run_json(toy_project)["stages"][-1]["status"] == "stopped"
+    assert run_json(toy_project)["stages"][-1]["status"] == "interrupted"
 
 
 def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
@@ -256,8 +256,8 @@ def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, en
         for where in both
     ]
     assert {one["name"]: one["status"] for one in run_json(toy_project)["stages"]} == {
-        "left": "stopped",
-        "right": "stopped",
+        "left": "interrupted",
+        "right": "interrupted",
     }
     assert "Traceback" not in terminal.plain()
     for stage in stages:

@@ -56,10 +56,10 @@ class Team:
         return {stage["name"]: stage["status"] for stage in self.report()["stages"]}
 
     def runs(self, *states):
-        """Name -> flow run, of the server's runs in these states."""
+        """Name, without that of the run it belongs to -> flow run, of the server's runs in these states."""
         wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))))
         with get_client(sync_client=True) as client:
-            return {run.name: run for run in client.read_flow_runs(flow_run_filter=wanted)}
+            return {run.name.rpartition(": ")[2]: run for run in client.read_flow_runs(flow_run_filter=wanted)}
 
     def lost(self, run_name):
         """What the automation does 90 s after the last heartbeat of a running run."""
