@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -24,7 +25,8 @@ from dvc.exceptions import DvcException
 from dvc.logger import ColorFormatter
 from dvc.repo import Repo
 from dvc.repo.reproduce import _reproduce_stage
-from dvc.stage.cache import RunCacheNotFoundError, StageCache
+from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
+from dvc.stage.decorators import unlocked_repo
 from dvc.stage.exceptions import StageCmdFailedError
 
 LOGGERS = ("dvc", "dvc_data", "dvc_objects")
@@ -45,17 +47,38 @@ dvc.stage.run.StageCmdFailedError = CommandFailed
 
 
 class RunCache(StageCache):
-    """DVC's run-cache, which notes what becomes of each stage that changed: it is restored, or else it runs."""
+    """DVC's run-cache, which notes what becomes of each stage that changed: it is restored, or else it runs.
+
+    Equal stages never run at the same time on one cache: the second waits for the first, and is restored.
+    """
 
     def restore(self, stage: Any, *args: Any, **options: Any) -> None:
         """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
         try:
-            super().restore(stage, *args, **options)
+            try:
+                super().restore(stage, *args, **options)
+            except RunCacheNotFoundError:
+                if not (_can_hash(stage) and self._wait_for_equal(stage)):
+                    raise
+                super().restore(stage, *args, **options)
         except RunCacheNotFoundError:
             self.repo.verdicts[stage.addressing] = "ran"
             self.repo.say(f"Running stage '{stage.addressing}':")
             raise
         self.repo.verdicts[stage.addressing] = "restored"
+
+    def _wait_for_equal(self, stage: Any) -> bool:
+        """Lock the command, parameters and inputs of a stage until its update ends; whether another run had them."""
+        folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
+        os.makedirs(folder, exist_ok=True)
+        file = os.open(os.path.join(folder, _get_stage_hash(stage)), os.O_WRONLY | os.O_CREAT)
+        self.repo.held.callback(os.close, file)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        self.repo.say(f"stage {stage.addressing}: an equal stage is running on this host; waiting for it")
+        unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
+        return True
 
 
 class Checkout(Repo):
@@ -71,6 +94,8 @@ class Checkout(Repo):
         super().__init__(_wait_for_lock=wait_for_lock)
         self.say, self.stage_cache = say, RunCache(self)
         self.verdicts: dict[str, str] = {}
+        self.held = contextlib.ExitStack()
+        """Locks of the stage that is being updated."""
 
     def ready(self) -> None:
         """Answer: DVC is imported, and its configuration read."""
@@ -97,7 +122,8 @@ class Checkout(Repo):
 
         def reproduce(one: Any, **options: Any) -> Any:
             try:
-                done = _reproduce_stage(one, **options)
+                with self.held:
+                    done = _reproduce_stage(one, **options)
             except BadParamFileError as error:
                 error.files = [dep.def_path for dep in one.deps if isinstance(dep, ParamsDependency)]
                 raise

@@ -1,6 +1,7 @@
 """DVC in a process that stays: verdicts, progress, failures, and stages that die with the flow."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -281,3 +282,27 @@ def test_a_session_that_is_ended_ends_the_request_that_another_thread_waits_for(
         session.end()
         with pytest.raises(StageFailed, match=r"stage first failed .SIGKILL"):
             update.result(120)
+
+
+def test_equal_stages_of_two_checkouts_on_one_cache_run_once_and_the_second_is_restored(toy_project, tmp_path, ran):
+    go = tmp_path / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + wait)
+    other = tmp_path / "other"
+    shutil.copytree(toy_project, other)
+    (other / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {toy_project / '.dvc' / 'cache'}\n")
+    heard = []
+
+    def hear(line):
+        heard.append(line)
+        if "waiting for it" in line:
+            go.touch()
+
+    with DvcSession(toy_project) as first, DvcSession(other) as second, ThreadPoolExecutor(2) as threads:
+        for session in (first, second):
+            session.start()  # here: it ends with the thread that starts it
+        both = [threads.submit(session.update, "first", hear, print) for session in (first, second)]
+        assert sorted(one.result() for one in both) == ["ran", "restored"]
+    assert "stage first: an equal stage is running on this host; waiting for it" in heard
+    assert ran() == ["first"]
+    assert (other / "data/first").read_text() == (toy_project / "data/first").read_text() == "done"
