@@ -19,6 +19,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
+from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc, releases
@@ -29,6 +30,7 @@ from flows.dvc.session import DvcSession, PushFailed, StageFailed, StagePaused, 
 from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.screen import screen
+from flows.stage_locks import StageLocks
 from flows.stopping import Interrupted, RunFailed, stop
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
@@ -109,7 +111,9 @@ def run_plan(
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), tell
     leftovers.mend(root, say)
     with contextlib.ExitStack() as held:
-        lanes = [held.enter_context(DvcSession(root, plan if on_worker else None, waits=most > 1)) for _ in range(most)]
+        sent, locks = plan if on_worker else None, StageLocks(str(flow_run.id), tell)
+        lock = locks.take if on_worker and remote else None
+        lanes = [held.enter_context(DvcSession(root, sent, waits=most > 1, lock=lock)) for _ in range(most)]
         found = lanes[0].look(plan)
         if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
             tell_estimate(root, say)
@@ -118,7 +122,10 @@ def run_plan(
         left, alone = plan[len(found.unchanged) :], found.is_complete and not remote
 
         def bring(stage: str, lane: DvcSession) -> None:
-            reproduce(known[stage], lane, root, run, entered, alone)
+            try:
+                reproduce(known[stage], lane, root, run, entered, alone)
+            finally:  # what it made has been pushed
+                locks.release()
 
         try:
             _bring(left, known, lanes if alone else lanes[:1], bring)

@@ -2,10 +2,11 @@
 
 flows/dvc/session.py starts this file by its path, in a checkout:
 
-    python -P child.py dvc DESCRIPTOR [--wait-for-lock]
+    python -P child.py dvc DESCRIPTOR [--wait-for-lock] [--ask]
 
-Replies go to the descriptor, one JSON object a line: `say` holds a line for people; `answer` ends a request, and so
-does `failed`. Standard output and error belong to the stages. It ends where its input does.
+Replies go to the descriptor, one JSON object a line: `say` holds a line for people; `lock`, with --ask, holds the name
+and hash of a stage that is about to run, and is answered on standard input; `answer` ends a request, and so does
+`failed`. Standard output and error belong to the stages. It ends where its input does.
 """
 
 from __future__ import annotations
@@ -69,30 +70,36 @@ class RunCache(StageCache):
 
     def _wait_for_equal(self, stage: Any) -> bool:
         """Lock the command, parameters and inputs of a stage until its update ends; whether another run had them."""
-        folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
+        folder, fingerprint = os.path.join(self.cache_dir, os.pardir, "podium-locks"), _get_stage_hash(stage)
         os.makedirs(folder, exist_ok=True)
-        file = os.open(os.path.join(folder, _get_stage_hash(stage)), os.O_WRONLY | os.O_CREAT)
+        file = os.open(os.path.join(folder, fingerprint), os.O_WRONLY | os.O_CREAT)
         self.repo.held.callback(os.close, file)
-        with contextlib.suppress(BlockingIOError):
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
-        self.repo.say(f"stage {stage.addressing}: an equal stage is running on this host; waiting for it")
-        unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
-        return True
+            waited = False
+        except BlockingIOError:
+            self.repo.say(f"stage {stage.addressing}: an equal stage is running on this host; waiting for it")
+            unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
+            waited = True
+        if unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, fingerprint))(stage):
+            self.pull(None)
+            waited = True
+        return waited
 
 
 class Checkout(Repo):
     """DVC's view of a checkout, which knows what became of the stages of the last update."""
 
-    def __init__(self, say: Say, wait_for_lock: bool) -> None:
+    def __init__(self, say: Say, wait_for_lock: bool, lock_elsewhere: Callable[[str, str], bool]) -> None:
         """Read the configuration.
 
         Args:
             say: takes lines for people.
             wait_for_lock: while another DVC does the bookkeeping of a stage; else it fails after a few seconds.
+            lock_elsewhere: waits until no other host runs a stage of this name and hash; whether one did.
         """
         super().__init__(_wait_for_lock=wait_for_lock)
-        self.say, self.stage_cache = say, RunCache(self)
+        self.say, self.lock_elsewhere, self.stage_cache = say, lock_elsewhere, RunCache(self)
         self.verdicts: dict[str, str] = {}
         self.held = contextlib.ExitStack()
         """Locks of the stage that is being updated."""
@@ -163,12 +170,13 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"code": None, "files": [name for one in causes for name in getattr(one, "files", ())]}
 
 
-def main(descriptor: int, wait_for_lock: bool) -> None:
+def main(descriptor: int, wait_for_lock: bool, ask: bool) -> None:
     """Answer requests until there are no more.
 
     Args:
         descriptor: takes the replies.
         wait_for_lock: see `Checkout`.
+        ask: before a stage runs.
     """
     requests = os.fdopen(os.dup(0))
     with open(os.devnull) as nothing:
@@ -182,13 +190,19 @@ def main(descriptor: int, wait_for_lock: bool) -> None:
     def say(line: str) -> None:
         reply("say", line)
 
+    def lock_elsewhere(stage: str, fingerprint: str) -> bool:
+        if not ask:
+            return False
+        reply("lock", [stage, fingerprint])
+        return bool(json.loads(next(requests)))
+
     for name in LOGGERS:
         logging.getLogger(name).handlers = [_Handler(say)]
     checkout: Checkout | None = None
     for line in requests:
         request = json.loads(line)
         try:
-            checkout = checkout or Checkout(say, wait_for_lock)
+            checkout = checkout or Checkout(say, wait_for_lock, lock_elsewhere)
             answer = getattr(checkout, request.pop("do"))(**request)
         except (DvcException, OSError) as error:
             reply("failed", _failure(error))
@@ -201,9 +215,10 @@ def _main() -> None:
     parser.add_argument("dvc", help="the word dvc, for who looks for one at work")
     parser.add_argument("descriptor", type=int, help="takes the replies")
     parser.add_argument("--wait-for-lock", action="store_true", help="of another DVC")
+    parser.add_argument("--ask", action="store_true", help="before a stage runs")
     asked = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):  # asked to end while no stage is at work here
-        main(asked.descriptor, asked.wait_for_lock)
+        main(asked.descriptor, asked.wait_for_lock, asked.ask)
 
 
 if __name__ == "__main__":

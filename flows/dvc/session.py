@@ -51,6 +51,8 @@ LITTLE = 64 * 1024
 """Bytes; a disk with less room than this is full for every writer here."""
 
 Say = Callable[[str], None]
+Lock = Callable[[str, str], bool]
+"""Takes the name of a stage and the hash of its command, parameters and inputs; returns whether another host had it."""
 
 
 class StageFailed(Exception):
@@ -154,16 +156,19 @@ class DvcSession:
     is still at work.
     """
 
-    def __init__(self, root: Path, sent: Sequence[str] | None = None, waits: bool = False) -> None:
+    def __init__(
+        self, root: Path, sent: Sequence[str] | None = None, waits: bool = False, lock: Lock | None = None
+    ) -> None:
         """Start nothing yet.
 
         Args:
             root: the checkout's folder.
             sent: the stages that may run here; others must be restored. None: all may.
             waits: while another DVC does the bookkeeping of a stage; else a few seconds, and then fails.
+            lock: is called before a stage runs, and returns once no other host runs an equal one.
         """
-        self.root = root
-        self._options = ["--wait-for-lock"] if waits else []
+        self.root, self._lock = root, lock
+        self._options = [*(["--wait-for-lock"] if waits else []), *(["--ask"] if lock is not None else [])]
         self._allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
         self._process: subprocess.Popen[str] | None = None
         self._streams = contextlib.ExitStack()
@@ -331,6 +336,10 @@ class DvcSession:
                 for reply in map(json.loads, self._replies.read()):
                     if "say" in reply:
                         take(reply["say"])
+                        continue
+                    if "lock" in reply:
+                        assert self._lock is not None
+                        self._process.stdin.write(f"{json.dumps(self._lock(*reply['lock']))}\n")
                         continue
                     for line in self._output.read_to_end():
                         take(line)

@@ -19,7 +19,7 @@ from tasks.project.errors import ParamsError
 from tasks.project.params import load_params
 from tests.flows.strangers import Stranger, automation, events
 from tests.flows.worker_hosts import ALL, wait_until
-from tests.flows.worker_team import a_team
+from tests.flows.worker_team import a_team, parameters_of_training
 
 pytestmark = pytest.mark.slow
 SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate@squad .. gate@squad"}
@@ -91,6 +91,35 @@ def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
     assert (state.name, state.message) == ("Completed", "published")
     assert leading.ran() == [], "its stages were sent"
     leading.lose()
+
+
+def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(team):
+    preparing, second = team.hosts["preparing"], team.host("second")
+    preparing.lose()
+    for host in (preparing, second):
+        host.start_worker("cpu", "default", "cpu", "--limit", "1")
+    preparing.hold.touch()
+    before = [*preparing.ran(), *second.ran()].count("pretrain@phase1")
+
+    def waits():
+        logs = (host.folder / "worker.log" for host in (preparing, second))
+        return any(
+            "stage pretrain@phase1: an equal stage is running on another host" in log.read_text() for log in logs
+        )
+
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium-stages/cpu")
+        parameters = parameters_of_training(preparing, 61)
+        runs = [client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id for _ in range(2)]
+        wait_until(waits, "the second run waits", alive=second.worker)
+        preparing.hold.unlink()
+        for run in runs:
+            wait_until(lambda run=run: client.read_flow_run(run).state.is_completed(), "its end")
+        assert client.read_variables() == [], "no lock is left"
+    assert [*preparing.ran(), *second.ran()].count("pretrain@phase1") == before + 1
+    for host in (preparing, second):
+        host.lose()
+    preparing.start_worker("cpu", "default", "cpu")
 
 
 def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
