@@ -36,6 +36,7 @@ from flows.preflight.server import require_server
 from flows.sent_runs import checked_name
 from flows.stopping import PATIENCE_S
 from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.parallel import runs_at_once
 from tasks.project.process import STARTED_BY_A_WORKER, describe_exit
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def work(
         pool: one of Podium's.
         queues: of the pool; empty: all.
         name: of this worker; None: Prefect gives it one.
-        limit: runs at a time.
+        limit: runs at a time; None: what cores and memory of this host allow.
         say: takes what a person should read.
 
     Raises:
@@ -174,6 +175,9 @@ def work(
         checked_name(queue, "--queue")
     require_server()
     _require_pool(pool)
+    if limit is None:
+        limit = runs_at_once(pool)
+        say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")
     worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
     worker.project, worker.say = project.resolve(), say
     # Prefect passes SIGTERM on as SIGINT, which a shell lets a process that it starts with & ignore.

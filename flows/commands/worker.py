@@ -16,7 +16,11 @@ from tasks.project import streams
 @click.option("--pool", required=True, help="cpu, cuda, ipu or flows")
 @click.option("--queue", "queues", multiple=True, help="of the pool, repeatable; default: all of them")
 @click.option("--name", help="of this worker, in the server's pages")
-@click.option("--limit", type=click.IntRange(min=1), help="runs at a time; default: any number")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="runs at a time; default: 1 for cuda and ipu, else what cores and memory allow",
+)
 @click.pass_context
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
     project = entered(ctx)

@@ -30,6 +30,9 @@ MOST_STAGES = 4
 """More branches than that are rare, and each stage has processes of its own (PODIUM_WORKERS)."""
 BYTES_OF_A_STAGE = 4e9
 """What a stage without a device may take of memory, all its processes together: half of it in docs/data-scale.md."""
+BYTES_OF_A_FLOW = 4e8
+"""What a run that only sends stages and waits may take: twice what it was measured to hold."""
+MOST_FLOWS = 32
 WAITING_PER_WORKER = 2
 """Items handed out and not yet taken back, per worker: enough to keep it busy, few enough for memory."""
 PROGRESS_SECONDS = 5.0
@@ -58,9 +61,24 @@ def stages_at_once() -> int:
     """
     if (stated := _stated_number(STAGES_AT_ONCE, "stages")) is not None:
         return stated
+    return _count_fitting(BYTES_OF_A_STAGE, min(MOST_STAGES, len(os.sched_getaffinity(0))))
+
+
+def runs_at_once(pool: str) -> int:
+    """Return how many runs a worker takes at a time unless it is told: one a device, else what cores and memory allow.
+
+    Args:
+        pool: of the worker: cpu, cuda, ipu or flows.
+    """
+    if pool == "flows":
+        return _count_fitting(BYTES_OF_A_FLOW, MOST_FLOWS)
+    return _count_fitting(BYTES_OF_A_STAGE, len(os.sched_getaffinity(0))) if pool == "cpu" else 1
+
+
+def _count_fitting(size: float, most: int) -> int:
+    """Return how many times `size` bytes are free, at least 1 and at most `most`."""
     free = free_memory()
-    room = MOST_STAGES if free is None else int(free / BYTES_OF_A_STAGE)
-    return max(1, min(MOST_STAGES, len(os.sched_getaffinity(0)), room))
+    return max(1, most if free is None else min(most, int(free / size)))
 
 
 def _stated_number(name: str, counted: str) -> int | None:

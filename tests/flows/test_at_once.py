@@ -9,7 +9,7 @@ import yaml
 from flows import pipeline, stages
 from flows.at_once import bring_all
 from tasks.project.errors import ParamsError
-from tasks.project.parallel import STAGES_AT_ONCE, stages_at_once
+from tasks.project.parallel import STAGES_AT_ONCE, runs_at_once, stages_at_once
 from tasks.project.plan_file import Plan, expand
 
 PATIENCE_S = 60.0
@@ -255,3 +255,14 @@ def test_two_that_fail_are_both_told(prefect_session, toy_project, monkeypatch):
     told = {f"stage {name} failed (exit code 1): no {name}" for name in ("red", "green")}
     assert set(state.message.splitlines()) == told
     assert statuses(toy_project) == {"red": "failed", "green": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("pool", "cores", "free", "runs"),
+    [("ipu", 64, 1e12, 1), ("cuda", 64, 1e12, 1), ("cpu", 8, 2.5e10, 6), ("cpu", 2, 2.5e10, 2), ("cpu", 8, 1e9, 1)]
+    + [("flows", 2, 2.1e9, 5), ("flows", 2, 1e11, 32), ("cpu", 8, None, 8)],
+)
+def test_a_worker_takes_as_many_runs_as_its_host_has_room_for(monkeypatch, pool, cores, free, runs):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr("tasks.project.parallel.free_memory", lambda: free)
+    assert runs_at_once(pool) == runs
