@@ -26,7 +26,7 @@ from flows import dvc, releases
 from flows.api import extra
 from flows.at_once import Bring, bring_all
 from flows.dvc import leftovers
-from flows.dvc.session import DvcSession, PushFailed, StageFailed, StagePaused, StageStopped
+from flows.dvc.session import DvcSession, RemoteFailed, StageFailed, StagePaused, StageStopped
 from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.screen import screen
@@ -236,7 +236,7 @@ def _stage_task(stage: Stage, session: DvcSession | None, alone: bool) -> str | 
         verdict = session.update(stage.name, say, _Progress(stage), pull=pull, alone=alone)
         if verdict == "ran" and pull:
             session.push([stage.name], tell)
-    except (StageFailed, PushFailed) as error:
+    except (StageFailed, RemoteFailed) as error:
         return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
     except StagePaused as paused:
         return Completed(name=PAUSED_STATE, message=str(paused))

@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
+import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import dvc.stage.run
@@ -32,6 +35,9 @@ from dvc.stage.exceptions import StageCmdFailedError
 
 LOGGERS = ("dvc", "dvc_data", "dvc_objects")
 """DVC gives these handlers that write to standard output and error."""
+
+MARKER = "podium-store"
+"""A file in each remote, by which a cache knows it again: a folder that was moved away, or is not mounted, lacks it."""
 
 Say = Callable[[str], None]
 
@@ -106,6 +112,32 @@ class Checkout(Repo):
 
     def ready(self) -> None:
         """Answer: DVC is imported, and its configuration read."""
+
+    def require_store(self) -> None:
+        """Compare the default remote with the one that this cache has seen under its address; mark a new one.
+
+        Raises:
+            DvcException: it is another one, or none.
+        """
+        remote = self.cloud.get_remote()
+        marker = remote.fs.join(remote.path, MARKER)
+        address = hashlib.sha256(remote.fs.unstrip_protocol(marker).encode()).hexdigest()[:16]
+        record = Path(self.cache.legacy.path, "podium-stores", address)
+        found = remote.fs.read_text(marker) if remote.fs.exists(marker) else ""
+        if not record.exists():
+            if found:
+                record.parent.mkdir(parents=True, exist_ok=True)
+                record.write_text(found)
+                return
+            # Recorded next time, as two hosts may do this at once. A push says so where nothing may be written.
+            with contextlib.suppress(OSError):
+                remote.fs.makedirs(remote.path, exist_ok=True)
+                remote.fs.write_text(marker, uuid.uuid4().hex)
+        elif found != record.read_text():
+            raise DvcException(
+                f"{marker} is {'not there' if not found else 'that of another store'}: bring the remote back, or mount "
+                f"it; if it was replaced on purpose, remove {record}"
+            )
 
     def pull(self, targets: str | Sequence[str], **options: Any) -> Any:
         """Restore outputs from the remote; DVC does so for a stage of which nothing else changed."""

@@ -45,8 +45,8 @@ DVC_FAILED = 255
 """The exit code of a DVC that fails by itself."""
 KEPT_LINES = 25
 """Lines of a failure that its error repeats."""
-PUSH_WAITS = (5.0, 20.0, 60.0)
-"""Seconds before each new try to push; a remote is often back by then."""
+REMOTE_WAITS = (5.0, 20.0, 60.0)
+"""Seconds before each new try of a remote; it is often back by then."""
 LITTLE = 64 * 1024
 """Bytes; a disk with less room than this is full for every writer here."""
 
@@ -88,8 +88,8 @@ class DvcFailed(Exception):
     """DVC could not do what it was asked; the message holds its last lines."""
 
 
-class PushFailed(RunFailed):
-    """The remote did not take what stages made; it is safe in the cache of this host."""
+class RemoteFailed(RunFailed):
+    """The remote is away, or did not take what stages made; that is safe in the cache of this host."""
 
 
 @dataclass(frozen=True)
@@ -228,12 +228,15 @@ class DvcSession:
                 its cache; the next run makes them again.
             StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
             StageStopped: Ctrl-C or SIGTERM ended it, or came before it began, and there is no checkpoint.
+            RemoteFailed: the remote is not the one that was there before.
         """
         if stop.number:
             raise StageStopped(stage)
         heard = _Heard(say, progress)
         self.start()
         self._ask("ready", lambda line: None)  # a signal could meet it while it imports DVC
+        if pull:
+            self._ask_remote(f"stage {stage}: the remote {{remote}} is not there", say, "require_store")
         with stop.passed_to(self.start()):
             reply = self._ask("update_stage", heard.take, stage=stage, pull=pull, alone=alone)
         done, code = reply.get("answer"), reply.get("code")
@@ -277,25 +280,40 @@ class DvcSession:
         A remote that does not answer is tried again a few times, over about a minute and a half.
 
         Raises:
-            PushFailed: it did not take them; they are safe in the cache of this host.
+            RemoteFailed: it did not take them; they are safe in the cache of this host.
         """
-        # Imported here: it takes a while, and a run of which nothing changed pushes nothing.
+        what = f"the remote {{remote}} did not take the outs of {', '.join(stages)}"
+        self._ask_remote(what, say, "require_store")
+        self._ask_remote(what, say, "push", targets=list(stages), run_cache=True)
+
+    def _ask_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
+        """Ask for something of the default remote; where that fails, again a few times.
+
+        Args:
+            what: what to say of a failure; {remote} stands for the remote.
+            say: takes lines for people.
+            request: what is asked, with its arguments.
+
+        Raises:
+            RemoteFailed: it failed every time.
+        """
+        # Imported here: it takes a while, and a run without a remote needs it not.
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
         name, url = default_remote(self.root) or ("?", "?")
-        what = f"the remote {name} ({url}) did not take the outs of {', '.join(stages)}"
+        what = what.format(remote=f"{name} ({url})")
         tries = Retrying(
             retry=retry_if_exception_type(DvcFailed),
-            wait=wait_chain(*map(wait_fixed, PUSH_WAITS)),
-            stop=stop_after_attempt(len(PUSH_WAITS) + 1),
+            wait=wait_chain(*map(wait_fixed, REMOTE_WAITS)),
+            stop=stop_after_attempt(len(REMOTE_WAITS) + 1),
             before_sleep=lambda state: say(f"{what}; again in {state.upcoming_sleep:.0f} s"),
             reraise=True,
         )
         try:
-            tries(self._require, "push", targets=list(stages), run_cache=True)
+            tries(self._require, request, **arguments)
         except DvcFailed as error:
-            raise PushFailed(
-                f"{what}. They are done and in the cache of this host: bring the remote back and run again, nothing is "
+            raise RemoteFailed(
+                f"{what}. What was made is in the cache of this host: bring the remote back and run again, nothing is "
                 f"computed twice. DVC said:\n{error}"
             ) from None
 
@@ -305,6 +323,7 @@ class DvcSession:
         Raises:
             DvcFailed: some are neither in the cache nor at the remote.
         """
+        self._require("require_store")
         self._require("pull", targets=list(stages))
 
     def _require(self, what: str, **arguments: Any) -> Any:

@@ -1,12 +1,14 @@
 """Calling DVC: where its remote is, and what travels there and back."""
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from flows import dvc
 from flows.dvc import session as sessions
-from flows.dvc.session import DvcSession, PushFailed
+from flows.dvc.session import DvcSession, RemoteFailed
 from tests.flows.toy_repro import repro
 
 
@@ -42,12 +44,46 @@ def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_pr
     blocked = toy_project.parent / "file"
     blocked.write_text("no folder")
     with_remote(toy_project, f"{blocked}/store")
-    monkeypatch.setattr(sessions, "PUSH_WAITS", (0.0,))
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     repro("first", toy_project)
     said = []
-    failed = pytest.raises(PushFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first")
+    failed = pytest.raises(RemoteFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first")
     with DvcSession(toy_project) as session, failed as failure:
         session.push(["first"], said.append)
     assert "Not a directory" in str(failure.value)
     assert len(said) == 1
     assert (toy_project / "data" / "first").read_text() == "done"
+
+
+def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_project, tmp_path, ran, monkeypatch):
+    remote, said = tmp_path / "remote", []
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        session.push(["first"], print)
+        remote.rename(tmp_path / "away")
+        with pytest.raises(RemoteFailed, match=r"(?s)store \(\S+\) is not there.*podium-store is not there: bring"):
+            session.update("second", said.append, print, pull=True)
+        with pytest.raises(RemoteFailed, match="did not take the outs of first"):
+            session.push(["first"], print)
+        assert not remote.exists()
+        assert len(said) == 1, "it was asked twice"
+        (tmp_path / "away").rename(remote)
+        assert session.update("second", print, print, pull=True) == "ran"
+    assert ran() == ["first", "second"]
+
+
+def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_removed(toy_project, tmp_path, monkeypatch):
+    remote = tmp_path / "remote"
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        session.push(["first"], print)
+        (remote / "podium-store").write_text("another")
+        with pytest.raises(RemoteFailed, match="that of another store") as refused:
+            session.push(["first"], print)
+        record = re.search(r"replaced on purpose, remove (\S+)", str(refused.value))
+        Path(record[1]).unlink()
+        session.push(["first"], print)
