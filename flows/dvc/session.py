@@ -323,7 +323,8 @@ class DvcSession:
         Raises:
             DvcFailed: some are neither in the cache nor at the remote.
         """
-        self._require("require_store")
+        if default_remote(self.root) is not None:
+            self._require("require_store")
         self._require("pull", targets=list(stages))
 
     def _require(self, what: str, **arguments: Any) -> Any:

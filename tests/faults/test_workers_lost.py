@@ -5,7 +5,6 @@ stages are toys (tests/flows/worker_hosts.py); one team serves all tests, in ord
 """
 
 import pytest
-from prefect.client.orchestration import get_client
 
 from ipu_model.files import read_json
 from tests.flows.worker_hosts import is_alive, wait_until
@@ -79,22 +78,19 @@ def test_a_run_whose_own_worker_is_killed_is_run_again_and_finds_its_stages_at_w
     leading.start_worker("flows", "default", "cpu")
     spare.hold.touch()
     before = spare.ran().count("pretrain@phase1")
-    asked = {"overrides": ["pretrain.seed=9"], "device_queue": "cpu/trainer"}
-    with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("podium/podium")
-        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked).id
-        wait_until(lambda: spare.ran().count("pretrain@phase1") > before, "training", alive=leading.worker)
-        stage = spare.processes()[-1]
-        leading.worker.kill()
-        wait_until(lambda: client.read_flow_run(run).state.is_scheduled(), "the run is scheduled again")
-        assert is_alive(stage)
-        leading.start_worker("flows", "default", "cpu")
-        wait_until(lambda: client.read_flow_run(run).state.is_running(), "its second start")
-        spare.hold.unlink()
-        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
-        names = [state.name for state in client.read_flow_run_states(run)]
-    assert (state.name, state.message) == ("Completed", "published")
+    run = team.start_deployment(overrides=["pretrain.seed=9"], device_queue="cpu/trainer")
+    wait_until(lambda: spare.ran().count("pretrain@phase1") > before, "training", alive=leading.worker)
+    stage = spare.processes()[-1]
+    leading.worker.kill()
+    wait_until(lambda: team.states(run)[-1].is_scheduled(), "the run is scheduled again")
+    assert is_alive(stage)
+    leading.start_worker("flows", "default", "cpu")
+    wait_until(lambda: team.states(run)[-1].is_running(), "its second start")
+    spare.hold.unlink()
+    wait_until(lambda: team.states(run)[-1].is_final(), "its end")
+    states = team.states(run)
+    assert (states[-1].name, states[-1].message) == ("Completed", "published")
+    assert [state.name for state in states].count("Crashed") == 1
     assert spare.ran().count("pretrain@phase1") == before + 1
-    assert names.count("Crashed") == 1
     (report,) = leading.project.glob("runs/checkouts/*/reports/run.json")
     assert read_json(report)["command"] == "podium run --set pretrain.seed=9 --on-workers"

@@ -47,6 +47,17 @@ class Team:
         wait_until(lambda: len(training.ran()) > seen, "training", alive=run)
         return run, training.processes()[-1]
 
+    def start_deployment(self, **parameters):
+        """Start a run of the deployment podium/podium, as a form does; its id."""
+        with get_client(sync_client=True) as client:
+            deployment = client.read_deployment_by_name("podium/podium")
+            return client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+
+    def states(self, run):
+        """The states of a run, the newest last."""
+        with get_client(sync_client=True) as client:
+            return sorted(client.read_flow_run_states(run), key=lambda state: state.timestamp)
+
     def report(self):
         """reports/run.json of the last run from the host that sends."""
         return json.loads((self.sender.project / "reports" / "run.json").read_text())
