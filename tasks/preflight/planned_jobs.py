@@ -317,8 +317,7 @@ def _group(stage: str) -> str:
 def _jobs_of(stage: str, params: Params, folders: Folders, place: Path) -> Iterator[PlannedJob]:
     item = stage.partition("@")[2]
     if _group(stage) == PRETRAIN:
-        sections = (params.pretrain, params.model, params.device, params.ipu)
-        yield _planned(stage, "", pretrain_job(item, *sections, place, untrained=True), folders, place)
+        yield _planned(stage, "", pretrain_job(item, params, place, untrained=True), folders, place)
     elif _group(stage) == FINETUNE:
         job = finetune_job(about(entry_of(params, item)), params, place, untrained=True)
         yield _planned(stage, "", job, folders, place)

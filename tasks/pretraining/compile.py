@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the programs of a phase before anything is trained.")
     parser.add_argument("phase", type=item, choices=PHASES)
     phase, params = parser.parse_args().phase, load_sections("pretrain", "model", "device", "ipu")
-    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, untrained=True)
+    job = pretrain_job(phase, params, untrained=True)
     sys.stdout.write(build_program(phase, job, params.device) + "\n")
 
 

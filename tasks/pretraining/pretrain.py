@@ -27,36 +27,25 @@ from tasks.jobs.training import (
 )
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.param_training import PretrainParams
-from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, load_sections
+from tasks.project.params import PHASES, Params, load_sections
 from tasks.project.process import item
 from tasks.project.row_folders import read_manifest
 
 
 def pretrain_job(
-    phase: str,
-    params: PretrainParams,
-    model: ModelParams,
-    device: DeviceParams,
-    ipu: IpuParams,
-    root: Path = Path(),
-    *,
-    base: bool = False,
-    untrained: bool = False,
+    phase: str, params: Params, root: Path = Path(), *, base: bool = False, untrained: bool = False
 ) -> Job:
     """The device job of one phase, its run folder still to be chosen.
 
     Args:
         phase: phase1 or phase2.
-        params: section `pretrain`.
-        model: section `model`.
-        device: section `device`.
-        ipu: section `ipu`.
+        params: of which sections pretrain, model, device and ipu are read.
         root: the checkout.
         base: phase 1 starts from the model that stage base_model took in.
         untrained: phase 2 starts from fresh weights, too, so that it can be compiled before phase 1 has run.
     """
-    settings = params.phase1 if phase == "phase1" else params.phase2
+    training, device = params.pretrain, params.device
+    settings = training.phase1 if phase == "phase1" else training.phase2
     rows = root / artifacts.rows_folder(phase)
     first = phase == PHASES[0]
     start = artifacts.BASE_MODEL if first else artifacts.MODELS / PHASES[0]
@@ -72,17 +61,17 @@ def pretrain_job(
         precision=device.precision,
         compile=device.compile,
         recompute=device.recompute,
-        seed=params.seed,
-        model=model_config(model, read_manifest(rows)) if first or untrained else None,
+        seed=training.seed,
+        model=model_config(params.model, read_manifest(rows)) if first or untrained else None,
         init_checkpoint=None if fresh else str(root / start),
-        optimizer=optimizer_config(params, settings),
+        optimizer=optimizer_config(training, settings),
         schedule=ScheduleConfig(
             steps=settings.steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule
         ),
-        checkpoint_every_minutes=params.checkpoint_every_minutes,
-        checkpoint_every_updates=params.checkpoint_every_updates,
-        evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
-        ipu_config=ipu_config(ipu, getattr(ipu, phase), device, root),
+        checkpoint_every_minutes=training.checkpoint_every_minutes,
+        checkpoint_every_updates=training.checkpoint_every_updates,
+        evaluation=evaluation(rows, training.evaluate_every_updates, max_rows=training.evaluate_rows),
+        ipu_config=ipu_config(params.ipu, getattr(params.ipu, phase), device, root),
         executables=carried_executables(phase, device, root),
     )
 
@@ -94,7 +83,7 @@ def main() -> None:
     params = load_sections("pretrain", "model", "base_model", "device", "ipu", "checkpoint", "tracking")
     require_verdict(phase)
     base = params.base_model.source != "none"
-    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, base=base)
+    job = pretrain_job(phase, params, base=base)
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
         sys.stdout.write(f"no rows of {job.rows} were held out (pretrain_rows.held_out_fraction): none are evaluated\n")
     launcher = launch_words(job, params.device)

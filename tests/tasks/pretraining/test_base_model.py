@@ -224,8 +224,7 @@ def test_pre_training_starts_from_the_given_weights(checkout: Path):
         "pretrain.optimizer=sgd",
         "pretrain.weight_decay=0.0",
     )
-    shared = (params.pretrain, params.model, params.device, params.ipu, checkout)
-    trained(in_root(pretrain_job("phase1", *shared, base=True), checkout, "phase1"))
+    trained(in_root(pretrain_job("phase1", params, checkout, base=True), checkout, "phase1"))
     given, phase1 = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.MODELS / "phase1")
     encoder = [name for name in given if name.startswith("bert.")]
     assert len(encoder) > 30

@@ -103,7 +103,7 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     params = params_with(*SMALL)
     states = iter([{"revision": "f" * 40, "dirty": False, "changed": []}])
     monkeypatch.setattr(training, "git_state", lambda root: next(states))
-    job = pretrain_job("phase1", params.pretrain, params.model, params.device, params.ipu, checkout)
+    job = pretrain_job("phase1", params, checkout)
     result = train(job, "pretrain-phase1", checkout)
     figures = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())
     assert figures["code"] == {"revision": "f" * 40, "dirty": False, "changed": []}
@@ -144,18 +144,17 @@ def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> Non
 
 def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
     params = params_with(*SMALL)
-    ends = (params.model, params.device, params.ipu, tmp_path)
     rows = tmp_path / artifacts.rows_folder("phase1")
     rows.mkdir(parents=True)
     for path in (checkout / artifacts.rows_folder("phase1")).iterdir():
         if path.name != HELD_OUT:
             (rows / path.name).write_bytes(path.read_bytes())
-    assert pretrain_job("phase1", params.pretrain, *ends).evaluation is None
-    job = pretrain_job("phase1", params.pretrain, *ends[:-1], checkout)
+    assert pretrain_job("phase1", params, tmp_path).evaluation is None
+    job = pretrain_job("phase1", params, checkout)
     assert job.evaluation is not None
     assert job.evaluation.rows.endswith(f"phase1/{HELD_OUT}")
     off = params_with(*SMALL, "pretrain.evaluate_every_updates=null")
-    assert pretrain_job("phase1", off.pretrain, *ends[:-1], checkout).evaluation is None
+    assert pretrain_job("phase1", off, checkout).evaluation is None
 
 
 @pytest.mark.parametrize(

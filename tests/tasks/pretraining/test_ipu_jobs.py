@@ -53,10 +53,9 @@ def squad(params: Params) -> DownstreamTask:
 
 
 def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:
-    ends = (params.device, params.ipu, root)
     return {
-        "phase1": pretrain_job("phase1", params.pretrain, params.model, *ends, **options),
-        "phase2": pretrain_job("phase2", params.pretrain, params.model, *ends, **options),
+        "phase1": pretrain_job("phase1", params, root, **options),
+        "phase2": pretrain_job("phase2", params, root, **options),
         "finetune": finetune_job(squad(params), params, root, **options),
         "predict": predict_job(squad(params), params, root / "r", root / "l", root, root),
     }

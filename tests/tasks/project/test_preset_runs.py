@@ -107,9 +107,8 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
     make_rows(params, inputs, tmp_path)
     if given:
         write_base_model(params.base_model, params.model, inputs / "model", tmp_path / artifacts.BASE_MODEL)
-    shared = (params.model, params.device, params.ipu, tmp_path)
     trained = [
-        run(pretrain_job(phase, params.pretrain, *shared, base=bool(given)), tmp_path, phase)
+        run(pretrain_job(phase, params, tmp_path, base=bool(given)), tmp_path, phase)
         for phase in (("phase1", "phase2") if params.pretrain.enabled else ())
     ]
     assert [result.steps for result in trained] == ([] if given else [3, 2])

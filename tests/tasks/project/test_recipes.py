@@ -88,11 +88,11 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
     (root / params.ipu.config).mkdir(parents=True)
-    common, squad = (params.device, params.ipu), about(entry_of(params, "squad"))
+    squad = about(entry_of(params, "squad"))
     rows = root / artifacts.rows_folder("squad", "dev")
     return {
-        "phase1": pretrain_job("phase1", params.pretrain, params.model, *common, root),
-        "phase2": pretrain_job("phase2", params.pretrain, params.model, *common, root),
+        "phase1": pretrain_job("phase1", params, root),
+        "phase2": pretrain_job("phase2", params, root),
         "finetune": finetune_job(squad, params, root),
         "predict": predict_job(squad, params, rows, root / "l", root, root),
     }
