@@ -75,19 +75,21 @@ def choose_faster(plan: Plan, rows: RowFolder) -> Choice:
     """Return the faster precision for a job on this host, and fp32 where they are near."""
     if plan.kind != "predict" and not plan.updates:
         return Choice("fp32", "auto: no update is made")
-    operations = rows.model.num_layers * dense_flops(rows.model, rows.manifest.real_tokens)
-    if plan.kind == "predict" and operations < LITTLE:
+    if plan.kind == "predict" and rows.model.num_layers * dense_flops(rows.model, rows.manifest.real_tokens) < LITTLE:
         return Choice("fp32", "auto: so little is computed before a probe would end")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # other work on the host disturbs several threads, and hardly the CPU time of one
     try:
         fp32, bf16 = measure_rates(plan, rows)
     except RuntimeError as error:
         if "primitive" not in str(error):  # of oneDNN, which has no such product
             raise
         return Choice("fp32", "auto: this torch has no bf16 products for this CPU")
-    threads = torch.get_num_threads()
-    shown = f"bf16 {bf16:,.0f} and fp32 {fp32:,.0f} tokens/s per layer with {threads} thread{'s' * (threads > 1)}"
+    finally:
+        torch.set_num_threads(threads)
     near = ", too near for bf16" if fp32 < bf16 <= TIE * fp32 else ""
-    return Choice("bf16" if bf16 > TIE * fp32 else "fp32", f"auto: measured {shown}{near}")
+    reason = f"auto: measured bf16 {bf16:,.0f} and fp32 {fp32:,.0f} tokens/s per layer with 1 thread{near}"
+    return Choice("bf16" if bf16 > TIE * fp32 else "fp32", reason)
 
 
 def measure_rates(plan: Plan, rows: RowFolder) -> Tuple[float, float]:
@@ -107,14 +109,12 @@ def measure_rates(plan: Plan, rows: RowFolder) -> Tuple[float, float]:
 
 
 def time_pass(layer: Layer, dtype: Optional[torch.dtype], lengths: List[int]) -> float:
-    """Return the seconds of random tokens in a layer: forward, and in training backward."""
+    """Return the CPU seconds of random tokens in a layer: forward, and in training backward."""
     LowPrecisionCopies(layer, dtype)  # new ones without gradients, as an update makes them
     layer.zero_grad(set_to_none=True)
     hidden = torch.randn(sum(lengths), layer.output.dense.out_features, dtype=dtype, requires_grad=layer.training)
-    # Other work on the host hardly disturbs the CPU time of one thread; that of several contains their waiting.
-    read_clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    began = read_clock()
+    began = time.process_time()
     total = (layer(hidden, SequenceAttention(lengths)) * hidden).sum()
     if layer.training:
         total.backward()
-    return read_clock() - began
+    return time.process_time() - began
