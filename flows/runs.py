@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -112,11 +113,8 @@ def called(name: str) -> str:
 
 def href(project: Path, run: Run) -> str:
     """Where the page of a run lies from those in the project's reports/; empty where it has none."""
-    if not (run.folder / artifacts.RUN_PAGE).is_file():
-        return ""
-    own = run.folder.resolve() == project.resolve()
-    path = artifacts.RUN_PAGE.name if own else f"../{run.folder.relative_to(project).as_posix()}/{artifacts.RUN_PAGE}"
-    return quote(path)
+    page = run.folder / artifacts.RUN_PAGE
+    return quote(os.path.relpath(page, project / artifacts.REPORTS)) if page.is_file() else ""
 
 
 def folder_of(project: Path, name: str) -> Path:

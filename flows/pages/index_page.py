@@ -92,14 +92,14 @@ def _leading(shown: Sequence[Shown], entry: str) -> str:
 def _varied(shown: Sequence[Shown]) -> list[str]:
     """The parameters that not all of these runs have alike, among those that have them at all."""
     names = sorted({name for one in shown for name in one.details.parameters})
-    return [name for name in names if len({_value(shown, one, name) for one in shown} - {NONE}) > 1]
+    return [name for name in names if len({_value(one, name) for one in shown} - {NONE}) > 1]
 
 
 def _default(shown: Sequence[Shown], name: str) -> str:
     return next(one.details.parameters[name][0] for one in shown if name in one.details.parameters)
 
 
-def _value(shown: Sequence[Shown], one: Shown, name: str) -> str:
+def _value(one: Shown, name: str) -> str:
     """A parameter of a run as JSON; NONE where it has no such entry, or its parameters cannot be read."""
     if (stated := one.details.parameters.get(name)) is not None:
         return stated[1]
@@ -147,7 +147,7 @@ def _row(
 def _values(one: Shown, varied: Sequence[str]) -> Iterator[str]:
     """Number and value of each parameter that varies and is not as the defaults have it, for the page's script."""
     for number, name in enumerate(varied):
-        if value := _value((), one, name):
+        if value := _value(one, name):
             yield f"{number} {_cut(value)}"
 
 

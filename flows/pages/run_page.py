@@ -130,16 +130,15 @@ def copy_place(report: RunReport, root: Path) -> Path:
     return root / artifacts.RUN_PAGES / f"{began.strftime(STAMP)}-{outcome(report)}.html"
 
 
-def copies_in(root: Path) -> list[Path]:
-    """All copies in a checkout, the newest first."""
-    found = (root / artifacts.RUN_PAGES).glob("*.html")
-    return sorted((path for path in found if NAMED.fullmatch(path.name)), key=lambda path: path.name, reverse=True)
+def copies_in(root: Path) -> dict[Path, re.Match[str]]:
+    """All copies in a checkout, the newest first, and what their names say."""
+    found = sorted((root / artifacts.RUN_PAGES).glob("*.html"), reverse=True)
+    return {path: match for path in found if (match := NAMED.fullmatch(path.name)) is not None}
 
 
 def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, Any]]:
     """When other runs of the checkout began, how they ended, and their pages, for a page in `folder`."""
     own = copy_place(report, root)
-    found = [(path, NAMED.fullmatch(path.name)) for path in copies_in(root) if path != own]
     return [
         {
             "link": link(path, folder),
@@ -147,8 +146,8 @@ def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, An
             "outcome": match[2],
             "kind": KIND.get(match[2], ""),
         }
-        for path, match in found
-        if match is not None
+        for path, match in copies_in(root).items()
+        if path != own
     ]
 
 
@@ -202,7 +201,7 @@ def write_now(run: RunReport, project: Path, root: Path) -> None:
 def write_ended(run: RunReport, project: Path, root: Path) -> None:
     """Write the page of a run that has ended, and the copy of it that later runs of its checkout leave as it is."""
     write_text(copy_place(run, root), page(run, root, project, copy=True))
-    for old in copies_in(root)[MOST_COPIES:]:
+    for old in list(copies_in(root))[MOST_COPIES:]:
         old.unlink(missing_ok=True)
     write_text(root / artifacts.RUN_PAGE, page(run, root, project))
 

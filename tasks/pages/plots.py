@@ -66,7 +66,7 @@ def line_plot(lines: Sequence[Line], across: str, up: str, label: str) -> Plot:
     kept = [(line, _kept(line.points)) for line in lines]
     places = [x for _, points in kept for x, _ in points]
     chart = pygal.XY(
-        **_options(across, up, len(lines) > 1) | _legend([line.name for line in lines]),
+        **_options(across, up) | _legend([line.name for line in lines]),
         x_value_formatter=short,
         x_labels=_ticks(places),
         include_x_axis=True,
@@ -109,7 +109,7 @@ def overlay_plot(
     (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
     corners = [(left - room, low), (right + room, high)]
     chart = pygal.XY(
-        **_options(across, up, False),
+        **_options(across, up),
         x_value_formatter=short,
         x_labels=_ticks([x for x, _ in found]),
         include_x_axis=from_zero,
@@ -165,7 +165,7 @@ def bar_plot(
     shown = [_name(text, max(8, LETTERS // len(labels))) for text in labels]
     every = max(1, -(-len(shown) * max(map(len, shown), default=1) // 36))
     chart = pygal.Bar(
-        **_options(across, up, False),
+        **_options(across, up),
         x_labels=shown,
         x_labels_major_every=every,
         show_minor_x_labels=False,
@@ -174,18 +174,16 @@ def bar_plot(
     return _drawn(chart, [list(tips)], [(0, "")], label)
 
 
-def _options(across: str, up: str, legend: bool) -> dict[str, Any]:
+def _options(across: str, up: str) -> dict[str, Any]:
     from pygal.style import Style
 
     return {
         "width": WIDTH,
-        "height": HEIGHT + 24 * legend,
+        "height": HEIGHT,
         "x_title": _name(across),
         "y_title": _name(up),
         "value_formatter": short,
-        "show_legend": legend,
-        "legend_at_bottom": True,
-        "legend_box_size": 10,
+        "show_legend": False,
         "margin": 4,
         "margin_right": 16,  # half of a figure below the end of the axis
         "min_scale": 3,
@@ -199,15 +197,16 @@ def _options(across: str, up: str, legend: bool) -> dict[str, Any]:
     }
 
 
-def _legend(names: Sequence[str]) -> dict[str, int]:
-    """Room for the names of what is drawn, side by side where they are short."""
+def _legend(names: Sequence[str]) -> dict[str, Any]:
+    """A legend with room for the names of what is drawn, side by side where they are short."""
     if len(names) < 2:
         return {}
     fitting = max(1, LETTERS // (4 + max(len(_name(name)) for name in names)))
     # pygal makes no room for a row that is not full, and too little below the last one.
     columns = max(count for count in range(1, len(names) + 1) if count <= fitting and len(names) % count == 0)
     height = HEIGHT + 12 + 18 * (len(names) // columns)
-    return {"legend_at_bottom_columns": columns, "height": height, "margin_bottom": 14}
+    shown = {"show_legend": True, "legend_at_bottom": True, "legend_at_bottom_columns": columns, "legend_box_size": 10}
+    return {**shown, "height": height, "margin_bottom": 14}
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
