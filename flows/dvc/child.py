@@ -61,36 +61,39 @@ class RunCache(StageCache):
 
     def restore(self, stage: Any, *args: Any, **options: Any) -> None:
         """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
-        try:
-            try:
-                super().restore(stage, *args, **options)
-            except RunCacheNotFoundError:
-                if not (_can_hash(stage) and self._wait_for_equal(stage)):
-                    raise
-                super().restore(stage, *args, **options)
-        except RunCacheNotFoundError:
-            self.repo.verdicts[stage.addressing] = "ran"
-            self.repo.say(f"Running stage '{stage.addressing}':")
-            raise
-        self.repo.verdicts[stage.addressing] = "restored"
+        for wait in (lambda _: True, self._wait_here, self._wait_elsewhere):
+            if wait(stage):
+                with contextlib.suppress(RunCacheNotFoundError):
+                    super().restore(stage, *args, **options)
+                    self.repo.verdicts[stage.addressing] = "restored"
+                    return
+        self.repo.verdicts[stage.addressing] = "ran"
+        self.repo.say(f"Running stage '{stage.addressing}':")
+        raise RunCacheNotFoundError(stage)
 
-    def _wait_for_equal(self, stage: Any) -> bool:
-        """Lock the command, parameters and inputs of a stage until its update ends; whether another run had them."""
-        folder, fingerprint = os.path.join(self.cache_dir, os.pardir, "podium-locks"), _get_stage_hash(stage)
+    def _wait_here(self, stage: Any) -> bool:
+        """Lock the command, parameters and inputs of a stage until its update ends; whether this host ran them."""
+        if not _can_hash(stage):
+            return False
+        folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
         os.makedirs(folder, exist_ok=True)
-        file = os.open(os.path.join(folder, fingerprint), os.O_WRONLY | os.O_CREAT)
+        file = os.open(os.path.join(folder, _get_stage_hash(stage)), os.O_WRONLY | os.O_CREAT)
         self.repo.held.callback(os.close, file)
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            waited = False
-        except BlockingIOError:
-            self.repo.say(f"stage {stage.addressing}: an equal stage is running on this host; waiting for it")
-            unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
-            waited = True
-        if unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, fingerprint))(stage):
+            return False
+        self.repo.say(f"stage {stage.addressing}: an equal stage is running on this host; waiting for it")
+        unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
+        return True
+
+    def _wait_elsewhere(self, stage: Any) -> bool:
+        """Lock the same on all hosts, and take what the remote has; whether another host ran them."""
+        if not _can_hash(stage):
+            return False
+        waited = unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, _get_stage_hash(stage)))(stage)
+        if waited:
             self.pull(None)
-            waited = True
-        return waited
+        return bool(waited)
 
 
 class Checkout(Repo):
