@@ -238,8 +238,13 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
 
 
 def metrics_of(stage: Stage, root: Path) -> dict[str, Any]:
-    """Return the figures of a stage, the first of its metrics; empty where it has none, or has not run."""
-    return (read_json_object(root / stage.metrics[0]) if stage.metrics else None) or {}
+    """Return the figures and the measurements of a stage; empty where it has none, or has not run."""
+    found: dict[str, Any] = {}
+    for path in stage.metrics:
+        for name, value in (read_json_object(root / path) or {}).items():
+            before = found.get(name)  # a development set, where there are several
+            found[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    return found
 
 
 def interval(figures: Mapping[str, Any], name: str) -> str | None:

@@ -65,8 +65,8 @@ DOCUMENTS = (
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )  # fmt: skip
 MADE_BY_RUNS = (
-    "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "released",
-    "reports", "runs", "site",
+    "data", "evaluation", "executables", "measurements", "metrics", "models", "plots", "predictions", "published",
+    "released", "reports", "runs", "site",
 )  # fmt: skip
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60

@@ -143,7 +143,7 @@ def train(
     remote: str | None = None,
     tracking: TrackingParams | None = None,
 ) -> JobResult:
-    """Run a training job; write `metrics/<name>.json`, `plots/<name>.csv` and `plots/<name>-held-out.csv`.
+    """Run a training job; write `metrics/<name>.json`, `measurements/<name>.json`, and its curves in `plots/`.
 
     The run folder is `runs/<name>/<fingerprint>/`, so that a run killed in the middle continues, and a
     run with other parameters or data starts afresh instead of stumbling over the old checkpoints.
@@ -172,10 +172,11 @@ def train(
 
             job = dataclasses.replace(job, run_folder=str(folder))
             result = run_device_job(job, launcher=launcher, on_event=on_event)
-        found = {**figures(result), "fingerprint": folder.name}
+        found, measured = {**figures(result), "fingerprint": folder.name}, measurements(result)
         file_curves(folder, name, root)
         write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code, "versions": result.versions})
-        trackers.close("finished", {name: found}, result.steps)
+        write_json(root / artifacts.measurements_file(name), measured)
+        trackers.close("finished", {name: {**found, **measured}}, result.steps)
     for other in runs.iterdir():
         if other != folder:
             shutil.rmtree(other)  # checkpoints of runs that this one replaced
@@ -217,23 +218,31 @@ def fingerprint(job: Job) -> str:
 
 
 def figures(result: JobResult) -> dict[str, Any]:
-    """The figures of a training run for `dvc metrics show`."""
+    """Return the figures of a training that its parameters, data and code decide."""
     return {
         "final_loss": result.final_loss,
         **{name: round(value, 6) for name, value in result.final_losses.items()},
         **held_out_figures(result),
         "steps": result.steps,
+        **packing_figures(result),
+        "runtime": result.runtime,
+        "precision": result.precision,
+    }
+
+
+def measurements(result: JobResult) -> dict[str, Any]:
+    """Return what equal trainings differ in: time, memory, what was done before a resume, how a choice came about."""
+    evaluating = {} if result.evaluation is None else {"held_out_seconds": result.evaluation["seconds"]}
+    return {
         "sequences": result.sequences,
         "real_tokens": result.real_tokens,
         "real_tokens_per_second": round(result.real_tokens_per_second, 1),
         "train_seconds": round(result.train_seconds, 2),
+        **evaluating,
         "peak_memory_mb": round(result.peak_memory_mb, 1),
-        **packing_figures(result),
         "resumed_from_step": result.resumed_from_step,
-        "runtime": result.runtime,
-        "precision": result.precision,
         "precision_reason": result.plan["precision_reason"],
-        **program_figures(result),
+        **program_measurements(result),
     }
 
 
@@ -246,11 +255,12 @@ def held_out_figures(result: JobResult) -> dict[str, Any]:
     """Figures of the saved weights on held-out rows (ipu_model/train/evaluation.py); none without evaluation."""
     if result.evaluation is None:
         return {}
-    shown = {name: round(x, 6) if isinstance(x, float) else x for name, x in result.evaluation.items()}
+    decided = ((name, value) for name, value in result.evaluation.items() if name != "seconds")
+    shown = {name: round(x, 6) if isinstance(x, float) else x for name, x in decided}
     return {"held_out": shown}
 
 
-def program_figures(result: JobResult) -> dict[str, Any]:
+def program_measurements(result: JobResult) -> dict[str, Any]:
     """On IPUs: how the program came to be (built and why, loaded, restored), and the seconds until it was ready."""
     if result.program is None:
         return {}

@@ -37,6 +37,8 @@ BASE_MODEL = MODELS / "base"
 PREDICTIONS = Path("predictions")
 EVALUATION = Path("evaluation")
 METRICS = Path("metrics")
+MEASUREMENTS = Path("measurements")
+"""What equal runs differ in: time, memory, how a program was obtained. No stage depends on it, no release hashes it."""
 PLOTS = Path("plots")
 EXECUTABLES = Path("executables")
 """phase1, phase2, <name>-finetune, <name>-predict: programs for IPUs, which DVC carries; `.live` stays on its host."""
@@ -139,6 +141,11 @@ def job_name(name: str, job: str) -> str:
 def metrics_file(name: str, what: str = "") -> Path:
     """Scores of an entry, or the figures of its `finetune`, `predict` or `gate`."""
     return METRICS / f"{job_name(name, what) if what else name}.json"
+
+
+def measurements_file(name: str, what: str = "") -> Path:
+    """Time and memory of a training, or of the `predict` of an entry; its other figures are in metrics/<name>.json."""
+    return MEASUREMENTS / metrics_file(name, what).name
 
 
 def parity_file(name: str, place: str) -> Path:

@@ -16,7 +16,17 @@ from tasks.project.dvc_records import LOCK, md5_of
 from tasks.project.plan_file import read_plan, stages_of
 from tasks.project.strict_yaml import yaml_text
 
-FOLDERS = ("data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "reports")
+FOLDERS = (
+    "data",
+    "evaluation",
+    "executables",
+    "measurements",
+    "metrics",
+    "models",
+    "plots",
+    "predictions",
+    "reports",
+)
 """Where stages write; nothing is removed elsewhere, whatever dvc.lock says."""
 LOCK_SCHEMA = "2.0"
 """Of the dvc.lock that DVC 3 writes."""

@@ -40,19 +40,12 @@ PACKAGES = (
     "torch",
     "transformers",
 )
+OF_ONE_RUN = (f"{artifacts.MEASUREMENTS}/", f"{artifacts.EXECUTABLES}/")
+"""Folders of outs that no stage reads, and that are others each time they are made."""
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
-TRAINING_FIGURES = (
-    "steps",
-    "sequences",
-    "real_tokens",
-    "final_loss",
-    "runtime",
-    "precision",
-    "precision_reason",
-    "versions",
-)
+TRAINING_FIGURES = ("steps", "final_loss", "runtime", "precision", "versions")
 """What a training did, and with which versions of Python and packages; how fast, and in how much memory, is the host's.
-The figures that chose a precision decided the weights."""
+"""
 PREDICTION_FIGURES = ("runtime", "precision")
 """What decided the scores besides the weights."""
 
@@ -100,6 +93,8 @@ def provenance(
 def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> dict[str, Any]:
     """Return what dvc.lock says of all stages behind a release: what they read, ran and wrote; {} without a dvc.lock.
 
+    Of what they wrote, that is left out in which equal stages differ, and which no stage reads: what they measured, and
+    programs for IPUs, which a compiler makes otherwise every time.
     Left out is the stage that scores the released model: what it found is stated by the gate, and it reads which
     releases there are, this one among them once it is published. Other stages may run again, and the release stays the
     same.
@@ -108,7 +103,14 @@ def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -
         return {}
     stated, left_out = stages_of(lock), subject.stages["predict_released"]
     behind = [name for name in plan_of(check(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
-    return {name: stated.get(name) for name in behind}
+    return {name: _without_measurements(stated.get(name)) for name in behind}
+
+
+def _without_measurements(stage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if stage is None:
+        return None
+    outs = [out for out in stage.get("outs", ()) if not out["path"].startswith(OF_ONE_RUN)]
+    return {**stage, **({"outs": outs} if "outs" in stage else {})}
 
 
 def code_of(root: Path, subject: Subject) -> dict[str, Any]:

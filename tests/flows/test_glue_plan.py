@@ -48,10 +48,8 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     write(tmp_path / "metrics/glue-sst2.json", {"accuracy": 91.5, "accuracy_low": 90.0, "score": 91.5, "score_low": 90})
     reasons = [] if accepted else ["score 91.5 is under the floor 95 (downstream.glue-sst2.gate.min_score)."]
     write(tmp_path / "metrics/glue-sst2-gate.json", {"accepted": accepted, "reasons": reasons})
-    write(
-        tmp_path / "metrics/glue-sst2-finetune.json",
-        {"program": "loaded", "packing_factor": 3.0, "packing_efficiency": 0.9},
-    )
+    write(tmp_path / "metrics/glue-sst2-finetune.json", {"packing_factor": 3.0, "packing_efficiency": 0.9})
+    write(tmp_path / "measurements/glue-sst2-finetune.json", {"program": "loaded"})
     run = report.RunReport(".", stages=[report.StageRecord(name, "ran", 1.0) for name in stages_of("glue", "sst2")])
     run.read_results(tmp_path)
     if accepted:

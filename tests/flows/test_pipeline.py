@@ -229,13 +229,14 @@ def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own(
 
 def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
     (tmp_path / "metrics").mkdir()
+    (tmp_path / "measurements").mkdir()
     copy_plan(tmp_path)
     for name, how in (
         ("pretrain-phase1", "restored from executables/phase1"),
         ("squad-finetune", "built: no executable yet"),
         ("squad-predict", "loaded from the cache"),
     ):
-        (tmp_path / "metrics" / f"{name}.json").write_text(json.dumps({"program": how}))
+        (tmp_path / "measurements" / f"{name}.json").write_text(json.dumps({"program": how}))
     (tmp_path / "metrics" / "pretrain-phase2.json").write_text(json.dumps({"runtime": "cpu"}))
     states = {"pretrain@phase1": "ran", "pretrain@phase2": "ran", "finetune@squad": "ran", "predict@squad": "skipped"}
     run = report.RunReport(".", stages=[report.StageRecord(name, status, 1.0) for name, status in states.items()])

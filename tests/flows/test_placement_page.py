@@ -82,13 +82,14 @@ def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tm
     job = {"kind": "predict", "sequences": 12, "train_seconds": 3.456, "plan": {"device": {"ipus": 4}}}
     write_json(tmp_path / "runs/squad-predict/dev/result.json", job)
     plan, report = read_plan(ROOT), RunReport(".", stages=[StageRecord("predict@squad", "ran", 9.0)])
-    figures = {"features": 12, "predict_seconds": 3.46, "runtime": "ipu"}
-    for metrics, found in (
-        (figures, job),
-        ({"dev": figures}, job),
-        ({**figures, "predict_seconds": 3.47}, {**figures, "predict_seconds": 3.47}),
+    figures, seconds, others = {"features": 12, "runtime": "ipu"}, {"predict_seconds": 3.46}, {"predict_seconds": 3.47}
+    for metrics, measured, found in (
+        (figures, seconds, job),
+        ({"dev": figures}, {"dev": seconds}, job),
+        (figures, others, {**figures, **others}),
     ):
         write_json(tmp_path / "metrics/squad-predict.json", metrics)
+        write_json(tmp_path / "measurements/squad-predict.json", measured)
         assert facts.device_results(plan, report, tmp_path, tmp_path) == {"predict@squad": found}
 
 

@@ -91,7 +91,7 @@ def write_entry(root: Path, name: str, seed: int) -> None:
         {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
     )
     for training in subject.trainings:
-        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "train_seconds": 12.5}
+        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "packing_factor": 1.5}
         _json(root / artifacts.METRICS / f"{training}.json", figures)
     write_model(root, seed, name)
 

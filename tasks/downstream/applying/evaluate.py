@@ -12,7 +12,7 @@ from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.applying.task import ApplyTask, require_file
 from tasks.downstream.entries import Entry
 from tasks.downstream.evaluate import PageTask, answered, write_evaluation
-from tasks.downstream.jobs.predict import figures
+from tasks.downstream.jobs.predict import figures, measurements
 from tasks.downstream.judging.released import SCORES, scores_json
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
@@ -60,7 +60,7 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
         judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
         write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
         write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
-        metrics = {**found.metrics, "predict": figures(result)}
+        metrics = {**found.metrics, "predict": {**figures(result), **measurements(result)}}
         write_json(made / METRICS, metrics)
     return Evaluated(metrics, _in_words(judge, path, metrics), artifacts.evaluation_page(entry.name).name, reading)
 

@@ -13,29 +13,35 @@ from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
-from tasks.jobs.training import packing_figures, program_figures
+from tasks.jobs.training import packing_figures, program_measurements
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.params import load_sections
 
 
 def figures(result: JobResult) -> dict[str, Any]:
-    """The figures of prediction for `dvc metrics show`."""
+    """Return the figures of a prediction that its parameters, data and code decide."""
     return {
         "features": result.sequences,
-        "predict_seconds": round(result.train_seconds, 2),
-        "real_tokens_per_second": round(result.real_tokens_per_second, 1),
         "runtime": result.runtime,
         "precision": result.precision,
         **packing_figures(result),
-        **program_figures(result),
+    }
+
+
+def measurements(result: JobResult) -> dict[str, Any]:
+    """Return what equal predictions differ in."""
+    return {
+        "predict_seconds": round(result.train_seconds, 2),
+        "real_tokens_per_second": round(result.real_tokens_per_second, 1),
+        **program_measurements(result),
     }
 
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
     task = about(entry_of(params, entry_argument("Predict the development sets of a downstream task.")))
-    name, found = task.entry.name, {}
+    name, found, measured = task.entry.name, {}, {}
     require_valid_rows(task)
     artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)
     for split in task.predicted:
@@ -43,13 +49,13 @@ def main() -> None:
         result = run_device_job(
             predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)
         )
-        found[split] = figures(result)
+        found[split], measured[split] = figures(result), measurements(result)
         sys.stdout.write(
             f"{name} {split}: {result.sequences} sequences in {result.train_seconds:.1f} s "
             f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})\n"
         )
-    of_all = next(iter(found.values())) if len(found) == 1 else found
-    write_json(artifacts.metrics_file(name, PREDICT), of_all)
+    for file, by_split in ((artifacts.metrics_file, found), (artifacts.measurements_file, measured)):
+        write_json(file(name, PREDICT), next(iter(by_split.values())) if len(by_split) == 1 else by_split)
 
 
 if __name__ == "__main__":

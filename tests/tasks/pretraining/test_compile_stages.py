@@ -128,7 +128,7 @@ class Host:
 
     def how(self, name: str = "pretrain-phase1") -> str:
         """How a stage's last run says it came by its program."""
-        return str(json.loads((self.folder / "metrics" / f"{name}.json").read_text())["program"])
+        return str(json.loads((self.folder / "measurements" / f"{name}.json").read_text())["program"])
 
     def report(self, job: str = "phase1") -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / artifacts.compile_report(job)).read_text())

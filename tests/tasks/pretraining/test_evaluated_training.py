@@ -108,6 +108,9 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     figures = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())
     assert figures["code"] == {"revision": "f" * 40, "dirty": False, "changed": []}
     assert figures["versions"]["torch"] == torch.__version__
+    measured = json.loads((checkout / "measurements" / "pretrain-phase1.json").read_text())
+    assert min(measured[name] for name in ("train_seconds", "held_out_seconds", "peak_memory_mb")) > 0
+    assert not {*figures, *figures["held_out"]} & {*measured, "seconds"}
     held_out = figures["held_out"]
     with (checkout / artifacts.held_out_plot("pretrain-phase1")).open() as stream:
         lines = list(csv.DictReader(stream))

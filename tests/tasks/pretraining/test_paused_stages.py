@@ -69,7 +69,7 @@ def outs(root: Path) -> dict[str, bytes]:
 
 
 def figures(root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / "metrics" / "pretrain-phase1.json").read_text())
+    found: dict[str, Any] = json.loads((root / "measurements" / "pretrain-phase1.json").read_text())
     return found
 
 

@@ -260,7 +260,7 @@ def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tm
         "precision": "fp32",
     }
     assert here["prediction"] is None, "nothing states it"
-    figures = {"features": 3, "predict_seconds": 0.5, "runtime": "cpu", "precision": "bf16"}
+    figures = {"features": 3, "packing_factor": 1.5, "runtime": "cpu", "precision": "bf16"}
     for stated in (figures, {"dev": figures, "held-out": figures}):
         (root / subject.prediction).write_text(json.dumps(stated))
         prediction = provenance(parameter_values(params_with()), root, subject)["prediction"]

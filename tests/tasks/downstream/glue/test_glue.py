@@ -237,5 +237,5 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
         run_stage(module, "rte")
     assert read_json(folder / "reports/compile-rte-finetune.json")["parts"]["labels"] == 2
     for kind in ("finetune", "predict"):
-        assert read_json(folder / f"metrics/rte-{kind}.json")["program"] == "loaded from the cache", kind
+        assert read_json(folder / f"measurements/rte-{kind}.json")["program"] == "loaded from the cache", kind
     assert read_json(folder / "metrics/rte.json")["examples"] == 20
