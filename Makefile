@@ -26,7 +26,7 @@ KIND ?= cpu
 QUEUE ?= default
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help setup demo docs server worker bench test soak faults test-fresh test-device-env test-poptorch check refresh-constraints audit clean
+.PHONY: help setup demo docs server worker bench test soak faults load test-fresh test-device-env test-poptorch check refresh-constraints audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -102,6 +102,9 @@ faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, 
 	@PODIUM_FAULT_TABLE="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults $(ATTACKS) || \
 		echo "faults: some cases did not hold, see the table"
 	@python -m tests.faults.table runs/faults.jsonl reports
+
+load: $(HOST)  ## 50 runs on workers that are killed meanwhile, half an hour (docs/workers.md); LOAD="--runs 6 --sets 2"
+	@python -m tests.load $(LOAD)
 
 test-fresh:  ## set-up on plain pip in an empty clone, a small run, a question; FRESH_PYTHONS, or PYTHON=python3.13
 	@.ci/fresh $(if $(filter command line,$(origin PYTHON)),"$(PYTHON)",$(FRESH_PYTHONS))

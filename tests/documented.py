@@ -52,6 +52,7 @@ NOT_RUN = {
     ". .venv/bin/activate": OWN_SHELL,
     "make soak": "is tests itself",
     "make faults": "is tests itself, an hour of them",
+    "make load": MEASURES,
     "make test-poptorch": IPUS,
     "make bench": MEASURES,
     'make bench BENCH="--quick"': MEASURES,

@@ -15,12 +15,12 @@ TRACKED = (
 """What a run reads of the project, and git tracks."""
 
 
-def copy_project(folder: Path) -> Path:
-    """Copy the tracked files of the project to `folder`, where nothing has run, whatever ran in this checkout."""
+def copy_project(folder: Path, source: Path = ROOT) -> Path:
+    """Copy the tracked files of the project to `folder`, where nothing has run, whatever ran in `source`."""
     for name in TRACKED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        if (source / name).is_dir():
+            shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(source / name, folder / name)
     return folder

@@ -24,7 +24,13 @@ PACKAGES = ("flows", "tasks", "ipu_model", "bench")
 
 # package imported -> files that may import it (a folder ends in "/")
 ALLOWED = {
-    "prefect": ("flows/", "tests/browser/test_prefect_ui.py", "tests/browser/test_start_form.py", "tests/flows/"),
+    "prefect": (
+        "flows/",
+        "tests/browser/test_prefect_ui.py",
+        "tests/browser/test_start_form.py",
+        "tests/flows/",
+        "tests/load/",
+    ),
     "dvc": ("flows/dvc/child.py",),  # a process of its own
     "great_expectations": ("tasks/validation/gx.py",),
     "huggingface_hub": (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from tasks.project.process import die_with_parent
 from tests.flows.conftest import PUBLISH
 from tests.places import ROOT
 
@@ -146,6 +147,25 @@ def wait_until(condition, what, seconds=240, alive=None):
     return found
 
 
+def start_process(words, environment, log, folder=None, user=None):
+    """Start a process in a session of its own, which ends with this one; what it prints goes to `log`.
+
+    Args:
+        user: options of subprocess.Popen that make it another user's.
+    """
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+        **(user or {}),
+    )
+
+
 class Server:
     """`prefect server start` on loopback; it can be stopped and started again on the same data."""
 
@@ -156,6 +176,7 @@ class Server:
         self.start()
 
     def environment(self):
+        """The environment of processes that talk to it."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))},
             "PREFECT_API_URL": self.url,
@@ -165,11 +186,14 @@ class Server:
             "PREFECT_WORKER_QUERY_SECONDS": "1",
         }
 
+    def own_environment(self):
+        """The environment of the server itself."""
+        return {**self.environment(), "PREFECT_HOME": str(self.folder)}
+
     def start(self):
         words = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
         with (self.folder / "log").open("a") as log:
-            environment = {**self.environment(), "PREFECT_HOME": str(self.folder)}
-            self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
+            self.process = start_process(words, self.own_environment(), log)
         wait_until(self.answers, "the Prefect server", alive=self.process)
 
     def answers(self):
@@ -219,14 +243,7 @@ class Host:
     def start_worker(self, pool, queue, kinds, *options):
         words = [sys.executable, "-m", "flows", "worker", "--pool", pool, "--queue", queue, *options]
         with (self.folder / "worker.log").open("a") as log:
-            self.worker = subprocess.Popen(
-                words,
-                cwd=self.project,
-                env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.worker = start_process(words, {**self.environment, "PODIUM_STAGE_KINDS": kinds}, log, self.project)
 
     def make_rows(self):
         """From now on this host runs the project's own stages, corpus to rows, with small shards and no verdicts.
@@ -252,14 +269,7 @@ class Host:
     def start(self, *words):
         """Start a module of the checkout; what it says is in `said`."""
         with (self.folder / "said.txt").open("w") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", *words],
-                cwd=self.project,
-                env=self.environment,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
+            return start_process([sys.executable, "-m", *words], self.environment, said, self.project)
 
     def run(self, *words):
         """Run a module of the checkout to its end; its exit code."""

@@ -16,8 +16,8 @@ from tests.flows.worker_hosts import Host, Server, descendants, is_alive, wait_u
 class Team:
     """The server, the hosts made so far, and one that starts runs."""
 
-    def __init__(self, folder, server=Server):
-        self.folder, self.remote = folder, folder / "remote"
+    def __init__(self, folder, server=Server, host=Host):
+        self.folder, self.remote, self.host_class = folder, folder / "remote", host
         self.server = server(folder / "server")
         self.hosts = {}
         self.sender = self.host("sender")
@@ -26,7 +26,7 @@ class Team:
 
     def host(self, name):
         """A new host."""
-        self.hosts[name] = Host(self.folder / name, self.server, self.remote)
+        self.hosts[name] = self.host_class(self.folder / name, self.server, self.remote)
         return self.hosts[name]
 
     def start(self, *overrides):
@@ -141,9 +141,9 @@ class Training:
 
 
 @contextlib.contextmanager
-def a_team(folder, server=Server):
+def a_team(folder, server=Server, host=Host):
     """A team whose processes end with the body; clients of the body talk to its server, of the class `server`."""
-    team = Team(folder, server)
+    team = Team(folder, server, host)
     try:
         with temporary_settings({PREFECT_API_URL: team.server.url}):
             yield team

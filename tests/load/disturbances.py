@@ -1,0 +1,117 @@
+"""What is done to a team while it works: workers are killed, the server restarted, the remote taken away."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.flows.worker_team import Team
+
+RESTARTS_AT = (0.25, 0.6)
+"""Shares of the runs that have ended when the server is restarted."""
+REMOTE_AWAY_AT = 0.4
+REMOTE_AWAY_S = 30.0
+FLOWS, CPUS = "flows", ("cpu-1", "cpu-2")
+"""The hosts of workers."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """One of them."""
+
+    at: float
+    """Seconds since the runs were queued."""
+    kind: str
+    what: str
+
+
+class Disturbances:
+    """Does them when it is time; only the thread that started the processes may call it, as they end with it."""
+
+    def __init__(self, team: Team, began: float, every: float, most: int | None) -> None:
+        """Do nothing yet.
+
+        Args:
+            team: has the hosts FLOWS and CPUS.
+            began: when the runs were queued, by time.monotonic().
+            every: seconds between two kills of workers; a worker of each kind in turn.
+            most: kills of workers; None: as many as there is time for.
+        """
+        self.done: list[Disturbance] = []
+        self.made_anew = False
+        """Whether someone made another remote in the place of the one that was away."""
+        self._team, self._began, self._every = team, began, every
+        cpus = itertools.cycle(CPUS)
+        self._victims = itertools.islice((name for pair in zip(itertools.repeat(FLOWS), cpus) for name in pair), most)
+        self._next_kill = began + every
+        self._restarts, self._away_until = list(RESTARTS_AT), None
+        self._was_away = False
+
+    def look(self, ended: float) -> None:
+        """Do what it is time for.
+
+        Args:
+            ended: share of the runs that have ended.
+        """
+        now = time.monotonic()
+        if now >= self._next_kill and ended < 1:
+            self._next_kill = now + self._every
+            if victim := next(self._victims, None):
+                self._kill(victim)
+        if self._restarts and ended >= self._restarts[0]:
+            self._restarts.pop(0)
+            self._restart_server()
+        if not self._was_away and ended >= REMOTE_AWAY_AT:
+            self._was_away = True
+            self._away_until = now + REMOTE_AWAY_S
+            self._note("remote", f"the remote was renamed for {REMOTE_AWAY_S:.0f} s")
+            self._team.remote.rename(self._elsewhere)
+        if self._away_until is not None and now >= self._away_until:
+            self.bring_back()
+
+    def remotes(self) -> list[Path]:
+        """The folder of the remote, wherever it is."""
+        return [self._team.remote if self._away_until is None else self._elsewhere]
+
+    def bring_back(self) -> None:
+        """Put the remote back, if it is away."""
+        if self._away_until is None:
+            return
+        self._away_until, remote = None, self._team.remote
+        if remote.exists():
+            self.made_anew = True
+            remote.rename(remote.with_name("made-anew"))
+        self._elsewhere.rename(remote)
+
+    @property
+    def _elsewhere(self) -> Path:
+        return self._team.remote.with_name("away")
+
+    def count(self, kind: str) -> int:
+        """How often this was done."""
+        return sum(one.kind == kind for one in self.done)
+
+    def _kill(self, name: str) -> None:
+        host = self._team.hosts[name]
+        self._note(name, f"SIGKILL to the worker of {name}")
+        host.worker.kill()
+        host.worker.wait()
+        host.start_worker(*host.work)
+
+    def _restart_server(self) -> None:
+        self._note("server", "the Prefect server was killed and started again")
+        self._team.server.stop()
+        self._team.server.start()
+
+    def _note(self, kind: str, what: str) -> None:
+        self.done.append(Disturbance(time.monotonic() - self._began, kind, what))
+
+
+def start_workers(team: Team, flows: int) -> None:
+    """Make the hosts of a team, and start their workers; that of FLOWS takes so many runs at a time."""
+    for name in (FLOWS, *CPUS):
+        host = team.host(name)
+        host.work = ("flows", "default", "cpu", "--limit", str(flows)) if name == FLOWS else ("cpu", "default", "cpu")
+        host.start_worker(*host.work)

@@ -1,0 +1,215 @@
+"""One trial: a team, the runs that it is sent, and what is done to it meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+
+from flows import on_worker
+from flows.api import UNREACHED
+from flows.pipeline import pipeline
+from flows.stage_locks import NAME as LOCK_NAME
+from tests.flows.worker_team import Team, a_team
+from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
+from tests.load.hosts import QUEUE, LoadHost, overrides_of
+from tests.load.records import Records, read_flow_runs, read_records
+from tests.load.server import LoadServer, PostgreSQL, find_postgresql
+from tests.load.watching import Watch, with_children
+
+SENT_SHARE = 5
+"""One run of so many is sent by `podium run --on-workers`, the others by the deployment."""
+SENT_AT_ONCE = 2
+CRASHED_S = 90.0
+"""A run that crashed is scheduled again by the server within seconds; after this long it was lost."""
+QUIET_S = 60.0
+"""How long workers may take to end what is left once all runs have ended."""
+SEED = 35
+PUBLISHED = "published"
+
+
+@dataclass
+class Options:
+    """What is tried."""
+
+    runs: int = 50
+    sets: int = 10
+    minutes: float = 26.0
+    kill_every: float = 60.0
+    kills: int | None = None
+    """Of workers; None: until the end."""
+    flows: int = 8
+    """Runs at a time of the `flows` worker; all begin again whenever it is killed, each in seconds of a core."""
+    code: Path | None = None
+    """The project whose code the hosts run; None: this one."""
+
+
+@dataclass
+class Outcome:
+    """What came of a trial."""
+
+    options: Options
+    database: str
+    seconds: float = 0.0
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Runs that ended otherwise than published, with how."""
+    stuck: list[str] = field(default_factory=list)
+    """Runs of any kind that had no end, locks and processes that were left."""
+    tracebacks: int = 0
+    """In the logs of workers and of runs that were sent."""
+    records: Records = field(default_factory=Records)
+    watch: Watch | None = None
+    disturbances: Disturbances | None = None
+    began: float = 0.0
+    """Seconds since 1970."""
+
+
+class Trial:
+    """The runs of a trial, on a team that is there."""
+
+    def __init__(self, team: Team, options: Options) -> None:
+        """Queue those of the deployment.
+
+        Args:
+            team: with its workers.
+            options: what is tried.
+        """
+        self.team, self.options = team, options
+        self.clock, self.began = time.monotonic(), time.time()
+        order = [number % options.sets for number in range(options.runs)]
+        random.Random(SEED).shuffle(order)
+        self.waiting = order[::SENT_SHARE]
+        queued = [number for place, number in enumerate(order) if place % SENT_SHARE]
+        self.deployed: dict[UUID, int] = {
+            team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
+        }
+        self.sent: list[tuple[int, Any]] = []
+        self.watch = Watch(self.clock)
+        self.disturbances = Disturbances(team, self.clock, options.kill_every, options.kills)
+        self._crashed: dict[UUID, float] = {}
+
+    def run(self) -> None:
+        """Return when all runs have ended, or their time has."""
+        until = self.clock + 60 * self.options.minutes
+        while time.monotonic() < until:
+            self._send()
+            found = self._look()
+            if found is None:
+                continue
+            if found == self.options.runs:
+                break
+            self.disturbances.look(found / self.options.runs)
+            time.sleep(1.0)
+        self.disturbances.bring_back()
+        for _, process in self.sent:
+            if process.poll() is None:
+                process.terminate()
+
+    def _send(self) -> None:
+        running = sum(process.poll() is None for _, process in self.sent)
+        if self.waiting and running < SENT_AT_ONCE:
+            number = self.waiting.pop(0)
+            with (self.team.sender.folder / f"sent-{len(self.sent)}.log").open("w") as log:
+                self.sent.append((number, self.team.sender.send(number, log)))
+
+    def _look(self) -> int | None:
+        """Return how many runs have ended; None where the server does not answer."""
+        try:
+            with get_client(sync_client=True) as client:
+                runs = read_flow_runs(client, pipeline.name)
+        except UNREACHED:
+            return None
+        ended = [self.deployed[run.id] for run in runs if run.id in self.deployed and self._has_ended(run)]
+        ended += [number for number, process in self.sent if process.poll() is not None]
+        if self.watch.warm is None and len(set(ended)) == self.options.sets:
+            self.watch.warm = time.monotonic() - self.clock
+        in_flight = sum(run.state is not None and run.state.is_running() for run in runs)
+        self.watch.look(in_flight, len(ended), self.processes(), self.places(), len(ended) == self.options.runs)
+        return len(ended)
+
+    def _has_ended(self, run: Any) -> bool:
+        if run.state is None or not run.state.is_final():
+            return False
+        since = self._crashed.setdefault(run.id, time.monotonic()) if run.state.is_crashed() else 0.0
+        if not since:
+            self._crashed.pop(run.id, None)
+        return not since or time.monotonic() - since > CRASHED_S
+
+    def processes(self) -> dict[str, list[int]]:
+        """Name -> process ids of the server with all below it, and of each worker alone."""
+        workers = {name: [self.team.hosts[name].worker.pid] for name in (FLOWS, *CPUS)}
+        return {"server": with_children(self.team.server.processes()), **workers}
+
+    def places(self) -> dict[str, list[Path]]:
+        """Name -> folders of the server and of each worker."""
+        workers = {name: self.team.hosts[name].places() for name in (FLOWS, *CPUS)}
+        return {"server": self.team.server.places(), **workers, "remote": self.disturbances.remotes()}
+
+    def enter(self, outcome: Outcome) -> None:
+        """Enter what came of it."""
+        outcome.seconds, outcome.began = time.monotonic() - self.clock, self.began
+        outcome.watch, outcome.disturbances = self.watch, self.disturbances
+        with get_client(sync_client=True) as client:
+            outcome.stuck = self._wait_for_quiet(client)
+            states = {run.id: run.state for run in read_flow_runs(client, pipeline.name)}
+            for run, number in self.deployed.items():
+                state = states.get(run)
+                if state is not None and state.is_completed() and state.message == PUBLISHED:
+                    outcome.right += 1
+                else:
+                    said = "it is not there" if state is None else f"{state.name}: {state.message}"
+                    outcome.wrong.append(f"deployed run of set {number}: {said}")
+            for number, process in self.sent:
+                outcome.right += process.poll() == 0
+                if process.poll() != 0:
+                    outcome.wrong.append(f"sent run of set {number}: exit code {process.poll()}")
+            outcome.wrong += [f"set {number} was never sent" for number in self.waiting]
+            outcome.records = read_records(client)
+        logs = [*self.team.folder.glob("*/worker.log"), *self.team.sender.folder.glob("sent-*.log")]
+        outcome.tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
+
+    def _wait_for_quiet(self, client: SyncPrefectClient) -> list[str]:
+        """Return what is left at work once workers had time to end it."""
+        until = time.monotonic() + QUIET_S
+        while (left := list(self._left(client))) and time.monotonic() < until:
+            time.sleep(2.0)
+        return left
+
+    def _left(self, client: SyncPrefectClient) -> Iterator[str]:
+        for flow in (pipeline.name, on_worker.FLOW):
+            for run in read_flow_runs(client, flow):
+                if run.state is None or not run.state.is_final():
+                    yield f"run {run.name} is {run.state.name if run.state else 'without a state'}"
+        for variable in client.read_variables():
+            if variable.name.startswith(LOCK_NAME):
+                yield f"lock {variable.name}"
+        for name in (FLOWS, *CPUS):
+            (worker, *below) = with_children([self.team.hosts[name].worker.pid])
+            if below:
+                yield f"{len(below)} processes below the worker {worker} of {name}"
+
+
+def try_load(options: Options, folder: Path) -> Outcome:
+    """Do a trial in an empty folder, and return what came of it; nothing of it is running then."""
+    programs = find_postgresql()
+    with contextlib.ExitStack() as stack:
+        database = None if programs is None else PostgreSQL(programs, folder / "pg")
+        if database is not None:
+            stack.callback(database.stop)
+        host = type("Host", (LoadHost,), {"code": options.code or LoadHost.code})
+        team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), host))
+        outcome = Outcome(options, "SQLite" if database is None else f"PostgreSQL {database.version}")
+        start_workers(team, options.flows)
+        trial = Trial(team, options)
+        trial.run()
+        trial.enter(outcome)
+    return outcome

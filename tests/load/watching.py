@@ -1,0 +1,118 @@
+"""How many runs are in flight, and what server and workers take, looked at again and again."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+MB = 2**20
+LOOK_S = 5.0
+DISK_EVERY = 6
+"""Looks at memory for each look at disks, which takes some tenths of a second."""
+AROUND = 5
+"""Looks whose median says what a process takes: one that has just started takes less."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at one moment."""
+
+    at: float
+    """Seconds since the runs were queued."""
+    in_flight: int
+    """Runs that are running on the server."""
+    ended: int
+    memory: dict[str, float]
+    """MB of the server with its database, and of each worker without the runs that it started."""
+
+
+class Watch:
+    """Looks at a server and workers."""
+
+    def __init__(self, began: float) -> None:
+        """Look at nothing yet.
+
+        Args:
+            began: when the runs were queued, by time.monotonic().
+        """
+        self.looks: list[Look] = []
+        self.disk: list[tuple[float, dict[str, float]]] = []
+        """When, and MB by name."""
+        self.warm: float | None = None
+        """When one run of each parameter set had ended: from then on nothing new is made."""
+        self._began = began
+
+    def look(
+        self,
+        in_flight: int,
+        ended: int,
+        processes: dict[str, list[int]],
+        places: dict[str, list[Path]],
+        now: bool = False,
+    ) -> None:
+        """Look at all, if it is time.
+
+        Args:
+            in_flight: runs that are running.
+            ended: runs that have ended.
+            processes: name -> process ids; of the server those below count, too.
+            places: name -> folders.
+            now: also if it is not time.
+        """
+        at = time.monotonic() - self._began
+        if not now and self.looks and at - self.looks[-1].at < LOOK_S:
+            return
+        memory = {name: sum(map(memory_of, pids)) for name, pids in processes.items()}
+        if now or len(self.looks) % DISK_EVERY == 0:
+            self.disk.append((at, {name: sum(map(size_of, folders)) for name, folders in places.items()}))
+        self.looks.append(Look(at, in_flight, ended, memory))
+
+    def in_flight_at(self, at: float) -> int:
+        """Return how many runs were in flight at a moment."""
+        place = bisect.bisect(self.looks, at, key=lambda look: look.at)
+        return self.looks[max(0, place - 1)].in_flight
+
+    def memory(self, name: str) -> tuple[float, float]:
+        """MB at the begin, when all was warm, and at the end."""
+        first = [look.memory[name] for look in self.looks if look.at >= (self.warm or 0.0)]
+        return median(first[:AROUND]), median(first[-AROUND:])
+
+    def disk_of(self, name: str) -> tuple[float, float]:
+        """MB at the begin, when all was made once, and at the end."""
+        found = [sizes[name] for at, sizes in self.disk if at >= (self.warm or 0.0)]
+        return found[0], found[-1]
+
+
+def memory_of(pid: int) -> float:
+    """MB of a process that no other uses, and its share of those that several do; 0 where it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return float(psutil.Process(pid).memory_full_info().pss) / MB
+    return 0.0
+
+
+def with_children(pids: Sequence[int]) -> list[int]:
+    """Return these processes and all below them."""
+    found = list(pids)
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return found
+
+
+def size_of(folder: Path) -> float:
+    """MB on disk of all files below a folder, each counted once, whatever its names."""
+    seen: dict[tuple[int, int], int] = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                state = os.lstat(os.path.join(parent, name))
+                seen[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return sum(seen.values()) / MB
