@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -113,6 +114,14 @@ class RunReport:
     def name(self) -> str:
         """What the run is called: as its checkout, or "." for that of the project's own folder."""
         return Path(self.folder).name or "."
+
+    @property
+    def identity(self) -> str | None:
+        """When it began, in UTC, and its name; None until it has begun."""
+        if self.began is None:
+            return None
+        began = datetime.fromisoformat(self.began).astimezone(UTC)
+        return f"{began.isoformat(timespec='seconds')} {self.name}"
 
     @property
     def reasons(self) -> list[str]:

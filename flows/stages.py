@@ -113,7 +113,7 @@ def run_plan(
     with contextlib.ExitStack() as held:
         sent, locks = plan if on_worker else None, StageLocks(str(flow_run.id), tell)
         lock = locks.take if on_worker and remote else None
-        lanes = [held.enter_context(DvcSession(root, sent, waits=most > 1, lock=lock)) for _ in range(most)]
+        lanes = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
         found = lanes[0].look(plan)
         if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
             tell_estimate(root, say)

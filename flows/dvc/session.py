@@ -29,6 +29,7 @@ from tasks.project.errors import InputError
 from tasks.project.plan_file import read_plan
 from tasks.project.process import describe_exit
 from tasks.project.stage_kinds import STAGES_SENT, cache_of, default_remote
+from tasks.project.usage import RUN
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
@@ -157,7 +158,12 @@ class DvcSession:
     """
 
     def __init__(
-        self, root: Path, sent: Sequence[str] | None = None, waits: bool = False, lock: Lock | None = None
+        self,
+        root: Path,
+        sent: Sequence[str] | None = None,
+        waits: bool = False,
+        lock: Lock | None = None,
+        run: str | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -166,10 +172,12 @@ class DvcSession:
             sent: the stages that may run here; others must be restored. None: all may.
             waits: while another DVC does the bookkeeping of a stage; else a few seconds, and then fails.
             lock: is called before a stage runs, and returns once no other host runs an equal one.
+            run: what the stages record as the run that makes them.
         """
         self.root, self._lock = root, lock
         self._options = [*(["--wait-for-lock"] if waits else []), *(["--ask"] if lock is not None else [])]
-        self._allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
+        told = {STAGES_SENT: None if sent is None else " ".join(sent), RUN: run}
+        self._told = {name: value for name, value in told.items() if value is not None}
         self._process: subprocess.Popen[str] | None = None
         self._streams = contextlib.ExitStack()
 
@@ -185,7 +193,7 @@ class DvcSession:
             replies, theirs = os.pipe()
             try:
                 command = [*CHILD, str(theirs), *self._options]
-                environment = {**dvc.environment(), **self._allowed}
+                environment = {**dvc.environment(), **self._told}
                 self._process = stop.start(command, self.root, environment, subprocess.PIPE, [theirs])
             finally:
                 os.close(theirs)

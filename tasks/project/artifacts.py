@@ -148,6 +148,11 @@ def measurements_file(name: str, what: str = "") -> Path:
     return MEASUREMENTS / metrics_file(name, what).name
 
 
+def stage_run_file(stage: str) -> Path:
+    """The run that made what there is of a stage, and what its process took."""
+    return MEASUREMENTS / "stages" / f"{stage}.json"
+
+
 def parity_file(name: str, place: str) -> Path:
     """The model of an entry in this place (cpu:bf16) beside what its stage predict wrote."""
     return METRICS / f"{name}-parity-{place}.json"

@@ -34,6 +34,8 @@ def run_main(main: Callable[[], None]) -> None:
         if stage is not None:
             _enter(stage)
         main()
+        if stage is not None:
+            _tell_run(stage, began)
         sys.stdout.flush()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
@@ -86,6 +88,12 @@ def _enter(stage: str) -> None:
     inputs = plan[stage].deps if stage in plan else ()
     require_one_plan(Path(), inputs)
     require(inputs)
+
+
+def _tell_run(stage: str, began: float) -> None:
+    from tasks.project.usage import write_stage_run
+
+    write_stage_run(stage, began)
 
 
 def _tell_usage(stage: str, began: float) -> None:

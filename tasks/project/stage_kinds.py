@@ -91,7 +91,7 @@ def _require_sent(stage: Stage, root: Path) -> None:
 
 
 def _missing(stage: Stage, root: Path) -> str:
-    outs = ", ".join(stage.outs)
+    outs = ", ".join(out for out in stage.outs if Path(out).parts[0] != artifacts.MEASUREMENTS.name)
     remote = default_remote(root)
     if remote is None:
         return f"its outs ({outs}) are not here, and no remote is set to restore them from (dvc remote add -d NAME URL)"

@@ -10,10 +10,11 @@ import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipu_model.files import find_object
 from ipu_model.files import read_json as read_json_file
 from tasks.project import artifacts
 from tasks.project.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
@@ -42,6 +43,9 @@ PACKAGES = (
 )
 OF_ONE_RUN = (f"{artifacts.MEASUREMENTS}/", f"{artifacts.EXECUTABLES}/")
 """Folders of outs that no stage reads, and that are others each time they are made."""
+StageRuns = Mapping[str, Mapping[str, str] | None]
+"""Stage -> name and begin of the run that made it; None: `dvc repro` did, or it was not recorded."""
+RUN_FACTS = ("name", "began")
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
 TRAINING_FIGURES = ("steps", "final_loss", "runtime", "precision", "versions")
 """What a training did, and with which versions of Python and packages; how fast, and in how much memory, is the host's.
@@ -111,6 +115,21 @@ def _without_measurements(stage: Mapping[str, Any] | None) -> dict[str, Any] | N
         return None
     outs = [out for out in stage.get("outs", ()) if not out["path"].startswith(OF_ONE_RUN)]
     return {**stage, **({"outs": outs} if "outs" in stage else {})}
+
+
+def stage_runs(stages: Iterable[str], root: Path) -> StageRuns:
+    """Return the run that made each stage, here or on another host, as the stage recorded it.
+
+    Args:
+        stages: their names.
+        root: the checkout.
+    """
+    found = {stage: (find_object(root / artifacts.stage_run_file(stage)) or {}).get("run") for stage in stages}
+    return {stage: _run_of(run) for stage, run in found.items()}
+
+
+def _run_of(run: Any) -> dict[str, str] | None:
+    return {name: str(run[name]) for name in RUN_FACTS} if isinstance(run, dict) and {*RUN_FACTS} <= {*run} else None
 
 
 def code_of(root: Path, subject: Subject) -> dict[str, Any]:

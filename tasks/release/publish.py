@@ -33,8 +33,8 @@ from tasks.release.card import CardFacts, CardTask
 from tasks.release.compared import ComparedRelease, read_compared
 from tasks.release.copies import copy_privately
 from tasks.release.origin import require_origin, resolve_origin
-from tasks.release.provenance import changes_since, provenance, read_json
-from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
+from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs
+from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, STAGE_RUNS, Release, gather, write_folder
 from tasks.release.release_subject import RELEASED, Subject, plan_of, subject_of
 from tasks.release.verdict import decide_again, require_accepted, require_same_parameters
 
@@ -72,7 +72,8 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
 
     Returns:
         The receipt, as written to reports/publish-<name>.json: target, folder or repository, commit, tag, url,
-        pull_request, unchanged, and the SHA-256 of every file. Without a tag nothing is released: the pull request
+        pull_request, unchanged, the SHA-256 of every file that the tag stands for, and the run that made each stage.
+        Without a tag nothing is released: the pull request
         waits for review.
 
     Raises:
@@ -89,36 +90,45 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)
-    records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK)}
+    behind = plan_of(params).behind([gate_stage])
+    made = map(artifacts.stage_run_file, behind)
+    records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         require_judged(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)
         recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
         gate = decide_again(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
-        release = build_release(told, parameters, gate, (root, copies))
+        made_by = stage_runs(behind, copies)
+        release = build_release(told, parameters, gate, made_by, (root, copies))
         if dry_run:
-            return _receipt(told, release, unchanged=None)
+            return _receipt(told, release, made_by, unchanged=None)
         compared = read_compared(copies / RELEASED) if entry.fetches_released else None
-        receipt = _send(told, release, root, compared)
+        receipt = _send(told, release, made_by, root, compared)
     write_json(root / subject.receipt, receipt)
     return receipt
 
 
-def _send(told: Wanted, release: Release, root: Path, compared: ComparedRelease | None) -> dict[str, Any]:
+def _send(
+    told: Wanted, release: Release, made_by: StageRuns, root: Path, compared: ComparedRelease | None
+) -> dict[str, Any]:
     """Make the target hold the release, in the place of the one that was compared with; returns the receipt."""
     if told.how.target == "local":
         changed = write_folder(release, root / told.target.folder, compared)
-        return _receipt(told, release, unchanged=not changed)
+        return _receipt(told, release, made_by, unchanged=not changed)
     from tasks.release.hub.transaction import release_on_hub
 
     done = release_on_hub(
         release, str(told.target.repository), private=told.how.private, review=told.how.review, compared=compared
     )
-    return _receipt(told, release, unchanged=done.unchanged, done=done)
+    return _receipt(told, release, made_by, unchanged=done.unchanged, done=done)
 
 
 def build_release(
-    told: Wanted, parameters: Mapping[str, Any], gate: Mapping[str, Any], places: tuple[Path, Path]
+    told: Wanted,
+    parameters: Mapping[str, Any],
+    gate: Mapping[str, Any],
+    made_by: StageRuns,
+    places: tuple[Path, Path],
 ) -> Release:
     """All files of the release, card and provenance included.
 
@@ -126,6 +136,7 @@ def build_release(
         told: what is released, and where it goes.
         parameters: the whole resolved params.yaml as plain values.
         gate: the verdict.
+        made_by: the run that made each stage.
         places: the checkout, whose code is stated, and the copies of its files, which all else comes from.
     """
     (root, copies), subject, params = places, told.subject, told.how
@@ -160,6 +171,7 @@ def build_release(
     texts = {
         CARD: card,
         PROVENANCE: json_text(origin),
+        STAGE_RUNS: json_text(made_by),
         METRICS: json_text(figures),
         SCORES: _scores(entry, subject, copies),
     }
@@ -198,6 +210,7 @@ def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
 def _receipt(
     told: Wanted,
     release: Release,
+    made_by: StageRuns,
     *,
     unchanged: bool | None,
     done: HubRelease | None = None,
@@ -212,7 +225,8 @@ def _receipt(
         "url": done.url if done else None,
         "pull_request": done.pull_request if done else None,
         "unchanged": unchanged,
-        "files": release.hashes(),
+        "files": release.content(),
+        "stages": made_by,
     }
 
 

@@ -19,6 +19,8 @@ from tasks.release.release_subject import Subject
 log = logging.getLogger(__name__)
 
 PROVENANCE = "provenance.json"
+STAGE_RUNS = "stage_runs.json"
+"""The run that made each stage behind the release. Its tag does not stand for it: equal runs make equal stages."""
 CARD = "README.md"
 WEIGHTS = "model.safetensors"
 SETTINGS = "podium.json"
@@ -31,7 +33,7 @@ METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
 """Examples: what quotes the data, published where publish.examples says so."""
 NAMES = frozenset(
-    {CARD, PROVENANCE, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
+    {CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
 """Every name a release may hold; in a target, a file of such a name is ours to replace or to remove, no other is."""
@@ -64,10 +66,20 @@ class Release:
         """Path -> SHA-256, sorted."""
         return {name: self.files[name].sha256 for name in sorted(self.files)}
 
+    def content(self) -> dict[str, str]:
+        """Path -> SHA-256 of what its tag stands for, sorted."""
+        return content_of(self.hashes())
+
+
+def content_of(hashes: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of a release that its tag stands for, of all that it holds: path -> SHA-256."""
+    return {name: sha256 for name, sha256 in hashes.items() if name != STAGE_RUNS}
+
 
 def tag_of(hashes: Mapping[str, str]) -> str:
     """Name of the release that has these files: path -> SHA-256."""
-    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+    content = content_of(hashes)
+    lines = (f"{content[name]}  {name}\n" for name in sorted(content))
     return f"release-{hashlib.sha256(''.join(lines).encode()).hexdigest()[:12]}"
 
 
@@ -137,7 +149,7 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
             log.info("%s: cleared away what a killed publish left", folder)
         refuse_foreign(folder)
         there = folder_hashes(folder) if folder.is_dir() else {}
-        if there == release.hashes():
+        if content_of(there) == release.content():
             return False
         weights = there.get(WEIGHTS)
         if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):

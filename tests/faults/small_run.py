@@ -26,6 +26,7 @@ from tasks.project.composing import compose, write_plan
 from tasks.project.overlays import resolve
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
+from tasks.release.release import STAGE_RUNS
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 from tests.places import ROOT
@@ -62,16 +63,8 @@ SMALL = (
 PLAN = stages_of(values_with(*SMALL))
 PUBLISH = "publish@squad"
 """What comes after the plan."""
-SAME_BYTES = ("data", "models", "predictions", "evaluation/squad/predictions.json")
-"""What is equal byte for byte in two runs; metrics and pages hold seconds, and so does what is made of them."""
-PUBLISHED_SAME = (
-    "model.safetensors",
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "evaluation/scores.json",
-)
+SAME_BYTES = ("data", "models", "predictions", "evaluation", "metrics", "plots")
+"""What is equal byte for byte in two runs; measurements/ has the rest."""
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
 SOME_STAGES = """
 import sys
@@ -176,7 +169,7 @@ class Case:
 def digests(project: Path) -> dict[str, str]:
     """Path -> SHA-256 of everything that must be the same in every run of the same parameters."""
     found = [path for name in SAME_BYTES for path in _files(project / name)]
-    found += [project / "published" / "small" / name for name in PUBLISHED_SAME]
+    found += [path for path in _files(project / "published" / "small") if path.name != STAGE_RUNS]
     return {
         str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists()
     }
@@ -221,7 +214,9 @@ def require_published_once(project: Path) -> None:
     receipt = json.loads((project / "reports" / "publish-squad.json").read_text())
     folder = project / "published" / "small"
     found = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(folder)
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in _files(folder)
+        if path.name != STAGE_RUNS
     }
     if found != receipt["files"]:
         raise HalfPublished(f"the receipt is about {sorted(receipt['files'])}, the folder holds {sorted(found)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.project.errors import PublishError
-from tasks.release.release import NAMES, Release
+from tasks.release.release import NAMES, STAGE_RUNS, Release
 
 TITLE = "Publish "
 
@@ -59,7 +59,7 @@ def tag_of_title(text: str) -> str:
 
 def outdated(info: Any, release: Release) -> list[str]:
     """Files of an earlier release that this one lacks."""
-    return sorted({sibling.rfilename for sibling in info.siblings or []} & (NAMES - set(release.files)))
+    return sorted({sibling.rfilename for sibling in info.siblings or []} & (NAMES - {*release.files, STAGE_RUNS}))
 
 
 def differences(info: Any, release: Release) -> list[str]:
@@ -70,7 +70,7 @@ def differences(info: Any, release: Release) -> list[str]:
     """
     found = {sibling.rfilename: sibling for sibling in info.siblings or []}
     problems = [f"{name} of an earlier release is still there" for name in outdated(info, release)]
-    for name, file in sorted(release.files.items()):
+    for name, file in sorted((name, release.files[name]) for name in release.content()):
         sibling = found.get(name)
         if sibling is None:
             problems.append(f"{name} is missing")

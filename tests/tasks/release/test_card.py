@@ -232,7 +232,7 @@ def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
     values["downstream"]["squad"]["publish"]["folder"] = str(tmp_path / "anna" / "release")
     publish(values, "squad", root)
     published = [path.read_bytes() for path in (tmp_path / "anna" / "release").rglob("*") if path.is_file()]
-    assert len(published) == 10
+    assert len(published) == 11
     assert [text for text in published if str(tmp_path).encode() in text or b"anna" in text] == []
     stated = json.loads((tmp_path / "anna/release/provenance.json").read_bytes())["parameters"]
     assert stated["corpus"]["path"] == WITHHELD

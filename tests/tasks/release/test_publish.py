@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import sha256_of
+from ipu_model.files import sha256_of, write_json
+from tasks.project import artifacts
 from tasks.project.errors import GateRejected, PublishError
 from tasks.project.params import parameter_values
 from tasks.release.publish import publish
@@ -50,11 +51,13 @@ def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(ch
         "model.safetensors",
         "provenance.json",
         "special_tokens_map.json",
+        "stage_runs.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "vocab.txt",
     ]
-    assert receipt["files"] == {name: sha256_of(folder / name) for name in sorted(content(folder))}
+    hashed = sorted({*content(folder)} - {"stage_runs.json"})
+    assert receipt["files"] == {name: sha256_of(folder / name) for name in hashed}
     assert receipt == json.loads((checkout / "reports/publish-squad.json").read_text(encoding="utf-8"))
     assert {key: receipt[key] for key in ("target", "folder", "commit", "url", "unchanged")} == {
         "target": "local",
@@ -71,6 +74,24 @@ def test_the_same_content_again_is_unchanged_and_rewrites_nothing(checkout: Path
     second = publish_here(checkout)
     assert second == {**first, "unchanged": True}
     assert {p: p.stat().st_mtime_ns for p in (checkout / FOLDER).rglob("*")} == before
+
+
+def test_a_release_names_the_run_that_made_each_stage_and_is_the_same_whoever_did(checkout: Path) -> None:
+    def records(name: str, *stages: str) -> None:
+        for stage in stages:
+            run = {"name": name, "began": "2026-11-25T10:00:00+00:00", "host": "pod-a"}
+            write_json(checkout / artifacts.stage_run_file(stage), {"run": run, "process": {"cpu_seconds": len(name)}})
+
+    records("monday", "corpus@text", "tokenizer", "finetune@squad")
+    first = publish_here(checkout)
+    assert first["stages"]["finetune@squad"] == {"name": "monday", "began": "2026-11-25T10:00:00+00:00"}
+    assert first["stages"]["gate@squad"] is None
+    assert json.loads((checkout / FOLDER / "stage_runs.json").read_text()) == first["stages"]
+    records("tuesday", "finetune@squad", "gate@squad")
+    second = publish_here(checkout)
+    assert [second["stages"][stage]["name"] for stage in ("tokenizer", "gate@squad")] == ["monday", "tuesday"]
+    assert {**second, "stages": first["stages"]} == {**first, "unchanged": True}
+    assert json.loads((checkout / FOLDER / "stage_runs.json").read_text()) == first["stages"]
 
 
 def test_other_weights_replace_the_release_and_have_another_tag(checkout: Path) -> None:
@@ -111,7 +132,7 @@ def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path)
     assert json.loads(published["evaluation/metrics.json"]) == metrics
     again = publish_here(checkout)
     assert again == {**without, "unchanged": False}, "the old release held more: it goes away"
-    assert sorted(content(checkout / FOLDER)) == sorted(without["files"])
+    assert sorted(content(checkout / FOLDER)) == sorted([*without["files"], "stage_runs.json"])
 
 
 def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Path) -> None:
