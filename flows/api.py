@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -39,7 +40,7 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
             error = type(state.outcome.exception()).__name__
             say(f"the Prefect server does not answer ({error}); waiting up to {patience_s:.0f} s")
 
-    away, limit = retry_if_exception(_is_away), stop_after_delay(patience_s)
+    away, limit = retry_if_exception(is_away), stop_after_delay(patience_s)
     called = Retrying(retry=away, wait=wait_fixed(WAIT_S), stop=limit, before_sleep=lost, reraise=True)
     began = time.monotonic()
     answer = called(call)
@@ -48,7 +49,7 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
     return answer
 
 
-def _is_away(error: BaseException) -> bool:
+def is_away(error: BaseException) -> bool:
     """Whether nobody answers, or the server has a fault of its own; a refusal stays one however often it is asked."""
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500
@@ -77,6 +78,35 @@ class Extras:
 
 
 extra = Extras()
+
+
+OUTAGE_LOGGERS = (
+    "prefect.FlowRunSuspendingObserver",
+    "prefect.FlowRunCancellingObserver",
+    "prefect.events.clients",
+    "prefect._internal.concurrency",
+    "websockets.client",
+    "asyncio",
+)
+"""What Prefect's services for events use, which try again by themselves; `asyncio` tells of their tasks."""
+
+
+class OutageFilter(logging.Filter):
+    """Leaves out what Prefect's services say, at length and each for itself, of a server that is away."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is about something else."""
+        text = record.getMessage()
+        if record.name == "asyncio":
+            return "FlowRunSuspendingObserver" not in text and "FlowRunCancellingObserver" not in text
+        return not text.startswith(("Unable to connect to", "Service 'EventsWorker'")) and record.exc_info is None
+
+
+def quiet_outages() -> None:
+    """Let this process say in its own words that the server is away, as `patiently` and a worker do."""
+    for name in OUTAGE_LOGGERS:
+        logging.getLogger(name).addFilter(OutageFilter())
+    logging.raiseExceptions = False  # log lines that do not reach the server are in the log of this process
 
 
 def end_without_server(code: int) -> NoReturn:

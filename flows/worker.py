@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,26 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
     job_configuration = OwnJob
     project: Path
     say: Callable[..., None]
+    _away_since: float | None = None
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """Start the runs that are due; none while the server is away, which is said once, as is that it is back.
+
+        Prefect's loop would say so at length each time, and end the worker and its runs after some minutes.
+        """
+        try:
+            started = await super().get_and_submit_flow_runs()
+        except api.UNREACHED as error:
+            if not api.is_away(error):
+                raise
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+                self.say("the Prefect server does not answer; runs go on, and new ones wait until it does")
+            return []
+        if self._away_since is not None:
+            self.say(f"the Prefect server is back after {time.monotonic() - self._away_since:.0f} s")
+            self._away_since = None
+        return started
 
     async def run(
         self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
@@ -175,6 +196,7 @@ def work(
         checked_name(queue, "--queue")
     require_server()
     _require_pool(pool)
+    api.quiet_outages()
     if limit is None:
         limit = runs_at_once(pool)
         say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")

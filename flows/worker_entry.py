@@ -20,6 +20,7 @@ from prefect.exceptions import Abort, ParameterBindError, SignatureMismatchError
 from prefect.flow_engine import load_flow_run, run_flow
 from prefect.states import Failed
 
+from flows.api import quiet_outages
 from flows.on_worker import run_stages
 from flows.pipeline import pipeline
 from tasks.project.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
@@ -80,6 +81,7 @@ def main() -> None:
     takes_no_words("Run the flow of a run that a worker took; it names the run.")
     worker = os.getppid()
     die_with_parent()
+    quiet_outages()
     run_id = UUID(os.environ[STARTED_BY_A_WORKER])
     with handle_engine_signals(run_id):
         run_flow_of(run_id, worker)

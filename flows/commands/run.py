@@ -144,8 +144,9 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         with process.loading_packages():
             load_settings()
             from flows import pipeline  # takes seconds, in which the server comes up
-            from flows.api import UNREACHED
+            from flows.api import UNREACHED, quiet_outages
 
+        quiet_outages()
         with logged(project / log), own_server(project / log, started) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:

@@ -106,6 +106,7 @@ def test_a_server_that_is_away_costs_a_run_nothing_and_it_can_be_cancelled_after
     wait_until(lambda: not is_alive(run.stage), "training's end")
     team.server.start()
     run.went_through("Completed")
+    assert "Traceback" not in (worker.folder / "worker.log").read_text()
     worker.hold.touch()
     run = Training(worker, 9)
     team.server.stop()
