@@ -26,10 +26,11 @@ from typing import Any
 import dvc.stage.run
 from dvc.dependency.param import BadParamFileError, ParamsDependency
 from dvc.exceptions import DvcException
+from dvc.fs import HTTPFileSystem, generic
 from dvc.logger import ColorFormatter
 from dvc.repo import Repo
 from dvc.repo.reproduce import _reproduce_stage
-from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
+from dvc.stage.cache import RunCacheNotFoundError, RunCacheNotSupported, StageCache, _can_hash, _get_stage_hash
 from dvc.stage.decorators import unlocked_repo
 from dvc.stage.exceptions import StageCmdFailedError
 
@@ -59,17 +60,43 @@ class RunCache(StageCache):
     Equal stages never run at the same time on one cache: the second waits for the first, and is restored.
     """
 
-    def restore(self, stage: Any, *args: Any, **options: Any) -> None:
+    def __init__(self, repo: Checkout) -> None:
+        super().__init__(repo)
+        self.keys: list[str] = []
+        """Hashes of the stages whose entries `push` and `pull` copy."""
+
+    def transfer(self, from_odb: Any, to_odb: Any, force: bool = True) -> list[tuple[str, str]]:
+        """Copy the entries of some stages; a team's store has thousands, and DVC would copy them all each time."""
+        if isinstance(from_odb.fs, HTTPFileSystem) or isinstance(to_odb.fs, HTTPFileSystem):
+            raise RunCacheNotSupported("HTTP has no run-cache")
+        copied = []
+        for key in self.keys:
+            place = ("runs", key[:2], key)
+            folder = from_odb.fs.join(from_odb.path, *place)
+            for source in from_odb.fs.find(folder) if from_odb.fs.exists(folder) else ():
+                name = from_odb.fs.name(source)
+                generic.copy(from_odb.fs, source, to_odb.fs, to_odb.fs.join(to_odb.path, *place, name))
+                copied.append((key, name))
+        return copied
+
+    def restore(self, stage: Any, run_cache: bool = True, pull: bool = False, dry: bool = False) -> None:
         """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
-        for wait in (lambda _: True, self._wait_here, self._wait_elsewhere):
-            if wait(stage):
+        for look in (lambda _: True, self._fetch if pull else None, self._wait_here, self._wait_elsewhere):
+            if look is not None and look(stage):
                 with contextlib.suppress(RunCacheNotFoundError):
-                    super().restore(stage, *args, **options)
+                    super().restore(stage, run_cache, pull, dry)
                     self.repo.verdicts[stage.addressing] = "restored"
                     return
         self.repo.verdicts[stage.addressing] = "ran"
         self.repo.say(f"Running stage '{stage.addressing}':")
         raise RunCacheNotFoundError(stage)
+
+    def _fetch(self, stage: Any) -> bool:
+        """Take what the remote knows of a stage; whether it knows anything."""
+        self.keys = [_get_stage_hash(stage)] if _can_hash(stage) else []
+        with contextlib.suppress(RunCacheNotSupported):
+            return bool(self.pull(None))
+        return False
 
     def _wait_here(self, stage: Any) -> bool:
         """Lock the command, parameters and inputs of a stage until its update ends; whether this host ran them."""
@@ -91,9 +118,7 @@ class RunCache(StageCache):
         if not _can_hash(stage):
             return False
         waited = unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, _get_stage_hash(stage)))(stage)
-        if waited:
-            self.pull(None)
-        return bool(waited)
+        return bool(waited) and self._fetch(stage)
 
 
 class Checkout(Repo):
@@ -149,6 +174,12 @@ class Checkout(Repo):
             self.verdicts[targets] = "restored"
         return pulled
 
+    def push(self, targets: Sequence[str], **options: Any) -> Any:
+        """Copy outputs to the remote, and what the run-cache knows of their stages."""
+        stages = [stage for target in targets for stage in self.stage.collect(target)]
+        self.stage_cache.keys = [_get_stage_hash(stage) for stage in stages if _can_hash(stage)]
+        return super().push(targets, **options)
+
     def update_stage(self, stage: str, pull: bool, alone: bool) -> dict[str, Any]:
         """Bring a stage up to date.
 
@@ -161,6 +192,7 @@ class Checkout(Repo):
             `verdict`, and `lost`: names of stages whose outputs are not in the cache, though DVC raised nothing.
         """
         self.verdicts, lost = {}, []
+        self.stage_cache.keys = []
 
         def reproduce(one: Any, **options: Any) -> Any:
             try:

@@ -87,3 +87,14 @@ def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_remov
         record = re.search(r"replaced on purpose, remove (\S+)", str(refused.value))
         Path(record[1]).unlink()
         session.push(["first"], print)
+
+
+def test_of_the_run_cache_a_push_copies_what_it_knows_of_its_stages(toy_project, tmp_path):
+    remote = tmp_path / "remote"
+    with_remote(toy_project, remote)
+    with DvcSession(toy_project) as session:
+        session.update("second", print, print)
+        session.push(["first"], print)
+        assert len(list((remote / "runs").glob("*/*"))) == 1
+        session.push(["second"], print)
+        assert len(list((remote / "runs").glob("*/*"))) == 2
