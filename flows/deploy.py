@@ -47,7 +47,7 @@ ZOMBIES = "podium-lost-runs"
 WATCHED = "podium-watched"
 """The tag that prefect.yaml gives each deployment: its runs carry it, and no others do."""
 AGAIN = "podium-sent-again"
-"""The tag that prefect.yaml gives the deployments whose runs send stages, and the name of their automation."""
+"""The tag that prefect.yaml gives the deployments whose runs send stages: a crashed one is run again."""
 
 Say = Callable[[str], None]
 
@@ -142,32 +142,6 @@ def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
     )
 
 
-def crashed_runs() -> AutomationCore:
-    """Return the automation that schedules a run that sends stages again once it has crashed.
-
-    Nobody waits for such a run, so that nobody else would send it; runs of stages are sent again by the run that sent
-    them. flows/worker_entry.py fails a run that crashes too often.
-    """
-    return AutomationCore(
-        name=AGAIN,
-        description="A run of Podium's deployments whose worker was lost is run again.",
-        trigger=EventTrigger(
-            posture=Posture.Reactive,
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{AGAIN}"},
-            for_each={"prefect.resource.id"},
-            expect={"prefect.flow-run.Crashed"},
-            threshold=1,
-            within=timedelta(0),
-        ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.SCHEDULED, name=None, message="sent again, as its worker was lost", force=False
-            )
-        ],
-    )
-
-
 def make_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
     """The server has this automation, once; another of its name is replaced."""
     found = client.read_automations_by_name(automation.name)
@@ -221,7 +195,6 @@ def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
                 make_queue(client, Queue(kind, "default"), say, asked=Queue(kind, "default") in queues)
         for queue in queues:
             make_queue(client, queue, say, asked=True)
-        for automation in (lost_runs(), crashed_runs()):
-            make_automation(client, automation, say)
+        make_automation(client, lost_runs(), say)
     deploy(project)
     say("the deployments of prefect.yaml are up to date")

@@ -25,14 +25,20 @@ import anyio
 import anyio.abc
 import psutil
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import WorkPool
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import StateType, WorkPool
 from prefect.exceptions import ObjectNotFound
-from prefect.states import Cancelled, Crashed
+from prefect.states import Cancelled, Crashed, Scheduled
 from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 
 from flows import api
-from flows.deploy import POOL_TYPE, POOLS
+from flows.deploy import AGAIN, FLOWS_POOL, POOL_TYPE, POOLS
 from flows.preflight.server import require_server
 from flows.sent_runs import checked_name
 from flows.stopping import PATIENCE_S
@@ -52,6 +58,11 @@ LOOK_S = 2.0
 TOLD_S = 50.0
 """Seconds that stages have to end until the server is told of it all the same: without heartbeats a run soon counts as
 lost, and would be sent again."""
+CRASHED_S = 15.0
+"""Seconds between looks of a worker of the pool `flows` for runs that crashed."""
+MOST_CRASHES = 20
+"""A run that crashed more often is left alone. A run that sends stages computes nothing that could kill its worker, so
+that workers may be lost often while it waits; stages have a lower limit (flows/sent_runs.py)."""
 GROUP_S = 0.5
 """Seconds between looks at processes that were asked to end."""
 
@@ -78,7 +89,9 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
     job_configuration = OwnJob
     project: Path
     say: Callable[..., None]
+    pool: str
     _away_since: float | None = None
+    _looked_at = 0.0
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Start the runs that are due; none while the server is away, which is said once, as is that it is back.
@@ -86,6 +99,7 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
         Prefect's loop would say so at length each time, and end the worker and its runs after some minutes.
         """
         try:
+            await self._schedule_crashed()
             started = await super().get_and_submit_flow_runs()
         except api.UNREACHED as error:
             if not api.is_away(error):
@@ -98,6 +112,20 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
             self.say(f"the Prefect server is back after {time.monotonic() - self._away_since:.0f} s")
             self._away_since = None
         return started
+
+    async def _schedule_crashed(self) -> None:
+        """Schedule the runs again that send stages and crashed; nobody waits for such a run, and would."""
+        if self.pool != FLOWS_POOL or time.monotonic() < self._looked_at + CRASHED_S:
+            return
+        self._looked_at = time.monotonic()
+        wanted = FlowRunFilter(
+            tags=FlowRunFilterTags(all_=[AGAIN]),
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
+        )
+        for run in await self.client.read_flow_runs(flow_run_filter=wanted):
+            states = await self.client.read_flow_run_states(run.id)
+            if sum(state.is_crashed() for state in states) <= MOST_CRASHES:
+                await self.client.set_flow_run_state(run.id, Scheduled(message="sent again, as its worker was lost"))
 
     async def run(
         self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
@@ -201,7 +229,7 @@ def work(
         limit = runs_at_once(pool)
         say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")
     worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
-    worker.project, worker.say = project.resolve(), say
+    worker.project, worker.say, worker.pool = project.resolve(), say, pool
     # Prefect passes SIGTERM on as SIGINT, which a shell lets a process that it starts with & ignore.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)

@@ -25,10 +25,6 @@ from flows.on_worker import run_stages
 from flows.pipeline import pipeline
 from tasks.project.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
-MOST_CRASHES = 20
-"""More, and a run ends as Failed. A run that sends stages computes nothing that could kill its worker, so that workers
-may be lost often while it waits; stages have a lower limit (flows/sent_runs.py)."""
-
 
 def run_flow_of(run_id: UUID, worker: int) -> None:
     """Run the flow of this checkout that has the name of the run's flow; a run of any other ends as Failed.
@@ -44,10 +40,6 @@ def run_flow_of(run_id: UUID, worker: int) -> None:
         if wanted is None:
             message = f"this worker runs the flows {pipeline.name} and {run_stages.name} of its own checkout, no other"
             client.set_flow_run_state(run_id, Failed(message=message))
-            return
-        crashes = sum(state.is_crashed() for state in client.read_flow_run_states(run_id))
-        if crashes > MOST_CRASHES:
-            client.set_flow_run_state(run_id, Failed(message=f"it crashed {crashes} times: its log says more"))
             return
         wanted.fn = _leaving(wanted.fn, worker)
         try:

@@ -82,7 +82,7 @@ def test_a_run_whose_own_worker_is_killed_is_run_again_and_finds_its_stages_at_w
     wait_until(lambda: spare.ran().count("pretrain@phase1") > before, "training", alive=leading.worker)
     stage = spare.processes()[-1]
     leading.worker.kill()
-    wait_until(lambda: team.states(run)[-1].is_scheduled(), "the run is scheduled again")
+    wait_until(lambda: team.states(run)[-1].is_crashed(), "the run is known to be lost")
     assert is_alive(stage)
     leading.start_worker("flows", "default", "cpu")
     wait_until(lambda: team.states(run)[-1].is_running(), "its second start")
