@@ -141,8 +141,11 @@ class Checkout(Repo):
     def ready(self) -> None:
         """Answer: DVC is imported, and its configuration read."""
 
-    def require_store(self) -> None:
-        """Compare the default remote with the one that this cache has seen under its address; mark a new one.
+    def require_store(self, make: bool = False) -> None:
+        """Compare the default remote with the one that this cache has seen under its address.
+
+        Args:
+            make: mark a new one, as something is to be pushed.
 
         Raises:
             DvcException: it is another one, or none.
@@ -156,11 +159,11 @@ class Checkout(Repo):
             if found:
                 record.parent.mkdir(parents=True, exist_ok=True)
                 record.write_text(found)
-                return
-            # Recorded next time, as two hosts may do this at once. A push says so where nothing may be written.
-            with contextlib.suppress(OSError):
-                remote.fs.makedirs(remote.path, exist_ok=True)
-                remote.fs.write_text(marker, uuid.uuid4().hex)
+            elif make:
+                # Recorded next time, as two hosts may do this at once. A push says so where nothing may be written.
+                with contextlib.suppress(OSError):
+                    remote.fs.makedirs(remote.path, exist_ok=True)
+                    remote.fs.write_text(marker, uuid.uuid4().hex)
         elif found != record.read_text():
             raise DvcException(
                 f"{marker} is {'not there' if not found else 'that of another store'}: bring the remote back, or mount "

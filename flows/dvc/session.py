@@ -291,7 +291,7 @@ class DvcSession:
             RemoteFailed: it did not take them; they are safe in the cache of this host.
         """
         what = f"the remote {{remote}} did not take the outs of {', '.join(stages)}"
-        self._ask_remote(what, say, "require_store")
+        self._ask_remote(what, say, "require_store", make=True)
         self._ask_remote(what, say, "push", targets=list(stages), run_cache=True)
 
     def _ask_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:

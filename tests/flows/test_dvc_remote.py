@@ -61,7 +61,8 @@ def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     with DvcSession(toy_project) as session:
         session.update("first", print, print, pull=True)
-        session.push(["first"], print)
+        for _ in range(2):  # the second records what the first made
+            session.push(["first"], print)
         remote.rename(tmp_path / "away")
         with pytest.raises(RemoteFailed, match=r"(?s)store \(\S+\) is not there.*podium-store is not there: bring"):
             session.update("second", said.append, print, pull=True)
@@ -80,7 +81,8 @@ def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_remov
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     with DvcSession(toy_project) as session:
         session.update("first", print, print, pull=True)
-        session.push(["first"], print)
+        for _ in range(2):
+            session.push(["first"], print)
         (remote / "podium-store").write_text("another")
         with pytest.raises(RemoteFailed, match="that of another store") as refused:
             session.push(["first"], print)
@@ -98,3 +100,12 @@ def test_of_the_run_cache_a_push_copies_what_it_knows_of_its_stages(toy_project,
         assert len(list((remote / "runs").glob("*/*"))) == 1
         session.push(["second"], print)
         assert len(list((remote / "runs").glob("*/*"))) == 2
+
+
+def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
+    with_remote(toy_project, tmp_path / "remote")
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        assert not (tmp_path / "remote").exists()
+        session.push(["first"], print)
+    assert (tmp_path / "remote" / "podium-store").exists()
