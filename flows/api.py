@@ -80,32 +80,27 @@ class Extras:
 extra = Extras()
 
 
-OUTAGE_LOGGERS = (
-    "prefect.FlowRunSuspendingObserver",
-    "prefect.FlowRunCancellingObserver",
-    "prefect.events.clients",
-    "prefect._internal.concurrency",
-    "websockets.client",
-    "asyncio",
-)
-"""What Prefect's services for events use, which try again by themselves; `asyncio` tells of their tasks."""
+OBSERVERS = ("FlowRunSuspendingObserver", "FlowRunCancellingObserver")
 
 
 class OutageFilter(logging.Filter):
-    """Leaves out what Prefect's services say, at length and each for itself, of a server that is away."""
+    """Leaves out what services of Prefect, which try again, say of a server that is away, each for itself."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is about something else."""
         text = record.getMessage()
         if record.name == "asyncio":
-            return "FlowRunSuspendingObserver" not in text and "FlowRunCancellingObserver" not in text
-        return not text.startswith(("Unable to connect to", "Service 'EventsWorker'")) and record.exc_info is None
+            return not any(name in text for name in OBSERVERS)
+        if record.name.endswith(OBSERVERS) or record.name.startswith("websockets."):
+            return record.exc_info is None
+        return not text.startswith(("Unable to connect to 'ws", "Service 'EventsWorker' failed to process item"))
 
 
 def quiet_outages() -> None:
     """Let this process say in its own words that the server is away, as `patiently` and a worker do."""
-    for name in OUTAGE_LOGGERS:
-        logging.getLogger(name).addFilter(OutageFilter())
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        handler.addFilter(OutageFilter())
     logging.raiseExceptions = False  # log lines that do not reach the server are in the log of this process
 
 

@@ -146,8 +146,8 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             from flows import pipeline  # takes seconds, in which the server comes up
             from flows.api import UNREACHED, quiet_outages
 
-        quiet_outages()
         with logged(project / log), own_server(project / log, started) as is_own:
+            quiet_outages()
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
                 with pipeline.resolved(request):
