@@ -15,6 +15,9 @@ REMOTE_AWAY_AT = 0.4
 REMOTE_AWAY_S = 30.0
 FLOWS, CPUS = "flows", ("cpu-1", "cpu-2")
 """The hosts of workers."""
+ENDED = "ended"
+MARKER = "podium-store"
+"""The file by which hosts know a remote."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Disturbances:
         """
         self.done: list[Disturbance] = []
         self.made_anew = False
-        """Whether someone made another remote in the place of the one that was away."""
+        """Whether someone made another remote in the place of the one that was away; a push that was under way makes
+        its folder, and does so again where it belongs."""
         self._team, self._began, self._every = team, began, every
         cpus = itertools.cycle(CPUS)
         self._victims = itertools.islice((name for pair in zip(itertools.repeat(FLOWS), cpus) for name in pair), most)
@@ -56,6 +60,7 @@ class Disturbances:
             ended: share of the runs that have ended.
         """
         now = time.monotonic()
+        self._start_ended()
         if now >= self._next_kill and ended < 1:
             self._next_kill = now + self._every
             if victim := next(self._victims, None):
@@ -81,7 +86,7 @@ class Disturbances:
             return
         self._away_until, remote = None, self._team.remote
         if remote.exists():
-            self.made_anew = True
+            self.made_anew = self.made_anew or (remote / MARKER).exists()
             remote.rename(remote.with_name("made-anew"))
         self._elsewhere.rename(remote)
 
@@ -99,6 +104,14 @@ class Disturbances:
         host.worker.kill()
         host.worker.wait()
         host.start_worker(*host.work)
+
+    def _start_ended(self) -> None:
+        """Start workers that ended by themselves, as their unit does: they end where they find no server."""
+        for name in (FLOWS, *CPUS):
+            host = self._team.hosts[name]
+            if host.worker.poll() is not None:
+                self._note(ENDED, f"the worker of {name} had ended with {host.worker.returncode}, and was started")
+                host.start_worker(*host.work)
 
     def _restart_server(self) -> None:
         self._note("server", "the Prefect server was killed and started again")

@@ -11,7 +11,7 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from tests.load.disturbances import CPUS, FLOWS
+from tests.load.disturbances import CPUS, ENDED, FLOWS
 from tests.load.records import PUBLISH, Ended
 from tests.load.trial import Outcome
 
@@ -76,22 +76,34 @@ def _sizes(outcome: Outcome) -> Iterator[Row]:
     watch = outcome.watch
     assert watch is not None
     told = watch.warm is not None and watch.looks[-1].at - watch.warm >= LEAST_S
-    for what, sizes in (("memory", watch.memory), ("disk", watch.disk_of)):
-        for name in ("server", FLOWS, *CPUS):
-            begin, end = sizes(name)
-            found = f"{begin:.0f} MB, then {end:.0f} MB ({end / max(begin, 0.1) - 1:+.0%})"
-            if not told:
-                found += "; too short to tell"
-            yield Row(f"{what} of {name}", found, f"within {FLAT - 1:.0%}", end <= begin * FLAT if told else None)
-    begin, end = watch.disk_of("remote")
-    yield Row("disk of the remote", f"{begin:.1f} MB, then {end:.1f} MB")
+    for name in ("server", FLOWS, *CPUS):
+        yield _flat(f"memory of {name}", "MB", *watch.memory(name), told)
+    first, warm, last = watch.disks[0], watch.warm_disk(), watch.disks[-1]
+    for name in (FLOWS, *CPUS):  # each set of parameters has a checkout of its own, on each host that has had it
+        begin, end = (disk.sizes[name] / disk.checkouts[name] for disk in (warm, last))
+        yield _flat(f"disk of {name}", "MB a checkout", begin, end, told)
+    # It keeps the history of all runs, so that it grows with them.
+    early, late = (
+        (until.sizes["server"] - since.sizes["server"]) / max(until.ended - since.ended, 1)
+        for since, until in ((first, warm), (warm, last))
+    )
+    yield _flat("growth of the server's disk", "MB a run", early, late, told)
+    for name in ("server", FLOWS, *CPUS, "remote"):
+        sizes = ", ".join(f"{disk.sizes[name]:.1f}" for disk in (first, warm, last))
+        yield Row(f"disk of {name}, all", f"{sizes} MB at first, at the begin and at the end")
+
+
+def _flat(what: str, unit: str, begin: float, end: float, told: bool) -> Row:
+    found = f"{begin:.1f} {unit}, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})"
+    found += "" if told else "; too short to tell"
+    return Row(what, found, f"at most {FLAT - 1:+.0%}", end <= begin * FLAT if told else None)
 
 
 def _done(outcome: Outcome) -> Iterator[Row]:
     done = outcome.disturbances
     assert done is not None
     kills = ", ".join(f"{name} {done.count(name)}" for name in (FLOWS, *CPUS))
-    yield Row("workers killed", kills)
+    yield Row("workers killed", f"{kills}; ended by themselves: {done.count(ENDED)}")
     yield Row("server restarted", str(done.count("server")))
     found = f"{done.count('remote')} times; {'made anew meanwhile' if done.made_anew else 'nobody made another'}"
     yield Row("tracebacks in logs", str(outcome.tracebacks))

@@ -28,8 +28,9 @@ from tests.load.watching import Watch, with_children
 SENT_SHARE = 5
 """One run of so many is sent by `podium run --on-workers`, the others by the deployment."""
 SENT_AT_ONCE = 2
-CRASHED_S = 90.0
-"""A run that crashed is scheduled again by the server within seconds; after this long it was lost."""
+LOOK_S = 3.0
+CRASHED_S = 180.0
+"""A run that crashed is scheduled again by the server within seconds, or by a worker within a minute or so."""
 QUIET_S = 60.0
 """How long workers may take to end what is left once all runs have ended."""
 SEED = 35
@@ -93,9 +94,8 @@ class Trial:
             team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
         }
         self.sent: list[tuple[int, Any]] = []
-        self.watch = Watch(self.clock)
+        self.watch = Watch(self.clock, self.processes, self.places)
         self.disturbances = Disturbances(team, self.clock, options.kill_every, options.kills)
-        self._crashed: dict[UUID, float] = {}
 
     def run(self) -> None:
         """Return when all runs have ended, or their time has."""
@@ -108,7 +108,7 @@ class Trial:
             if found == self.options.runs:
                 break
             self.disturbances.look(found / self.options.runs)
-            time.sleep(1.0)
+            time.sleep(LOOK_S)
         self.disturbances.bring_back()
         for _, process in self.sent:
             if process.poll() is None:
@@ -133,16 +133,13 @@ class Trial:
         if self.watch.warm is None and len(set(ended)) == self.options.sets:
             self.watch.warm = time.monotonic() - self.clock
         in_flight = sum(run.state is not None and run.state.is_running() for run in runs)
-        self.watch.look(in_flight, len(ended), self.processes(), self.places(), len(ended) == self.options.runs)
+        self.watch.look(in_flight, len(ended), len(ended) == self.options.runs)
         return len(ended)
 
     def _has_ended(self, run: Any) -> bool:
         if run.state is None or not run.state.is_final():
             return False
-        since = self._crashed.setdefault(run.id, time.monotonic()) if run.state.is_crashed() else 0.0
-        if not since:
-            self._crashed.pop(run.id, None)
-        return not since or time.monotonic() - since > CRASHED_S
+        return not run.state.is_crashed() or time.time() - run.state.timestamp.timestamp() > CRASHED_S
 
     def processes(self) -> dict[str, list[int]]:
         """Name -> process ids of the server with all below it, and of each worker alone."""

@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,6 +19,7 @@ DISK_EVERY = 6
 """Looks at memory for each look at disks, which takes some tenths of a second."""
 AROUND = 5
 """Looks whose median says what a process takes: one that has just started takes less."""
+CHECKOUTS = "podium/runs/checkouts/*"
 
 
 @dataclass(frozen=True)
@@ -34,45 +35,57 @@ class Look:
     """MB of the server with its database, and of each worker without the runs that it started."""
 
 
+@dataclass(frozen=True)
+class Disk:
+    """What was on disk at one moment."""
+
+    at: float
+    ended: int
+    sizes: dict[str, float]
+    """MB by name."""
+    checkouts: dict[str, int]
+    """Of a host: its project and the checkouts of parameter sets."""
+
+
 class Watch:
     """Looks at a server and workers."""
 
-    def __init__(self, began: float) -> None:
+    def __init__(
+        self,
+        began: float,
+        processes: Callable[[], dict[str, list[int]]],
+        places: Callable[[], dict[str, list[Path]]],
+    ) -> None:
         """Look at nothing yet.
 
         Args:
             began: when the runs were queued, by time.monotonic().
+            processes: gives name -> ids of all processes that count.
+            places: gives name -> folders.
         """
         self.looks: list[Look] = []
-        self.disk: list[tuple[float, dict[str, float]]] = []
-        """When, and MB by name."""
+        self.disks: list[Disk] = []
         self.warm: float | None = None
         """When one run of each parameter set had ended: from then on nothing new is made."""
-        self._began = began
+        self._began, self._processes, self._places = began, processes, places
 
-    def look(
-        self,
-        in_flight: int,
-        ended: int,
-        processes: dict[str, list[int]],
-        places: dict[str, list[Path]],
-        now: bool = False,
-    ) -> None:
-        """Look at all, if it is time.
+    def look(self, in_flight: int, ended: int, now: bool = False) -> None:
+        """Look at all, if it is time, or `now`.
 
         Args:
             in_flight: runs that are running.
             ended: runs that have ended.
-            processes: name -> process ids; of the server those below count, too.
-            places: name -> folders.
             now: also if it is not time.
         """
         at = time.monotonic() - self._began
         if not now and self.looks and at - self.looks[-1].at < LOOK_S:
             return
-        memory = {name: sum(map(memory_of, pids)) for name, pids in processes.items()}
+        memory = {name: sum(map(memory_of, pids)) for name, pids in self._processes().items()}
         if now or len(self.looks) % DISK_EVERY == 0:
-            self.disk.append((at, {name: sum(map(size_of, folders)) for name, folders in places.items()}))
+            places = self._places()
+            sizes = {name: sum(map(size_of, folders)) for name, folders in places.items()}
+            checkouts = {name: 1 + len(list(folders[0].glob(CHECKOUTS))) for name, folders in places.items()}
+            self.disks.append(Disk(at, ended, sizes, checkouts))
         self.looks.append(Look(at, in_flight, ended, memory))
 
     def in_flight_at(self, at: float) -> int:
@@ -81,14 +94,13 @@ class Watch:
         return self.looks[max(0, place - 1)].in_flight
 
     def memory(self, name: str) -> tuple[float, float]:
-        """MB at the begin, when all was warm, and at the end."""
-        first = [look.memory[name] for look in self.looks if look.at >= (self.warm or 0.0)]
-        return median(first[:AROUND]), median(first[-AROUND:])
+        """MB at the begin, when all was warm, and at the end; a worker that was dead at a moment does not count."""
+        found = [look.memory[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.memory[name]]
+        return median(found[:AROUND]), median(found[-AROUND:])
 
-    def disk_of(self, name: str) -> tuple[float, float]:
-        """MB at the begin, when all was made once, and at the end."""
-        found = [sizes[name] for at, sizes in self.disk if at >= (self.warm or 0.0)]
-        return found[0], found[-1]
+    def warm_disk(self) -> Disk:
+        """What was on disk when all had been made once."""
+        return next((disk for disk in self.disks if disk.at >= (self.warm or 0.0)), self.disks[-1])
 
 
 def memory_of(pid: int) -> float:
