@@ -43,7 +43,8 @@ class StageLocks:
         """
         name, waited = f"{NAME}{fingerprint}", False
         with get_client(sync_client=True) as client:
-            while (holder := patiently(lambda: self._create(client, name), self._say)) is not None:
+            # It is this run's own where a stage is tried again, as its remote was away.
+            while (holder := patiently(lambda: self._create(client, name), self._say)) not in (None, self._run):
                 if patiently(lambda holder=holder: _has_ended(client, holder), self._say):  # type: ignore[misc]
                     _delete(client, name)
                     continue

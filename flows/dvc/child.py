@@ -54,6 +54,10 @@ class CommandFailed(StageCmdFailedError):
 dvc.stage.run.StageCmdFailedError = CommandFailed
 
 
+class StoreAway(DvcException):
+    """The default remote is not the one that was there before."""
+
+
 class RunCache(StageCache):
     """DVC's run-cache, which notes what becomes of each stage that changed: it is restored, or else it runs.
 
@@ -87,6 +91,11 @@ class RunCache(StageCache):
                     super().restore(stage, run_cache, pull, dry)
                     self.repo.verdicts[stage.addressing] = "restored"
                     return
+        if pull:  # the remote may have gone away since, and then what it has is not to be made again
+            try:
+                self.repo.require_store()
+            except OSError as error:
+                raise StoreAway(str(error)) from error
         self.repo.verdicts[stage.addressing] = "ran"
         self.repo.say(f"Running stage '{stage.addressing}':")
         raise RunCacheNotFoundError(stage)
@@ -165,7 +174,7 @@ class Checkout(Repo):
                     remote.fs.makedirs(remote.path, exist_ok=True)
                     remote.fs.write_text(marker, uuid.uuid4().hex)
         elif found != record.read_text():
-            raise DvcException(
+            raise StoreAway(
                 f"{marker} is {'not there' if not found else 'that of another store'}: bring the remote back, or mount "
                 f"it; if it was replaced on purpose, remove {record}"
             )
@@ -178,10 +187,16 @@ class Checkout(Repo):
         return pulled
 
     def push(self, targets: Sequence[str], **options: Any) -> Any:
-        """Copy outputs to the remote, and what the run-cache knows of their stages."""
+        """Copy outputs to the remote, and what the run-cache knows of their stages.
+
+        It is looked for afterwards, too: DVC makes a folder again that was moved away meanwhile.
+        """
+        self.require_store(make=True)
         stages = [stage for target in targets for stage in self.stage.collect(target)]
         self.stage_cache.keys = [_get_stage_hash(stage) for stage in stages if _can_hash(stage)]
-        return super().push(targets, **options)
+        pushed = super().push(targets, **options)
+        self.require_store()
+        return pushed
 
     def update_stage(self, stage: str, pull: bool, alone: bool) -> dict[str, Any]:
         """Bring a stage up to date.
@@ -229,7 +244,7 @@ class _Handler(logging.Handler):
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """What a request failed with: the exit code of a command, the files that hold no parameters, or neither."""
+    """What a request failed with: the exit code of a command, files without parameters, the remote, or none of them."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
@@ -237,7 +252,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
         if isinstance(one, CommandFailed):
             return {"code": one.status}
     logging.getLogger("dvc").error("", exc_info=error)
-    return {"code": None, "files": [name for one in causes for name in getattr(one, "files", ())]}
+    files = [name for one in causes for name in getattr(one, "files", ())]
+    return {"code": None, "files": files, "away": any(isinstance(one, StoreAway) for one in causes)}
 
 
 def main(descriptor: int, wait_for_lock: bool, ask: bool) -> None:

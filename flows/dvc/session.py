@@ -243,10 +243,12 @@ class DvcSession:
         heard = _Heard(say, progress)
         self.start()
         self._ask("ready", lambda line: None)  # a signal could meet it while it imports DVC
-        if pull:
-            self._ask_remote(f"stage {stage}: the remote {{remote}} is not there", say, "require_store")
-        with stop.passed_to(self.start()):
-            reply = self._ask("update_stage", heard.take, stage=stage, pull=pull, alone=alone)
+        reply: dict[str, Any] = {"away": True}
+        while reply.get("away"):
+            if pull:
+                self._ask_remote(f"stage {stage}: the remote {{remote}} is not there", say, "require_store")
+            with stop.passed_to(self.start()):
+                reply = self._ask("update_stage", heard.take, stage=stage, pull=pull, alone=alone)
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])
@@ -291,7 +293,6 @@ class DvcSession:
             RemoteFailed: it did not take them; they are safe in the cache of this host.
         """
         what = f"the remote {{remote}} did not take the outs of {', '.join(stages)}"
-        self._ask_remote(what, say, "require_store", make=True)
         self._ask_remote(what, say, "push", targets=list(stages), run_cache=True)
 
     def _ask_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
@@ -350,7 +351,7 @@ class DvcSession:
 
         Returns:
             `answer`; or, where it failed, `code`: what the command of a stage ended with, None where none did; `files`,
-            in which DVC found no parameters; and what DVC itself `ended` with, if it did.
+            in which DVC found no parameters; whether the remote is `away`; and what DVC itself `ended` with, if it did.
         """
         assert self._process is not None
         assert self._process.stdin is not None

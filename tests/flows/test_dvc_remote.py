@@ -8,6 +8,7 @@ import pytest
 
 from flows import dvc
 from flows.dvc import session as sessions
+from flows.dvc.child import Checkout, StoreAway
 from flows.dvc.session import DvcSession, RemoteFailed
 from tests.flows.toy_repro import repro
 
@@ -109,3 +110,43 @@ def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
         assert not (tmp_path / "remote").exists()
         session.push(["first"], print)
     assert (tmp_path / "remote" / "podium-store").exists()
+
+
+def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project, tmp_path, monkeypatch):
+    remote = tmp_path / "remote"
+    with_remote(toy_project, remote)
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        session.push(["first"], print)
+    monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.rename(tmp_path / "away"))
+    with pytest.raises(StoreAway, match="podium-store is not there: bring"):
+        Checkout(print, False, lambda *_: False).push(["first"])
+
+
+def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, tmp_path, ran, monkeypatch):
+    remote, away, waited = tmp_path / "remote", tmp_path / "away", []
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        session.push(["first"], print)
+    shutil.rmtree(toy_project / ".dvc/cache/files")
+    shutil.rmtree(toy_project / ".dvc/cache/runs")
+    shutil.rmtree(toy_project / "data")
+    with DvcSession(toy_project) as session:
+        ask = session._ask
+
+        def lose(what, take, **arguments):
+            if what == "update_stage" and not waited:
+                remote.rename(away)
+            return ask(what, take, **arguments)
+
+        def bring_back(line):
+            if "is not there; again in" in line:
+                waited.append(line)
+                away.rename(remote)
+
+        monkeypatch.setattr(session, "_ask", lose)
+        assert session.update("first", bring_back, print, pull=True) == "restored"
+    assert len(waited) == 1
+    assert ran() == ["first"]
