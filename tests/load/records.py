@@ -89,7 +89,8 @@ def read_records(client: SyncPrefectClient) -> Records:
             stage = record["name"]
             known = by_run.get(run, {}).get(stage) or by_parameters.get(parameters, {}).get(stage, "")
             ended = Ended(parameters, stage, record["status"], record["began"], record["seconds"], known)
-            records.stages.append(ended)
+            if ended not in records.stages:  # sent twice, as the server did not answer in time
+                records.stages.append(ended)
     return records
 
 
