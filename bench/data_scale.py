@@ -23,7 +23,7 @@ from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
 from ipu_model.files import new_folder, read_json, write_json, write_text
 from tasks.inputs import world
-from tasks.preflight.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
+from tasks.preflight.estimate import MB, SAMPLE_DOCUMENTS, expected_mb
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main

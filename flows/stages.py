@@ -299,15 +299,16 @@ def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
     """
     if (root / artifacts.CORPUS).exists():
         return
-    megabytes = _said_by("tasks.preflight.source_size", root)
+    megabytes = _estimate(root, "--size")
     if megabytes and float(megabytes) >= LARGE_MB:
         say(f"a corpus of {float(megabytes):,.0f} MB: a sample of it is prepared first, to say what all of it takes")
-        say(_said_by("tasks.preflight.estimate", root) or "no estimate could be made of it")
+        say(_estimate(root) or "no estimate could be made of it")
 
 
-def _said_by(module: str, root: Path) -> str:
-    """What a module of the checkout prints; nothing if it failed."""
-    command, env, out, null = [sys.executable, "-m", module], dvc.environment(), subprocess.PIPE, subprocess.DEVNULL
+def _estimate(root: Path, *words: str) -> str:
+    """Return what the estimate of the checkout prints; nothing if it failed."""
+    command = [sys.executable, "-m", "tasks.preflight.estimate", *words]
+    env, out, null = dvc.environment(), subprocess.PIPE, subprocess.DEVNULL
     done = subprocess.run(
         command, cwd=root, env=env, text=True, check=False, stdout=out, stderr=null, preexec_fn=die_with_parent
     )

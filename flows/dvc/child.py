@@ -85,8 +85,9 @@ class RunCache(StageCache):
 
     def restore(self, stage: Any, run_cache: bool = True, pull: bool = False, dry: bool = False) -> None:
         """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
-        for look in (lambda _: True, self._fetch if pull else None, self._wait_here, self._wait_elsewhere):
-            if look is not None and look(stage):
+        looks = [lambda _: True, *([self._fetch] if pull else []), self._wait_here, self._wait_elsewhere]
+        for look in looks if _can_hash(stage) else looks[:1]:
+            if look(stage):
                 with contextlib.suppress(RunCacheNotFoundError):
                     super().restore(stage, run_cache, pull, dry)
                     self.repo.verdicts[stage.addressing] = "restored"
@@ -102,15 +103,13 @@ class RunCache(StageCache):
 
     def _fetch(self, stage: Any) -> bool:
         """Take what the remote knows of a stage; whether it knows anything."""
-        self.keys = [_get_stage_hash(stage)] if _can_hash(stage) else []
+        self.keys = [_get_stage_hash(stage)]
         with contextlib.suppress(RunCacheNotSupported):
             return bool(self.pull(None))
         return False
 
     def _wait_here(self, stage: Any) -> bool:
         """Lock the command, parameters and inputs of a stage until its update ends; whether this host ran them."""
-        if not _can_hash(stage):
-            return False
         folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
         os.makedirs(folder, exist_ok=True)
         file = os.open(os.path.join(folder, _get_stage_hash(stage)), os.O_WRONLY | os.O_CREAT)
@@ -124,8 +123,6 @@ class RunCache(StageCache):
 
     def _wait_elsewhere(self, stage: Any) -> bool:
         """Lock the same on all hosts, and take what the remote has; whether another host ran them."""
-        if not _can_hash(stage):
-            return False
         waited = unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, _get_stage_hash(stage)))(stage)
         return bool(waited) and self._fetch(stage)
 

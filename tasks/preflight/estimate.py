@@ -1,6 +1,7 @@
 """What preparing a corpus takes: time and disk of every stage, from a sample that is prepared here and now.
 
     python -m tasks.preflight.estimate [--text-mb 20000] [--sample-mb 4]
+    python -m tasks.preflight.estimate --size      # MB of text alone, nothing where the source does not say
 
 The sample is the first documents of the corpus that params.yaml names. A quarter of it and all of it go through the
 very functions of the stages: what the other three quarters cost more is the cost of their MB. How much text there is
@@ -19,22 +20,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.inputs import corpus
-from tasks.inputs.documents import Document
-from tasks.preflight.source_size import MB, expected_mb
+from tasks.inputs import corpus, world
+from tasks.inputs.documents import Document, usable_files
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
 from tasks.project.dvc_records import md5_of
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.main import run_main
 from tasks.project.parallel import worker_count
+from tasks.project.param_inputs import CorpusParams
 from tasks.project.params import PHASES, Params, load_params, packed
+from tasks.reading.parquet import sizes_of_groups
 from tasks.reading.text_files import Reading
 from tasks.validation import validate
 from tasks.validation.checks import FRAME_RECORDS
 from tasks.validation.judge import Judge
 from tasks.vocabulary.tokenizer import make_tokenizer
 
+MB = 10**6
+SAMPLE_DOCUMENTS = 2000
+"""Documents of the demo: their mean length is known within a percent."""
 SAMPLE_MB = 4.0
 FIRST_PART = 0.25
 """Share of the sample that is prepared by itself, and once before, so that libraries are loaded and caches filled."""
@@ -102,6 +107,29 @@ def estimate(params: Params, text_mb: float | None = None, sample_mb: float = SA
         made["corpus"] = dataclasses.replace(made["corpus"], cpu_s=made["corpus"].cpu_s + reading * number)
     stages = {stage: scaled(less[stage], few_mb, spent, mb, text_mb) for stage, spent in more.items()}
     return Estimate(text_mb, mb, stages)
+
+
+def expected_mb(params: CorpusParams) -> float | None:
+    """MB (10**6 bytes of UTF-8) of text in the corpus that is asked for; None where nobody says (hub).
+
+    Of .jsonl and .csv this is the size of the files, whatever else stands in them.
+
+    Raises:
+        InputError: corpus.path cannot be read.
+    """
+    if params.source == "demo":
+        number = min(params.demo_documents, SAMPLE_DOCUMENTS)
+        made = world.documents(params.seed, "corpus", number)
+        return params.demo_documents * sum(len(document.text.encode()) for document in made) / number / MB
+    if params.source == "files":
+        return sum(_bytes_of(file, params.text_column) for file in usable_files(Path(params.path), Reading())) / MB
+    return 0.0 if params.source == "none" else None
+
+
+def _bytes_of(file: Path, text_column: str) -> int:
+    if file.suffix.lower() != ".parquet":
+        return file.stat().st_size
+    return sum(size.bytes for size in sizes_of_groups(file, text_column, "corpus"))
 
 
 def _first(documents: Iterator[Document], most: float) -> Iterator[Document]:
@@ -220,7 +248,12 @@ def main() -> None:
     )
     parser.add_argument("--text-mb", type=float, metavar="MB", help="of the whole corpus; default: from its source")
     parser.add_argument("--sample-mb", type=float, default=SAMPLE_MB, metavar="MB", help="text to measure on")
+    parser.add_argument("--size", action="store_true", help="print the MB of text in the corpus, and nothing else")
     options = parser.parse_args()
+    if options.size:
+        if (megabytes := expected_mb(load_params().corpus)) is not None:
+            print(megabytes)
+        return
     found = estimate(load_params(), options.text_mb, options.sample_mb)
     print(report(found, worker_count(), shutil.disk_usage(Path()).free))
 

@@ -9,8 +9,7 @@ import yaml
 
 from tasks.inputs.corpus import make_corpus
 from tasks.preflight import estimate
-from tasks.preflight.estimate import Estimate, Spent, report, scaled
-from tasks.preflight.source_size import expected_mb
+from tasks.preflight.estimate import Estimate, Spent, expected_mb, report, scaled
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
