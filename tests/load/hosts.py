@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+from tasks.project.strict_yaml import read_yaml
 from tests.faults.small_run import SMALL
 from tests.flows.worker_hosts import Host, start_process
 from tests.places import ROOT, copy_project
@@ -15,17 +16,24 @@ QUEUE = "cpu/default"
 FIRST_SEED = 101
 
 
-def overrides_of(number: int) -> list[str]:
+def overrides_of(number: int, code: Path = ROOT) -> list[str]:
     """Return the parameters of a set: a small fine-tuning of fresh weights, from generated data to a release.
 
-    Sets differ in the seed of the fine-tuning, so that they share the stages before it.
+    Sets differ in the seed of the fine-tuning, so that they share the stages before it. What the project `code` does
+    not know is left out: it may be an older one.
     """
+    values = read_yaml(code / "params.yaml")
     return [
-        *SMALL,
+        *(override for override in SMALL if _is_known(override.partition("=")[0], values)),
         "pretrain.enabled=false",
         f"downstream.squad.finetune.seed={FIRST_SEED + number}",
         f"downstream.squad.publish.folder=published/set-{number}",
     ]
+
+
+def _is_known(parameter: str, values: dict[str, Any]) -> bool:
+    section, _, rest = parameter.partition(".")
+    return section in values and (not rest or _is_known(rest, values[section]))
 
 
 class LoadHost(Host):
@@ -49,7 +57,7 @@ class LoadHost(Host):
     def send(self, number: int, log: IO[str]) -> Any:
         """Start a run of a set from this host, its stages on workers; returns the process."""
         words = [sys.executable, "-m", "flows", "run", "--on-workers", "--device-queue", QUEUE]
-        words += [word for override in overrides_of(number) for word in ("--set", override)]
+        words += [word for override in overrides_of(number, self.code) for word in ("--set", override)]
         return start_process(words, self.environment, log, self.project)
 
     def places(self) -> list[Path]:

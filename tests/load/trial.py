@@ -24,6 +24,7 @@ from tests.load.hosts import QUEUE, LoadHost, overrides_of
 from tests.load.records import Records, read_flow_runs, read_records
 from tests.load.server import LoadServer, PostgreSQL, find_postgresql
 from tests.load.watching import Watch, with_children
+from tests.places import ROOT
 
 SENT_SHARE = 5
 """One run of so many is sent by `podium run --on-workers`, the others by the deployment."""
@@ -85,13 +86,15 @@ class Trial:
             options: what is tried.
         """
         self.team, self.options = team, options
+        self.code = options.code or ROOT
         self.clock, self.began = time.monotonic(), time.time()
         order = [number % options.sets for number in range(options.runs)]
         random.Random(SEED).shuffle(order)
         self.waiting = order[::SENT_SHARE]
         queued = [number for place, number in enumerate(order) if place % SENT_SHARE]
         self.deployed: dict[UUID, int] = {
-            team.start_deployment(overrides=overrides_of(number), device_queue=QUEUE): number for number in queued
+            team.start_deployment(overrides=overrides_of(number, self.code), device_queue=QUEUE): number
+            for number in queued
         }
         self.sent: list[tuple[int, Any]] = []
         self.watch = Watch(self.clock, self.processes, self.places)
@@ -202,7 +205,7 @@ def try_load(options: Options, folder: Path) -> Outcome:
         database = None if programs is None else PostgreSQL(programs, folder / "pg")
         if database is not None:
             stack.callback(database.stop)
-        host = type("Host", (LoadHost,), {"code": options.code or LoadHost.code})
+        host = type("Host", (LoadHost,), {"code": options.code or ROOT})
         team = stack.enter_context(a_team(folder, functools.partial(LoadServer, database=database), host))
         outcome = Outcome(options, "SQLite" if database is None else f"PostgreSQL {database.version}")
         start_workers(team, options.flows)
