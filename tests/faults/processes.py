@@ -35,8 +35,16 @@ def of_case(mark: str) -> dict[int, str]:
 
 
 def trainers(mark: str) -> list[int]:
-    """Those of them that train or predict."""
-    return [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
+    """Those of them that train or predict. A child that is being started, and has its parent's words still, is none."""
+    found = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
+    return [process for process in found if _parent(process) not in found]
+
+
+def _parent(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return 0
 
 
 def kill_all(mark: str) -> None:
