@@ -343,12 +343,12 @@ def results(report: RunReport) -> list[str]:
 
 
 def programs(report: RunReport) -> list[str]:
-    """How the stages that ran on IPUs came by their programs."""
+    """Return a line for each stage that ran on IPUs: whether its program was built, loaded or restored."""
     return [f"program of {stage}: {how}" for stage, how in report.programs.items()]
 
 
 def scores_in_words(result: Mapping[str, Any], figures: Mapping[str, Any] | None = None) -> str:
-    """What a gate judged, and its scores.
+    """Return the line of an evaluated entry: its name and scores.
 
     Args:
         figures: of the evaluation, for the 95% interval of each score.

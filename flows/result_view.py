@@ -1,4 +1,4 @@
-"""What a run found and decided of each of its entries, as its page and the tables on a Prefect server show it.
+"""The results of a run, one view per entry, which its page and the tables on a Prefect server show.
 
 A floor counts as lowered where the run was told of a lower one than its preset or params.yaml states, or states a lower
 one than the kind of its entry has by default.

@@ -241,7 +241,7 @@ class _Handler(logging.Handler):
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """What a request failed with: the exit code of a command, files without parameters, the remote, or none of them."""
+    """Return why a request failed: a command's exit code, files without parameters, or a remote that is away."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
