@@ -1,10 +1,18 @@
-"""Memory that this host and its limits leave to a process; known without torch."""
+"""Memory that this host and its limits leave to a process, and what jobs reserve of it; known without torch."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import resource
+import tempfile
+import time
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import IO, Callable, ContextManager, Iterator, List, Optional, Tuple
+
+LOOK_S = 1.0
+"""Seconds between looks at what other jobs hold."""
 
 
 def free_memory(root: Path = Path("/")) -> Optional[int]:
@@ -38,6 +46,61 @@ def memory_limit(root: Path = Path("/")) -> Optional[int]:
         found += [int(most) for most in _lines(folder / limit)[:1] if most.isdigit()]
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return min(found + ([data] if data != resource.RLIM_INFINITY else []), default=None)
+
+
+@contextlib.contextmanager
+def reserve_memory(size: float, wait: Callable[[], None], folder: Optional[Path] = None) -> Iterator[None]:
+    """Hold `size` bytes of this host for the body, which begins when what other jobs of this user hold leaves as much.
+
+    Free memory would not tell: a job that has just begun has not taken its own yet. A job beside which there is no
+    other begins whatever it needs. What a process held is free again however that process ends.
+
+    Args:
+        size: bytes.
+        wait: called each second until the body begins; may raise.
+        folder: where the reservations lie; by default in the folder for temporary files.
+    """
+    folder = folder or Path(tempfile.gettempdir()) / f"podium-memory-{os.getuid()}"
+    own: ContextManager[object] = contextlib.nullcontext()
+    with contextlib.suppress(OSError):  # no folder, no room, no locks: a job needs none of them
+        folder.mkdir(mode=0o700, exist_ok=True)
+        limit = memory_limit()
+        if limit is not None and folder.stat().st_uid == os.getuid():  # else somebody took the name
+            own = _reserve(size, limit, wait, folder)
+    with own:
+        yield
+
+
+def _reserve(size: float, limit: int, wait: Callable[[], None], folder: Path) -> ContextManager[object]:
+    with (folder / "turn").open("a") as turn:  # kept while it waits, so that small jobs do not overtake large ones
+        while not (_lock(turn) and (not (held := _held(folder)) or held + size <= limit)):
+            wait()
+            time.sleep(LOOK_S)
+        own = tempfile.NamedTemporaryFile("w", dir=folder, prefix="job-")  # noqa: SIM115 -- closed by the caller
+        own.write(f"{size:.0f}")
+        own.flush()
+        _lock(own)
+    return own
+
+
+def _held(folder: Path) -> int:
+    """The bytes that jobs hold; called by the process whose turn it is."""
+    held = 0
+    for path in folder.glob("job-*"):
+        with contextlib.suppress(FileNotFoundError), path.open() as stream:  # it has ended meanwhile
+            if _lock(stream):
+                path.unlink()  # its process was killed
+            else:
+                held += int(stream.read())
+    return held
+
+
+def _lock(stream: IO[str]) -> bool:
+    """Whether this process holds the lock of a file now."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _of_host(root: Path, name: str) -> List[int]:

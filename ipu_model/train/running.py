@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, ContextManager, Dict, Optional
 
 import numpy as np
 import pyarrow
@@ -16,12 +16,13 @@ import safetensors
 import torch
 
 from ipu_model import heads
-from ipu_model.distributed.process import StopRequest, peak_memory_mb
+from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import DevicePlan, Plan, make_plan, spread
+from ipu_model.memory import reserve_memory
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.tensors import require_finite
@@ -38,6 +39,7 @@ from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
 from ipu_model.train.saving import CheckpointWriter, require_time
 from ipu_model.train.training import Totals, train, update_rows
+from ipu_model.units import format_bytes
 
 RESULT = "result.json"
 
@@ -87,18 +89,37 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         plan = plan.with_precision(precision)
     emit("plan", **plan.as_dict())
     held_out = _held_out(job, plan, config, rows, device, emit)
-    expected, model = expectation(job, plan, config, rows, instances.count), make_model(job, config, base, emit)
-    runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
-    try:
-        run = _Run(job, plan, config, rows, held_out, expected, runtime, instances, emit, stop)
-        if job.compile_only or job.kind == "predict":
-            result = _compile_only(run) if job.compile_only else _predict(run)
-        else:
-            result = _train(run, device, fingerprint)
-    finally:
-        runtime.close()
+    expected = expectation(job, plan, config, rows, instances.count)
+    with _memory(plan, expected, instances, emit, stop):
+        model = make_model(job, config, base, emit)
+        runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
+        with closing(runtime):
+            run = _Run(job, plan, config, rows, held_out, expected, runtime, instances, emit, stop)
+            if job.compile_only or job.kind == "predict":
+                result = _compile_only(run) if job.compile_only else _predict(run)
+            else:
+                result = _train(run, device, fingerprint)
     write_text(Path(job.run_folder) / RESULT, result.to_json())
     return result
+
+
+def _memory(
+    plan: Plan, expected: Optional[Expectation], instances: Instances, emit: Emit, stop: StopRequest
+) -> ContextManager[None]:
+    """Hold the memory that the job is expected to need on this CPU; one of several processes cannot wait for others."""
+    if plan.runtime != "cpu" or expected is None or instances.count > 1:
+        return nullcontext()
+    size, said = expected.estimate.memory[0].total.likely, False
+
+    def wait() -> None:
+        nonlocal said
+        if stop.requested or stop.time_is_up(0.0):
+            raise Terminated(stop.reason())
+        if not said:
+            emit("message", text=f"waiting until other jobs on this host leave {format_bytes(size)} of memory to it")
+        said = True
+
+    return reserve_memory(size, wait)
 
 
 def _compile_only(run: _Run) -> JobResult:
