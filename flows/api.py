@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
+from uuid import UUID
 
 import httpx
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 PATIENCE_S = 900.0
@@ -54,6 +58,15 @@ def is_away(error: BaseException) -> bool:
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500
     return isinstance(error, UNREACHED)
+
+
+@functools.cache  # asked while the process of the run is ended, by each who ends
+def is_cancelled(run: str | None) -> bool:
+    """Whether a person, or a deadline, cancelled a flow run; False where the server does not say."""
+    with contextlib.suppress(ObjectNotFound, *UNREACHED), get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(run)).state if run is not None else None
+        return state is not None and (state.is_cancelling() or state.is_cancelled())
+    return False
 
 
 QUIET_S = 120.0

@@ -31,6 +31,8 @@ FIGURES = ("seconds", "cpu_seconds", "peak_memory_mb")
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """What a run keeps of a verdict."""
+WORKER_ENDED = "the end of its worker"
+"""What interrupts a run that nobody cancelled: a worker starts it again."""
 UNFINISHED = ("failed", "cancelled", "interrupted", "paused")
 """Outcomes of runs that the next one of their folder goes on from."""
 MOST_EARLIER = 20
@@ -83,7 +85,7 @@ class RunReport:
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
     interrupted: str | None = None
-    """What cancelled the run where no checkpoint was made: Ctrl-C, a signal or Prefect; `error` says more."""
+    """What ended the run where no checkpoint was made: Ctrl-C, a signal, Prefect or its worker; `error` says more."""
     command: str | None = None
     """The words that started it."""
     began: str | None = None
@@ -293,7 +295,7 @@ def outcome(report: RunReport) -> str:
     One that says nothing of its end, interrupted, was killed, or is at work still, which its lock tells.
     """
     if report.interrupted is not None:
-        return "cancelled"
+        return "interrupted" if report.interrupted == WORKER_ENDED else "cancelled"
     if report.began is not None and report.ended is None:
         return "interrupted"
     if report.error is not None:

@@ -24,7 +24,7 @@ from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Cancelling, Crashed
 
 from flows import dvc, on_worker, received, releases
-from flows.api import UNREACHED, patiently
+from flows.api import UNREACHED, is_cancelled, patiently
 from flows.dvc.session import restore
 from flows.plan import publish_after
 from flows.report import RunReport
@@ -320,17 +320,10 @@ class Sender:
                 while waiting := [run for run in waiting if not run.look()]:
                     time.sleep(POLL_S)
             except BaseException as error:  # cancelled, interrupted or failed: no pod must work on for nobody
-                if not isinstance(error, TerminationSignal) or self._is_cancelled(client):
+                if not isinstance(error, TerminationSignal) or is_cancelled(self.run_id):
                     for run in runs:
                         run.cancel()
                 raise
-
-    def _is_cancelled(self, client: SyncPrefectClient) -> bool:
-        """Whether a person, or a deadline, cancelled the flow run that sends."""
-        with contextlib.suppress(ObjectNotFound, *UNREACHED):
-            state = client.read_flow_run(UUID(self.run_id)).state
-            return state is not None and (state.is_cancelling() or state.is_cancelled())
-        return False
 
 
 def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:

@@ -23,12 +23,12 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc, releases
-from flows.api import extra
+from flows.api import extra, is_cancelled
 from flows.at_once import Bring, bring_all
 from flows.dvc import leftovers
 from flows.dvc.session import DvcSession, RemoteFailed, StageFailed, StagePaused, StageStopped
 from flows.plan import publish_after
-from flows.report import RunReport, StageRecord
+from flows.report import WORKER_ENDED, RunReport, StageRecord
 from flows.screen import screen
 from flows.stage_locks import StageLocks
 from flows.stopping import Interrupted, RunFailed, stop
@@ -37,7 +37,7 @@ from tasks.project import artifacts
 from tasks.project.dvc_records import verify
 from tasks.project.parallel import stages_at_once
 from tasks.project.plan_file import Plan, Stage, read_plan
-from tasks.project.process import die_with_parent
+from tasks.project.process import die_with_parent, is_sent
 from tasks.project.streams import printable
 from tasks.project.usage import took, usage_file
 
@@ -61,7 +61,7 @@ CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
 
 
 def cancelled_by(error: BaseException) -> str:
-    """Return what cancelled a run, in words.
+    """Return what cancelled a run, or interrupted it, in words.
 
     Args:
         error: one of CANCELLED.
@@ -69,7 +69,7 @@ def cancelled_by(error: BaseException) -> str:
     if stop.number:
         return stop.reason()
     if isinstance(error, TerminationSignal):
-        return "SIGTERM"
+        return WORKER_ENDED if is_sent() and not is_cancelled(flow_run.id) else "SIGTERM"
     return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "a cancellation in Prefect"
 
 

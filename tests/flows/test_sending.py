@@ -8,7 +8,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled
 
-from flows import api, on_worker, pipeline, report, sent_runs, worker_entry
+from flows import api, on_worker, pipeline, report, sent_runs, stages, worker_entry
 from flows.report import RunReport, StageRecord, outcome
 from flows.run_log import checked_log
 from flows.sent_runs import Queue, around_shares, groups, queues_of
@@ -17,6 +17,7 @@ from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
 from tasks.project.params import check
 from tasks.project.plan_file import read_plan
+from tasks.project.process import STARTED_BY_A_WORKER
 from tests.places import ROOT
 from tests.plans import values_with
 
@@ -143,6 +144,15 @@ def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, se
     read = flow.validate_parameters(sent)
     monkeypatch.setattr(flow, "fn", worker_entry._leaving(flow.fn, 0))
     assert flow.validate_parameters(sent) == read
+
+
+@pytest.mark.parametrize(("cancelled", "word"), [(True, "cancelled"), (False, "interrupted")])
+def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, monkeypatch, cancelled, word):
+    monkeypatch.setenv(STARTED_BY_A_WORKER, "of a test")
+    monkeypatch.setattr(stages, "is_cancelled", lambda run: cancelled)
+    with pytest.raises(TerminationSignal), on_worker._recorded(tmp_path, "of-a-test") as run:
+        raise TerminationSignal(15)
+    assert outcome(report.read(tmp_path, tmp_path / run.folder)) == word
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])
