@@ -21,7 +21,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, TerminationSignal
-from prefect.states import Cancelling, Crashed
+from prefect.states import Cancelling
 
 from flows import dvc, on_worker, received, releases
 from flows.api import UNREACHED, is_cancelled, patiently
@@ -40,8 +40,6 @@ RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""
 WORKERS_LOST = 3
 """How often a run is sent again after its worker was lost; more often, its stages kill their workers."""
-PENDING_S = 180.0
-"""A worker that took a run starts it within seconds; after this it died in between, and nobody would tell."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Of a pool, or of a queue."""
 UNSEEN_S = 60.0
@@ -133,7 +131,6 @@ class SentRun:
         self._run = sent.id
         self._entered: set[UUID] = set()
         self._sent_at = self._looked_at = time.monotonic()
-        self._pending_since: float | None = None
         self._said_waiting = False
 
     def look(self) -> bool:
@@ -191,15 +188,11 @@ class SentRun:
             raise RunFailed(state.message or f"{', '.join(self._names)} ended as {state.name} on {queue}")
 
     def _watch(self, state: State) -> None:
-        """Take what the stages have sent from time to time; notice a worker that died before it began."""
+        """Take what the stages have sent from time to time; say once that the run waits."""
         now = time.monotonic()
         if now - self._looked_at > RECORDS_S:
             self._take_records()
             self._looked_at = now
-        self._pending_since = (self._pending_since or now) if state.is_pending() else None
-        if self._pending_since is not None and now - self._pending_since > PENDING_S:
-            lost: State = Crashed(message=f"a worker took it and did not start it in {PENDING_S:.0f} s")
-            self._client.set_flow_run_state(self._run, lost, force=True)
         if state.is_scheduled() and not self._said_waiting and now - self._sent_at > UNSEEN_S:
             self._said_waiting = True
             self._sender.say(

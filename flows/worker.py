@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -30,8 +31,10 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
     FlowRunFilterTags,
+    WorkPoolFilter,
+    WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import StateType, WorkPool
+from prefect.client.schemas.objects import State, StateType, WorkPool
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed, Scheduled
 from prefect.utilities.processutils import setup_signal_handlers_worker
@@ -58,8 +61,10 @@ LOOK_S = 2.0
 TOLD_S = 50.0
 """Seconds that stages have to end until the server is told of it all the same: without heartbeats a run soon counts as
 lost, and would be sent again."""
-CRASHED_S = 15.0
-"""Seconds between looks of a worker of the pool `flows` for runs that crashed."""
+LOST_S = 15.0
+"""Seconds between looks of a worker for runs of its pool that others took and lost."""
+PENDING_S = 90.0
+"""A worker that took a run starts it within seconds; after this it died in between, and nobody would tell."""
 MOST_CRASHES = 20
 """A run that crashed more often is left alone. A run that sends stages computes nothing that could kill its worker, so
 that workers may be lost often while it waits; stages have a lower limit (flows/sent_runs.py)."""
@@ -99,7 +104,10 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
         Prefect's loop would say so at length each time, and end the worker and its runs after some minutes.
         """
         try:
-            await self._schedule_crashed()
+            if time.monotonic() >= self._looked_at + LOST_S:
+                self._looked_at = time.monotonic()
+                await self._find_unstarted()
+                await self._schedule_crashed()
             started = await super().get_and_submit_flow_runs()
         except api.UNREACHED as error:
             if not api.is_away(error):
@@ -113,18 +121,33 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
             self._away_since = None
         return started
 
+    async def _find_unstarted(self) -> None:
+        """Say of each run of this pool that a worker took and did not start that it crashed.
+
+        The heartbeat of a worker that lives, such as this one, is what the server's clock said lately.
+        """
+        workers = await self.client.read_workers_for_work_pool(self.pool)
+        heartbeats = [one.last_heartbeat_time for one in workers if one.last_heartbeat_time is not None]
+        if not heartbeats:
+            return
+        for run in await self.client.read_flow_runs(
+            flow_run_filter=_in_state(StateType.PENDING),
+            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[self.pool])),
+        ):
+            assert run.state is not None
+            if max(heartbeats) - run.state.timestamp > timedelta(seconds=PENDING_S):
+                lost: State = Crashed(message=f"a worker took it and did not start it in {PENDING_S:.0f} s")
+                await self.client.set_flow_run_state(run.id, lost, force=True)
+
     async def _schedule_crashed(self) -> None:
         """Schedule the runs again that send stages and crashed; nobody waits for such a run, and would."""
-        if self.pool != FLOWS_POOL or time.monotonic() < self._looked_at + CRASHED_S:
+        if self.pool != FLOWS_POOL:
             return
-        self._looked_at = time.monotonic()
-        wanted = FlowRunFilter(
-            tags=FlowRunFilterTags(all_=[AGAIN]),
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
-        )
+        wanted = _in_state(StateType.CRASHED, tags=FlowRunFilterTags(all_=[AGAIN]))
         for run in await self.client.read_flow_runs(flow_run_filter=wanted):
             states = await self.client.read_flow_run_states(run.id)
-            if sum(state.is_crashed() for state in states) <= MOST_CRASHES:
+            unwanted = any(state.is_cancelling() for state in states)
+            if not unwanted and sum(state.is_crashed() for state in states) <= MOST_CRASHES:
                 await self.client.set_flow_run_state(run.id, Scheduled(message="sent again, as its worker was lost"))
 
     async def run(
@@ -171,6 +194,10 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
                 state = (await self.client.read_flow_run(run)).state
                 if state is not None and (state.is_cancelling() or state.is_cancelled()):
                     return
+
+
+def _in_state(state: StateType, **more: Any) -> FlowRunFilter:
+    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[state])), **more)
 
 
 async def _gone(process: anyio.abc.Process, seconds: float) -> None:

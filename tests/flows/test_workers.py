@@ -3,6 +3,7 @@
 One server and the same hosts serve all tests, in order; each takes what the one before left.
 """
 
+import asyncio
 import contextlib
 import json
 import re
@@ -10,8 +11,9 @@ import re
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.states import Pending
 
-from flows import sent_runs
+from flows import sent_runs, worker
 from flows.sent_runs import Queue
 from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -91,6 +93,33 @@ def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
     assert (state.name, state.message) == ("Completed", "published")
     assert leading.ran() == [], "its stages were sent"
     leading.lose()
+
+
+def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, monkeypatch):
+    asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium/podium")
+        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked, state=Pending()).id
+        states = []
+        for seconds in (worker.PENDING_S, 0.0):
+            monkeypatch.setattr(worker, "PENDING_S", seconds)
+            asyncio.run(look_for_lost_runs())
+            states.append(client.read_flow_run(run).state.name)
+        assert states == ["Pending", "Scheduled"]
+        leading = team.host("leading-again")
+        leading.start_worker("flows", "default", "cpu")
+        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
+    assert (state.name, state.message) == ("Completed", "published")
+    leading.lose()
+
+
+async def look_for_lost_runs():
+    """As a worker of the pool `flows` does each time when it asks for runs."""
+    options = {"work_pool_name": "flows", "work_queues": ["none"], "create_pool_if_not_found": False}
+    async with worker.OwnWorker(**options) as looking:
+        looking.pool, looking.say = "flows", print
+        await looking.sync_with_backend()
+        await looking.get_and_submit_flow_runs()
 
 
 def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(team):
