@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from bench.setup import OPTIMIZER
+from ipu_model.distributed.process import StopRequest
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
@@ -31,7 +32,6 @@ from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.checkpoint import Checkpoints
-from ipu_model.train.evaluation import NoEvaluations
 from ipu_model.train.history import History
 from ipu_model.train.saving import CheckpointWriter
 
@@ -82,7 +82,8 @@ def measured(way: str, words: argparse.Namespace, folder: Path) -> tuple[float, 
     checkpoints = Checkpoints(folder, {}, _ignore)
     batches = [batch_of(words.rows, words.length, seed) for seed in range(4)]
     runtime.train_step(batches[0], RATE)  # its first makes room for gradients and moments
-    with closing(CheckpointWriter(job, runtime, checkpoints, History(folder, ()), NoEvaluations(), _ignore)) as keep:
+    history = History(folder, (), job.log_every_updates, _ignore)
+    with closing(CheckpointWriter(job, runtime, checkpoints, history, None, StopRequest(), _ignore)) as keep:
         wall, cpu = time.perf_counter(), time.process_time()
         for done in range(1, words.updates + 1):
             runtime.train_step(batches[done % 4], RATE)

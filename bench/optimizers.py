@@ -15,8 +15,7 @@ from torch import nn
 from bench.protocol import Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, model_config
 from ipu_model.models.modeling import build_model, initialise, is_exempt
-from ipu_model.optim.blocked import Blocked
-from ipu_model.optim.optimizers import make_optimizer
+from ipu_model.optim.optimizers import Blocked, make_optimizer
 from ipu_model.runtimes.compiling import compile_optimizer
 from ipu_model.runtimes.host import keep_freed_memory
 

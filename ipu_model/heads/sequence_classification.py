@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ipu_model.ipu.model import DeviceModel, drop_out, losses_of, pick, real, right, squares_of, sums_by_row
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.dropout import drop, mask_for
-from ipu_model.models.encoder import Bert, Dense, Tokens
+from ipu_model.models.encoder import Bert, Dense, Tokens, drop, mask_for
 from ipu_model.models.flat import FlatBatch, Places, to_tensor
 from ipu_model.models.head import Head, judged, summed_loss
 from ipu_model.rows.format import IGNORED

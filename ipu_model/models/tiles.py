@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 SEQUENCE_TILE = 32
-"""Tokens to a multiple of which attention.py pads each sequence. oneDNN compiles a kernel for every new shape of a
+"""Tokens to a multiple of which flat.py pads each sequence. oneDNN compiles a kernel for every new shape of a
 product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
 SCORES_PER_GROUP = 1 << 20
-"""Scores of all heads in a group of attention.py, at most (a longer sequence is a group of its own): more leave the
+"""Scores of all heads in a group of flat.py, at most (a longer sequence is a group of its own): more leave the
 cache, with fewer the calls themselves cost most."""
 TOKEN_TILE = 64
 """Tokens, and masked tokens, are filled up to a multiple of it (flat.py): oneDNN compiles a kernel for every new shape

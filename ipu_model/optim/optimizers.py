@@ -1,18 +1,31 @@
-"""Optimizers of the torch runtimes, LAMB among them, and gradient clipping."""
+"""Optimizers of the torch runtimes, LAMB among them, and gradient clipping.
+
+AdamW and LAMB on a CPU work block by block, so that no number crosses the memory bus twice. torch's fused Adam kernel
+works on blocks that fit the cache. What comes before it (gradients to fp32, clipping) and after it (LAMB's norms, the
+low-precision copy) finds them there. Written tensor by tensor these are passes over the whole model, and a step over
+110 million weights is nothing but memory traffic: 28 bytes per weight instead of 52 (AdamW), 44 instead of about 140
+(LAMB).
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import OptimizerConfig
+from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import is_exempt
-from ipu_model.models.precision import LowPrecisionCopies
-from ipu_model.optim.blocked import PLAIN, BlockedAdamW, BlockedLamb
+from ipu_model.models.tiles import BLOCK
+
+Squares = Tuple[List[Tensor], List[Tensor]]
+"""Squared norms of parts of a weight, and of its direction."""
+LATE = 1e7
+"""A step count at which 1 - beta^step is 1: no bias correction."""
+PLAIN: Dict[str, Any] = {"amsgrad": False, "maximize": False, "grad_scale": None, "found_inf": None}
 
 
 class Lamb(torch.optim.Optimizer):
@@ -109,6 +122,218 @@ def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor]) -> No
     ratios = torch.where(usable, weight_norms / direction_norms, torch.ones_like(weight_norms))
     for direction, ratio in zip(directions, ratios):
         direction.mul_(ratio)
+
+
+class Blocked(torch.optim.Optimizer):
+    """What both have in common: moments, blocks, gradients.
+
+    Args:
+        params: Parameters or groups in fp32 on the CPU, contiguous.
+        bias_correction: Divide the moments by 1 - beta^t.
+        copies: Of the parameters: their gradients are added to those of the parameters, and they are refreshed.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        betas: Tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        bias_correction: bool,
+        copies: Optional[LowPrecisionCopies] = None,
+    ) -> None:
+        rates: Dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**rates, "bias_correction": bias_correction, "trust_ratio": True})
+        self._copies: Dict[Tensor, Tensor] = {} if copies is None else copies.of_weights
+        self._scale = 1.0
+        self._buffer = torch.empty(BLOCK)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """As torch's does, which loads torch's compiler for it, and takes more than a second."""
+        self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, always to None; written out for the same reason."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient, or whose copy has one."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                copy = self._copies.get(weight)
+                gradients = [x.grad.view(-1) for x in (weight, copy) if x is not None and x.grad is not None]
+                if gradients:
+                    self._advance(weight)
+                    self._update(weight, gradients, None if copy is None else copy.view(-1), group)
+
+    def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
+        """Norm of all gradients; the next step uses them scaled to a norm of at most `max_norm`."""
+        norm = float(torch.stack([_square(x.view(-1)) for x in gradients]).sum().sqrt())
+        self._scale = max_norm / (norm + 1e-6) if max_norm is not None and norm > max_norm else 1.0
+        return torch.tensor(norm)
+
+    def _advance(self, weight: Tensor) -> None:
+        state = self.state[weight]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        state["step"] += 1
+
+    def rehearse(self) -> None:
+        """Build what is compiled, before the first step."""
+
+    def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _gradient(self, gradients: List[Tensor], block: slice) -> Tensor:
+        """Sum of a block of all gradients in fp32, scaled."""
+        first = gradients[0][block]
+        if len(gradients) == 1 and first.dtype == torch.float32 and self._scale == 1.0:
+            return first
+        total = self._buffer[: len(first)].copy_(first)
+        for other in gradients[1:]:
+            total.add_(other[block])
+        return total.mul_(self._scale) if self._scale != 1.0 else total
+
+    def _adam(
+        self,
+        target: Tensor,
+        weight: Tensor,
+        gradient: Tensor,
+        block: slice,
+        group: Dict[str, Any],
+        lr: float,
+        decay: float,
+    ) -> None:
+        """target = target (1 - lr decay) - lr m' / (sqrt(v') + eps) for one block, its moments m and v advanced."""
+        state = self.state[weight]
+        step = state["step"] if group["bias_correction"] else torch.tensor(LATE)
+        first, second = ([state[name].view(-1)[block]] for name in ("exp_avg", "exp_avg_sq"))
+        rates = {"lr": lr, "weight_decay": decay, "eps": group["eps"], **dict(zip(("beta1", "beta2"), group["betas"]))}
+        torch._fused_adamw_([target], [gradient], first, second, [], [step], **rates, **PLAIN)
+
+
+class BlockedAdamW(Blocked):
+    """AdamW (arXiv 1711.05101)."""
+
+    def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
+        flat = weight.view(-1)
+        for block in blocks(len(flat)):
+            target = flat[block]
+            gradient = self._gradient(gradients, block)
+            self._adam(target, weight, gradient, block, group, group["lr"], group["weight_decay"])
+            if copy is not None:
+                copy[block].copy_(target)
+
+
+class BlockedLamb(BlockedAdamW):
+    """LAMB (arXiv 1904.00962), as Lamb says it; where a group has no trust ratio that is AdamW.
+
+    A step of BERT base with fp32 gradients took 380 ms on one core of a Xeon (Sapphire Rapids) where the formula
+    written tensor by tensor took 760, and 265 ms with `advance` compiled (`make bench`, case lamb-base).
+    """
+
+    advance: Optional[Callable[..., Sequence[Tensor]]] = None
+    """advance_lamb, compiled: a whole tensor in one pass. None works in blocks."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        largest = max(weight.numel() for group in self.param_groups for weight in group["params"])
+        self._directions = torch.empty(largest)
+        self._scalars: Tuple[Tuple[float, ...], Tuple[Tensor, ...]] = ((), ())
+
+    def rehearse(self) -> None:
+        """Build `advance` for all kinds of gradients, on made-up numbers that belong to no parameter."""
+        if self.advance is not None:
+            for dtype in sorted({torch.float32, *(copy.dtype for copy in self._copies.values())}, key=str):
+                weight, first, second, directions = (torch.zeros(BLOCK) for _ in range(4))
+                state = {"exp_avg": first, "exp_avg_sq": second, "step": 1.0}
+                self._whole(weight, torch.zeros(BLOCK, dtype=dtype), state, directions, self.param_groups[0])
+
+    def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
+        if not group["trust_ratio"]:
+            super()._update(weight, gradients, copy, group)
+            return
+        flat, directions = weight.view(-1), self._directions[: weight.numel()]
+        # Of smaller tensors the call itself would take longer.
+        if self.advance is not None and len(gradients) == 1 and weight.numel() >= BLOCK:
+            squares = self._whole(flat, gradients[0], self.state[weight], directions, group)
+        else:
+            squares = self._by_block(weight, gradients, directions, group)
+        rate = group["lr"] * _trust_ratio(squares)
+        if copy is None:
+            flat.sub_(directions, alpha=rate)
+            return
+        for target, direction, low in zip(flat.split(BLOCK), directions.split(BLOCK), copy.split(BLOCK)):
+            low.copy_(target.sub_(direction, alpha=rate))
+
+    def _by_block(self, weight: Tensor, gradients: List[Tensor], directions: Tensor, group: Dict[str, Any]) -> Squares:
+        of_weight, of_direction = [], []
+        parts = zip(weight.view(-1).split(BLOCK), directions.split(BLOCK), blocks(weight.numel()))
+        for values, target, block in parts:
+            # From decay w, so that Adam's step of rate -1 ends at u.
+            torch.mul(values, group["weight_decay"], out=target)
+            self._adam(target, weight, self._gradient(gradients, block), block, group, -1.0, 0.0)
+            of_weight.append(values.dot(values))
+            of_direction.append(target.dot(target))
+        return of_weight, of_direction
+
+    def _whole(
+        self, flat: Tensor, gradient: Tensor, state: Mapping[str, Any], directions: Tensor, group: Dict[str, Any]
+    ) -> Squares:
+        assert self.advance is not None
+        (beta1, beta2), step = group["betas"], float(state["step"])
+        corrections = [1 / (1 - beta**step) if group["bias_correction"] else 1.0 for beta in (beta1, beta2)]
+        values = (self._scale, 1 - beta1, 1 - beta2, *corrections, group["eps"], group["weight_decay"])
+        if self._scalars[0] != values:
+            # Tensors: what changes between steps must not be compiled in.
+            self._scalars = (values, tuple(torch.tensor(x) for x in values))
+        first, second = (state[name].view(-1) for name in ("exp_avg", "exp_avg_sq"))
+        found = self.advance(flat, gradient, first, second, directions, *self._scalars[1])
+        return [found[0]], [found[1]]
+
+
+def advance_lamb(
+    weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, directions: Tensor, *scalars: Tensor
+) -> Tuple[Tensor, Tensor]:
+    """Advance the moments of one tensor [n] and write u into `directions`; squared norms of the weight and of u.
+
+    Args:
+        scalars: Scale of the gradient; 1 - beta, twice; 1 / (1 - beta^t) or 1, twice (factors, because divisions
+            are slow); eps; weight decay.
+    """
+    scale, rate1, rate2, correction1, correction2, eps, decay = scalars
+    gradient = gradient.float() * scale
+    moment1 = first + (gradient - first) * rate1
+    moment2 = second + (gradient * gradient - second) * rate2
+    direction = (moment1 * correction1) / ((moment2 * correction2).sqrt() + eps) + decay * weight
+    first.copy_(moment1)
+    second.copy_(moment2)
+    # Just as it is summed: of its negative inductor wrote both, which took 1.4 to 2 times as long.
+    directions.copy_(direction)
+    return (weight * weight).sum(), (direction * direction).sum()
+
+
+def _square(values: Tensor) -> Tensor:
+    """Squared L2 norm of [n], in fp64."""
+    # vector_norm of bf16 gives bf16, and with another dtype it copies the whole tensor first.
+    parts = (values[block].float() for block in blocks(len(values)))
+    return torch.stack([part.dot(part) for part in parts]).double().sum()
+
+
+def _trust_ratio(squares: Squares) -> float:
+    """|w| / |u| from the squares of both, part by part; 1 where either is 0."""
+    of_weight, of_direction = (float(torch.stack(parts).double().sum().sqrt()) for parts in squares)
+    return of_weight / of_direction if of_weight > 0 and of_direction > 0 else 1.0
+
+
+def blocks(count: int) -> List[slice]:
+    """Cut `count` numbers into blocks: blocks(300_000) == [slice(0, 262144), slice(262144, 300000)]."""
+    return [slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
 
 
 def make_optimizer(

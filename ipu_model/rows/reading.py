@@ -7,9 +7,11 @@ The rows stay in memory-mapped files; only those of the current update are copie
 from __future__ import annotations
 
 import hashlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Generator, Iterable, List, Optional, Tuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,8 @@ from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest
 
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 Columns = Dict[str, np.ndarray]
 NO_ROW = -1
 """In place of a row number: an empty row, all padding and without labels. Such rows fill up the last update."""
@@ -288,3 +292,29 @@ def _columns(batch: pa.RecordBatch) -> Columns:
         # `values` ignores the slice of the parent array; batches read from a file have none.
         columns[field.name] = from_arrow(column.values).reshape(batch.num_rows, width)
     return columns
+
+
+def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:
+    """make(item) for each item, in order; while one is used, up to `depth` more are made in one other thread.
+
+    What `make` raises comes out where its result would have. Close the iterator (contextlib.closing) to stop: what is
+    under way is finished, what waits is dropped, and the thread has ended when close returns.
+
+    Args:
+        depth: 0 makes each when it is asked for, without a thread.
+    """
+    if not depth:
+        yield from map(make, items)
+        return
+    waiting: Deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(make, item))
+                if len(waiting) > depth:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -18,10 +18,8 @@ from ipu_model.estimates.shapes import dense_flops
 from ipu_model.files import find_object, write_json
 from ipu_model.jobs.fingerprint import fingerprint
 from ipu_model.jobs.plan import Choice, Plan
-from ipu_model.models.attention import SequenceAttention
-from ipu_model.models.encoder import Layer
-from ipu_model.models.flat import flatten
-from ipu_model.models.precision import LowPrecisionCopies
+from ipu_model.models.encoder import Layer, LowPrecisionCopies
+from ipu_model.models.flat import SequenceAttention, flatten
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint

@@ -24,7 +24,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.files import new_file, read_json, sha256_of, write_json
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.jobs.fingerprint import fingerprint
-from ipu_model.optim.blocked import BlockedLamb, advance_lamb
+from ipu_model.optim.optimizers import BlockedLamb, advance_lamb
 from ipu_model.runtimes.host import cpu_flags
 
 OLDEST = (2, 4)

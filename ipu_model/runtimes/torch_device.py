@@ -15,16 +15,19 @@ from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
-from ipu_model.models.encoder import Tokens
+from ipu_model.models.encoder import LowPrecisionCopies, Tokens
 from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.head import Logits
 from ipu_model.models.inference import passes
-from ipu_model.models.precision import LowPrecisionCopies
-from ipu_model.optim.blocked import Blocked
-from ipu_model.optim.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.optim.optimizers import (
+    Blocked,
+    clip_gradients,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+)
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows, prefetch
 from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
-from ipu_model.train.prefetch import prefetch
 
 
 class Device:
@@ -86,7 +89,7 @@ class TorchRuntime:
         model: From modeling.build_model, with its weights; moved to the device.
         head: Of heads.names.
         micro_batch_size: Rows in one forward pass.
-        precision: fp32, or bf16 for products in bf16 with fp32 weights (precision.py).
+        precision: fp32, or bf16 for products in bf16 with fp32 weights (encoder.LowPrecisionCopies).
         optimizer: None for a runtime that only predicts.
         seed: Of dropout; every process that trains along draws from a seed of its own.
         device: The CPU by default.

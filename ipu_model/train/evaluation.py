@@ -25,45 +25,12 @@ from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint
+from ipu_model.train.training import Hook, Training
 
 EVALUATIONS = "evaluations.csv"
 
 
-class NoEvaluations:
-    """A job without evaluation: the last weights are the result."""
-
-    best: Dict[str, Tensor] = {}
-    """Weights of the best evaluation so far, where they may be the result."""
-    slowest = 0.0
-    """Seconds of the slowest evaluation so far."""
-
-    @property
-    def stops(self) -> bool:
-        """Never before the last update."""
-        return False
-
-    def is_due(self, done: int, per_call: int) -> bool:
-        """Never."""
-        return False
-
-    def look(self, done: int) -> float:
-        """There is nothing to look at."""
-        return 0.0
-
-    def result(self, done: int) -> Tuple[int, Optional[Dict[str, Tensor]]]:
-        """The weights of the last update."""
-        return done, None
-
-    def summary(self) -> Optional[Dict[str, Any]]:
-        """Nothing to say."""
-        return None
-
-    def state(self) -> Dict[str, Any]:
-        """Nothing to keep."""
-        return {}
-
-
-class Evaluations(NoEvaluations):
+class Evaluations(Hook):
     """Looks at the model on held-out rows every so many updates.
 
     Args:
@@ -72,12 +39,15 @@ class Evaluations(NoEvaluations):
         plan: A micro-batch of rows is one forward pass.
         rows: Held out from training.
         saved: With `state()` and `best` of an earlier run.
+
+    Attributes:
+        best: Weights of the best evaluation so far, where they may be the result.
     """
 
     def __init__(
         self, job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, saved: Optional[Checkpoint] = None
     ) -> None:
-        assert job.evaluation is not None  # else NoEvaluations
+        assert job.evaluation is not None
         self._head, self._config, self._rows, self._runtime = heads.of(job.head), job.evaluation, rows, runtime
         # A device that programs are compiled for cuts what it is given into calls; on others a batch is one pass.
         self._batch_rows = plan.rows_per_update if plan.device else plan.micro_batch_size
@@ -86,8 +56,25 @@ class Evaluations(NoEvaluations):
         self._path = Path(job.run_folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
         self._best_step = int(state.get("best_step", 0))  # 0: nothing was evaluated yet
-        self.best, self.slowest, self._seconds = dict(best), 0.0, 0.0
+        self.best, self._slowest, self._seconds = dict(best), 0.0, 0.0
         self._write()
+
+    def start(self, training: Training) -> None:
+        """End the training at once where an earlier process found that it was to stop."""
+        training.ends_early = self.stops
+
+    def after_step(self, training: Training) -> None:
+        """Evaluate where it is due, which is no training time; end the training where it gets no better.
+
+        Raises:
+            NonFiniteWeights: the weights, or what they compute, are not finite.
+        """
+        done, per_call = training.done, training.per_call
+        if self.is_due(done, per_call):
+            training.leave_out(self.look(done))
+            training.ends_early = self.stops
+        if self.is_due(done + per_call, per_call):
+            training.seconds_needed += self._slowest
 
     def is_due(self, done: int, per_call: int) -> bool:
         """Whether the model is to be looked at after update `done`, the last of a call of `per_call` updates."""
@@ -114,7 +101,7 @@ class Evaluations(NoEvaluations):
         self._write()
         self._emit("evaluated", after=done, updates=self._updates, best_after=self._best_step, **found)
         seconds = time.perf_counter() - began
-        self._seconds, self.slowest = self._seconds + seconds, max(self.slowest, seconds)
+        self._seconds, self._slowest = self._seconds + seconds, max(self._slowest, seconds)
         return seconds
 
     def _goodness(self, found: Mapping[str, float]) -> Tuple[float, float]:

@@ -1,30 +1,36 @@
-"""The loss curve of a run: history.csv, the same bytes whether or not the run was interrupted."""
+"""The loss curve of a run: history.csv, the same bytes whether or not the run was interrupted, and lines about it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from ipu_model.distributed.process import memory_now
 from ipu_model.files import write_text
+from ipu_model.progress import Emit
+from ipu_model.train.training import Hook, Training
 
 HISTORY = "history.csv"
 
 
-class History:
-    """Means over windows of updates, appended to `history.csv`.
+class History(Hook):
+    """Means over windows of updates, appended to `history.csv` and told.
 
     Columns: step (the last update of the window, counted from 1), loss, its parts, learning_rate (of that
-    update). Nothing here depends on the clock.
+    update). Nothing in the file depends on the clock.
 
     Args:
         folder: Run folder.
         parts: Names of the parts of the loss.
+        every: Updates of a window.
         state: From `state()` of an earlier run. Its lines are written anew: that run may have gone on after its
             checkpoint, or have been on another host.
     """
 
-    def __init__(self, folder: Path, parts: Sequence[str], state: Optional[Dict[str, Any]] = None) -> None:
-        self._path = Path(folder) / HISTORY
+    def __init__(
+        self, folder: Path, parts: Sequence[str], every: int, emit: Emit, state: Optional[Dict[str, Any]] = None
+    ) -> None:
+        self._path, self._every, self._emit = Path(folder) / HISTORY, every, emit
         self._columns = ["loss", *parts]
         saved = state or {}
         self._sums: Dict[str, float] = dict(saved.get("sums", dict.fromkeys(self._columns, 0.0)))
@@ -35,26 +41,38 @@ class History:
         header = ",".join(["step", *self._columns, "learning_rate"])
         write_text(self._path, "".join(f"{line}\n" for line in (header, *self._lines)))
 
-    def add(self, loss: float, parts: Dict[str, float]) -> None:
-        """Count one update into the open window."""
+    def start(self, training: Training) -> None:
+        self._begin_window(training)
+
+    def after_step(self, training: Training) -> None:
+        """Count the call into the open window, and close the window where it is complete."""
+        metrics = training.metrics
         self._updates += 1
-        for name, value in {"loss": loss, **parts}.items():
+        for name, value in {"loss": metrics.loss, **metrics.parts}.items():
             self._sums[name] += value
+        if training.reached(self._every) or training.is_over:
+            self._close_window(training)
 
-    def close_window(self, step: int, learning_rate: float) -> Dict[str, float]:
-        """Write the means of the open window, and start the next.
-
-        Returns:
-            The means: loss and its parts.
-        """
+    def _close_window(self, training: Training) -> None:
+        """Write and tell the means of the open window, and start the next."""
+        done, rate, totals = training.done, training.learning_rate, training.totals
         self.last = {name: self._sums[name] / self._updates for name in self._columns}
-        values = [f"{x:.8g}" for x in (*self.last.values(), learning_rate)]
-        self._lines.append(",".join([str(step), *values]))
+        values = [f"{x:.8g}" for x in (*self.last.values(), rate)]
+        self._lines.append(",".join([str(done), *values]))
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(self._lines[-1] + "\n")
         self._sums = dict.fromkeys(self._columns, 0.0)
         self._updates = 0
-        return self.last
+        tokens, seconds = totals.real_tokens - self._tokens_before, totals.seconds - self._seconds_before
+        eta = totals.seconds / (done - training.first) * (training.updates - done)
+        speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(tokens / seconds, 1)}
+        on_device = training.runtime.peak_device_memory_mb()
+        memory = {**memory_now(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
+        self._emit("step", step=done, steps=training.updates, learning_rate=rate, **speeds, **memory, **self.last)
+        self._begin_window(training)
+
+    def _begin_window(self, training: Training) -> None:
+        self._tokens_before, self._seconds_before = training.totals.real_tokens, training.totals.seconds
 
     def state(self) -> Dict[str, Any]:
         """The open window and the lines so far, for a checkpoint."""

@@ -32,7 +32,7 @@ from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
-from ipu_model.train.evaluation import Evaluations, NoEvaluations
+from ipu_model.train.evaluation import Evaluations
 from ipu_model.train.expectation import Expectation, expectation
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
@@ -156,15 +156,17 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
         emit("message", text=f"continuing after update {first_step} of {plan.updates}", continued=first_step)
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
-    history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)
-    evaluations = NoEvaluations()
-    if run.held_out is not None:
-        evaluations = Evaluations(job, plan, run.held_out, runtime, emit, saved)
+    parts, curve = heads.of(job.head).parts, saved.history if saved is not None else None
+    history = History(run_folder, parts, job.log_every_updates, emit, curve)
+    held_out = run.held_out
+    evaluations = None if held_out is None else Evaluations(job, plan, held_out, runtime, emit, saved)
     # Before a device is attached: it may write into pages of this process, which must not be shared with a child then.
-    with closing(CheckpointWriter(job, runtime, checkpoints, history, evaluations, emit, first_step)) as keep:
+    saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)
+    with closing(saving):
         compile_seconds = _compile(run) if first_step < plan.updates else 0.0
-        totals = train(job, plan, run.rows, runtime, keep, emit, run.stop)
-    steps, best = evaluations.result(totals.updates)
+        hooks = [*([] if evaluations is None else [evaluations]), history, saving]
+        totals = train(job, plan, run.rows, runtime, hooks, first_step)
+    steps, best = (totals.updates, None) if evaluations is None else evaluations.result(totals.updates)
     weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:
         origin = Origin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
@@ -175,7 +177,8 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
         emit("saved", path=job.output)
         checkpoints.remove_all()
     result = _result(run, totals, history, first_step, compile_seconds)
-    return dataclasses.replace(result, steps=steps, evaluation=evaluations.summary())
+    evaluation = None if evaluations is None else evaluations.summary()
+    return dataclasses.replace(result, steps=steps, evaluation=evaluation)
 
 
 def _held_out(

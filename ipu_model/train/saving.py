@@ -25,8 +25,9 @@ from ipu_model.progress import Emit
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.checkpoint_process import Places, write_checkpoint
-from ipu_model.train.evaluation import NoEvaluations
+from ipu_model.train.evaluation import Evaluations
 from ipu_model.train.history import History
+from ipu_model.train.training import Hook, Training
 
 GUESSED_SAVE_SECONDS = 60.0
 """What a checkpoint is taken to need until one was made: more than that of BERT large on a slow disk."""
@@ -152,11 +153,13 @@ class Beside:
         self._mapped = None
 
 
-class CheckpointWriter:
-    """Makes checkpoints of a training, beside it where memory allows, and knows how long they take.
+class CheckpointWriter(Hook):
+    """Makes checkpoints of a training, beside it where memory allows, and stops it while there is time for one.
 
     Args:
         job: How often (checkpoint_every_minutes, checkpoint_every_updates).
+        history: Its state, and that of the evaluations if there are any, goes into every checkpoint.
+        stop: Whether the job is to stop.
         done: Updates before this process.
         clock: Seconds.
 
@@ -170,12 +173,14 @@ class CheckpointWriter:
         runtime: Runtime,
         checkpoints: Checkpoints,
         history: History,
-        evaluations: NoEvaluations,
+        evaluations: Optional[Evaluations],
+        stop: StopRequest,
         emit: Emit,
         done: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.history, self.evaluations, self.done = history, evaluations, done
+        self.done, self._history, self._evaluations, self._stop = done, history, evaluations, stop
+        self._every_updates = job.checkpoint_every_updates
         self._runtime, self._checkpoints, self._emit, self._clock = runtime, checkpoints, emit, clock
         self._seconds_between, self._last, self._slowest = 60.0 * job.checkpoint_every_minutes, clock(), 0.0
         self._copying = 0.0  # seconds, of the state of the newest one
@@ -186,9 +191,26 @@ class CheckpointWriter:
             except InTurn as reason:
                 self._say_in_turn(reason)
 
-    def begin(self) -> None:
+    def start(self, training: Training) -> None:
         """Count the minutes from now on: what is computed before, such as a program, a kill does not cost."""
         self._last = self._clock()
+
+    def after_step(self, training: Training) -> None:
+        """Stop the training where it must, and make a checkpoint where one is due.
+
+        Raises:
+            Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
+            NonFiniteWeights, OSError: as `save`.
+        """
+        self.look()
+        stopping, saving = self._stop.decide(training.seconds_needed + self.save_seconds, self.is_due)
+        if stopping:
+            self.stop_here(training.done, training.updates)
+        if saving or training.reached(self._every_updates):
+            self.save(training.done)
+
+    def after_given_up(self, training: Training) -> None:
+        self.stop_here(training.done, training.updates)
 
     @property
     def is_due(self) -> bool:
@@ -236,11 +258,12 @@ class CheckpointWriter:
             self._emit("message", text=what)
 
     def _state_after(self, done: int) -> Checkpoint:
-        runtime, evaluations = self._runtime, self.evaluations
+        runtime, evaluations = self._runtime, self._evaluations
         weights = require_finite(runtime.state_dict(), done)
-        states = (runtime.optimizer_state(), runtime.rng_state(), self.history.state(), evaluations.state())
+        states = (runtime.optimizer_state(), runtime.rng_state(), self._history.state())
+        evaluated = ({}, {}) if evaluations is None else (evaluations.state(), evaluations.best)
         self.done = done
-        return Checkpoint(done, weights, *states, evaluations.best)
+        return Checkpoint(done, weights, *states, *evaluated)
 
     def look(self) -> None:
         """Take note of a checkpoint that was written meanwhile.
@@ -281,14 +304,14 @@ class CheckpointWriter:
     def _say_in_turn(self, reason: InTurn) -> None:
         self._emit("message", text=f"checkpoints are written in turn with the training, which waits: {reason}")
 
-    def stop_here(self, done: int, updates: int, stop: StopRequest) -> NoReturn:
+    def stop_here(self, done: int, updates: int) -> NoReturn:
         """Raises: Terminated, after a checkpoint of what the newest one lacks."""
         if done > self.done:
             self.save(done)
         self.finish()
         # A launcher ends all processes soon after the first one: nobody leaves before the checkpoint is written.
-        stop.agree([True])
-        raise Terminated(_stopped(stop, done, updates))
+        self._stop.agree([True])
+        raise Terminated(_stopped(self._stop, done, updates))
 
     def close(self) -> None:
         """End what writes beside; what is under way is written to its end first."""

@@ -1,4 +1,4 @@
-"""The training loop, for every runtime, and the learning rate of its updates."""
+"""The training loop, for every runtime: next batch, step, then the hooks; and the learning rate of its updates."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Sequence
 
-from ipu_model.distributed.process import StopRequest, memory_now
 from ipu_model.errors import ConfigError, NonFiniteLoss
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
-from ipu_model.progress import Emit
 from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
-from ipu_model.train.history import History
-from ipu_model.train.saving import CheckpointWriter
 
 
 @dataclass
@@ -30,10 +26,84 @@ class Totals:
     """Behind the weights of the runtime, those before a resume included."""
 
 
+class Training:
+    """Where a training is: the loop writes it, the hooks read it.
+
+    Args:
+        runtime: The model on its device.
+        updates: Of the whole run.
+        per_call: Updates of one call of the device.
+        first: Updates made before this process.
+
+    Attributes:
+        done: Updates behind the weights.
+        learning_rate: Of the last call.
+        metrics: What the last call said of itself.
+        seconds_needed: For one more call, and what hooks are to do before they may stop the training again. The loop
+            sets it after each call, hooks add to it.
+        ends_early: Set by a hook: the updates so far are all that are made.
+    """
+
+    metrics: StepMetrics
+    learning_rate: float
+
+    def __init__(self, runtime: Runtime, updates: int, per_call: int = 1, first: int = 0) -> None:
+        self.runtime, self.updates, self.per_call, self.first = runtime, updates, per_call, first
+        self.totals, self.seconds_needed, self.ends_early = Totals(updates=first), 0.0, False
+        self._started = time.perf_counter()
+
+    @property
+    def done(self) -> int:
+        return self.totals.updates
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last update has been made."""
+        return self.ends_early or self.done == self.updates
+
+    def step(self, batch: Any, learning_rate: float) -> None:
+        """Make one call of the device and count it.
+
+        Raises:
+            UpdateGivenUp: the job is to stop, and the update would have taken long; all is as before it.
+        """
+        began = time.perf_counter()
+        self.metrics, self.learning_rate = self.runtime.train_step(batch, learning_rate), learning_rate
+        now, totals = time.perf_counter(), self.totals
+        totals.sequences += self.metrics.sequences
+        totals.real_tokens += self.metrics.real_tokens
+        totals.seconds, totals.updates = now - self._started, self.done + self.per_call
+        self.seconds_needed = now - began
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count time that was no training."""
+        self._started += seconds
+
+    def reached(self, every: int) -> bool:
+        """Whether the last call reached a multiple of `every` updates; never for 0."""
+        return bool(every) and self.done // every > (self.done - self.per_call) // every
+
+
+class Hook:
+    """What a training does beside its updates. A hook overrides what it needs; hooks run in the order of their list."""
+
+    def start(self, training: Training) -> None:
+        """Run before the first update of this process."""
+
+    def after_step(self, training: Training) -> None:
+        """Run after every call of the device, whose loss is finite."""
+
+    def after_given_up(self, training: Training) -> None:
+        """Run where an update was given up because the job is to stop: end the training."""
+
+    def finish(self) -> None:
+        """Run after the last update."""
+
+
 def train(
-    job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, keep: CheckpointWriter, emit: Emit, stop: StopRequest
+    job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, hooks: Sequence[Hook], first_step: int = 0
 ) -> Totals:
-    """Run the updates from the one after `keep.done` to plan.updates, or until the evaluations stop it.
+    """Run the updates after the first `first_step` to plan.updates, or until a hook ends the training early.
 
     Raises:
         NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
@@ -41,38 +111,45 @@ def train(
         Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
     """
     assert job.optimizer is not None  # job.py requires it
-    meter, evaluations = Meter(plan.updates, keep.done, keep.history, emit), keep.evaluations
-    keep.begin()
-    per_call, last = plan.updates_per_call, keep.done if evaluations.stops else plan.updates
-    steps, order = range(keep.done, last, per_call), update_rows(job, plan, rows, runtime)
-    with closing(runtime.calls(rows, order, steps)) as calls:
-        for step, batch in zip(steps, calls):
+    training = Training(runtime, plan.updates, plan.updates_per_call, first_step)
+    for hook in hooks:
+        hook.start(training)
+    steps = range(first_step, first_step if training.ends_early else plan.updates, plan.updates_per_call)
+    order = update_rows(job, plan, rows, runtime)
+    with closing(runtime.calls(rows, order, steps)) as batches:
+        for step, batch in zip(steps, batches):
             rate = learning_rate(step, plan.updates, plan.warmup_updates, job.optimizer.learning_rate, plan.schedule)
-            began = time.perf_counter()
             try:
-                metrics = runtime.train_step(batch, rate)
+                training.step(batch, rate)
             except UpdateGivenUp:
-                keep.stop_here(step, plan.updates, stop)
-            done = step + per_call
-            if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
-                found = (metrics.loss, rate, [row for row in order.of_all(step, per_call).tolist() if row != NO_ROW])
-                raise NonFiniteLoss(step + 1, *found, metrics.loss_scaling, metrics.gradient_norm, done)
-            needed = meter.count(metrics, done) - began
-            if evaluations.is_due(done, per_call):
-                meter.leave_out(evaluations.look(done))
-            if _due(done, per_call, job.log_every_updates) or done == plan.updates or evaluations.stops:
-                meter.tell(done, rate, runtime.peak_device_memory_mb())
-            needed += evaluations.slowest if evaluations.is_due(done + per_call, per_call) else 0.0
-            keep.look()
-            stopping, saving = stop.decide(needed + keep.save_seconds, keep.is_due)
-            if stopping:
-                keep.stop_here(done, plan.updates, stop)
-            if saving or _due(done, per_call, job.checkpoint_every_updates):
-                keep.save(done)
-            if evaluations.stops:
+                for hook in hooks:
+                    hook.after_given_up(training)
+                raise
+            _require_finite(training, order)
+            for hook in hooks:
+                hook.after_step(training)
+            if training.ends_early:
                 break
-    keep.finish()
-    return meter.totals
+    for hook in hooks:
+        hook.finish()
+    return training.totals
+
+
+def _require_finite(training: Training, order: UpdateRows) -> None:
+    """Raises: NonFiniteLoss, if the loss or the gradient norm of the last call is NaN or infinite."""
+    metrics, done, per_call = training.metrics, training.done, training.per_call
+    if math.isfinite(metrics.loss) and math.isfinite(metrics.gradient_norm or 0.0):
+        return
+    rows = [row for row in order.of_all(done - per_call, per_call).tolist() if row != NO_ROW]
+    raise NonFiniteLoss(
+        done - per_call + 1,
+        metrics.loss,
+        training.learning_rate,
+        rows,
+        metrics.loss_scaling,
+        metrics.gradient_norm,
+        done,
+    )
 
 
 def update_rows(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
@@ -114,49 +191,3 @@ def learning_rate(step: int, steps: int, warmup_steps: int, peak: float, shape: 
     if shape == "cosine":
         return peak * 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / (steps - warmup_steps)))
     return peak * (steps - step) / (steps - warmup_steps)
-
-
-class Meter:
-    """Counts what is trained, and tells of it window by window.
-
-    Args:
-        updates: Of the whole run.
-        first: Updates made before this process.
-    """
-
-    def __init__(self, updates: int, first: int, history: History, emit: Emit) -> None:
-        self.totals = Totals(updates=first)
-        self._updates, self._first, self._history, self._emit = updates, first, history, emit
-        self._started = self._window_started = self._now = time.perf_counter()
-        self._window_tokens = 0
-
-    def count(self, metrics: StepMetrics, done: int) -> float:
-        """Enter the call that ended with update `done`; when that was, on time.perf_counter's clock."""
-        self._now, totals = time.perf_counter(), self.totals
-        totals.sequences += metrics.sequences
-        totals.real_tokens += metrics.real_tokens
-        totals.seconds, totals.updates = self._now - self._started, done
-        self._window_tokens += metrics.real_tokens
-        self._history.add(metrics.loss, metrics.parts)
-        return self._now
-
-    def leave_out(self, seconds: float) -> None:
-        """Time that was no training."""
-        self._started += seconds
-        self._window_started += seconds
-        self._now += seconds
-
-    def tell(self, done: int, rate: float, on_device: Optional[float] = None) -> None:
-        """Close the window that ended with update `done` and its learning rate; `on_device`: MB, its peak so far."""
-        means = self._history.close_window(done, rate)
-        eta = self.totals.seconds / (done - self._first) * (self._updates - done)
-        speed = self._window_tokens / (self._now - self._window_started)
-        speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(speed, 1)}
-        memory = {**memory_now(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
-        self._emit("step", step=done, steps=self._updates, learning_rate=rate, **speeds, **memory, **means)
-        self._window_tokens, self._window_started = 0, self._now
-
-
-def _due(done: int, per_call: int, every: int) -> bool:
-    """Whether the call that ended with update `done` reached a multiple of `every`; never for 0."""
-    return bool(every) and done // every > (done - per_call) // every

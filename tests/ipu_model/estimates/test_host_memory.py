@@ -18,9 +18,9 @@ from ipu_model.estimates.host_memory import Work, count_weights, fullest, instan
 from ipu_model.estimates.host_shapes import Shape, assumed_shapes, read_shapes, shape_of
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.rows.format import Manifest, read_manifest
 from ipu_model.rows.reading import RowFolder, UpdateRows
 from tests.optimizers import optimizer_config

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.models.attention import HeadLayout, SequenceAttention
-from ipu_model.models.dropout import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
+from ipu_model.models.encoder import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
+from ipu_model.models.flat import HeadLayout, SequenceAttention
 from ipu_model.models.tiles import SCORES_PER_GROUP, SEQUENCE_TILE
 from tests.row_attention import RowAttention
 

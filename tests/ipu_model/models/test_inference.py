@@ -11,8 +11,7 @@ import torch
 from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model.models import inference
-from ipu_model.models.attention import SequenceAttention
-from ipu_model.models.flat import FlatBatch, flatten
+from ipu_model.models.flat import FlatBatch, SequenceAttention, flatten
 from ipu_model.models.inference import EqualLengthAttention, passes
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import RowFolder

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.precision import LowPrecisionCopies
 
 TINY = ModelConfig(vocab_size=40, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=16, max_positions=16)
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim import blocked
-from ipu_model.optim.blocked import BlockedAdamW, BlockedLamb, blocks
-from ipu_model.optim.optimizers import Lamb, _has_fused_adamw, make_optimizer
+from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, blocks, make_optimizer
 from tests.optimizers import optimizer_config
 
 pytestmark = pytest.mark.skipif(

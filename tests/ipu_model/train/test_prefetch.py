@@ -12,9 +12,8 @@ import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from ipu_model.errors import RowsError
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.reading import Batch, RowFolder, prefetch
 from ipu_model.runtimes.torch_device import Device
-from ipu_model.train.prefetch import prefetch
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 7])

@@ -24,8 +24,8 @@ from ipu_model.errors import ConfigError, NonFiniteWeights
 from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.memory import free_memory
 from ipu_model.models.tensors import DTYPES
+from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
-from ipu_model.train.evaluation import NoEvaluations
 from ipu_model.train.preparation import check_job
 from ipu_model.train.saving import GUESSED_SAVE_SECONDS, Beside, CheckpointWriter
 
@@ -58,7 +58,7 @@ class Training:
         history: Any = SimpleNamespace(state=lambda: {"lines": ["1,0.5"]})
         job: Any = SimpleNamespace(checkpoint_every_minutes=minutes, checkpoint_every_updates=0)
         self.keep = CheckpointWriter(
-            job, self.runtime, self.checkpoints, history, NoEvaluations(), self.emit, clock=lambda: self.now
+            job, self.runtime, self.checkpoints, history, None, StopRequest(), self.emit, clock=lambda: self.now
         )
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -137,7 +137,7 @@ def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Ca
     training = made(minutes=2.0)
     keep = training.keep
     training.now = 200.0  # of compiling
-    keep.begin()
+    keep.start(loop.Training(training.runtime, 9))
     training.now = 319.0
     assert not keep.is_due
     training.now = 320.0
@@ -177,7 +177,7 @@ def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_upda
     training = made()
     training.keep.save(6)
     with pytest.raises(Terminated, match="after update 6 of 9, which a checkpoint holds"):
-        training.keep.stop_here(6, 9, StopRequest())
+        training.keep.stop_here(6, 9)
     assert training.saved() == ["step-00000006"]
 
 
