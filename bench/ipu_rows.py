@@ -25,9 +25,8 @@ import numpy as np
 from bench.setup import SEED
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
-from ipu_model.ipu.feeding import Feed, in_turn, training_inputs
+from ipu_model.ipu.feeding import SLOTS, Ahead, Feed, RowSource, in_turn, training_inputs
 from ipu_model.ipu.laying import Inputs
-from ipu_model.ipu.row_source import SLOTS, Ahead, RowSource
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter

@@ -8,7 +8,7 @@ be read by it. Reading is strict and names every problem at once; keys of older 
 - `seed` 0 is a seed (Optimum ignores it); without one the seed of the job is used.
 - The serialization factors of inference follow those of training when not stated (Optimum: 1). They change memory,
   not results, and one model has one table. Written out on saving, so that Optimum reads the same.
-- With LAMB the word table is trained in one piece, whatever embedding_serialization_factor says (word_table.py).
+- With LAMB the word table is trained in one piece, whatever embedding_serialization_factor says (model.py).
 - `device_mapping` and `pipeline_stages` (of Graphcore's TensorFlow 2 example) place every block explicitly.
 """
 

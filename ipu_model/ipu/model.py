@@ -8,27 +8,44 @@ computed differs. PopTorch traces `forward` once, so every shape and every Pytho
 the placement and the config. Operations are among those of the PopTorch user guide, "IPU supported
 operations". What belongs to the device (blocks, recomputation, serialised products) comes in as `DeviceOps`,
 so that the same code runs, and is tested, without PopTorch, which nothing here imports.
+
+The word table in pieces: one parameter for each where a device trains it, one table wherever it is written down.
+
+A look-up's gradient has the size of what was looked up in. Slices of one parameter would bound nothing: PopART pads the
+gradient of each slice back to all [V, H] (SliceGradOp in popart/op/slice.hpp is a pad) and adds the padded ones up,
+for every micro-batch; 62.5 MB each for BERT large in fp16. Parameters of their own have gradients and accumulators of
+their own size, V / pieces x H. Optimum Graphcore cuts its table in the same way (SerializedEmbedding).
+
+LAMB needs the table whole, in which we depart from Optimum: its trust ratio is the norm of the table over that of its
+update. PopART takes both norms of each variable (willow/src/patterns/adamdecompose.cpp) and adds up those of pieces
+only where they are slices of one variable (lambserialisedweight.cpp), so pieces would each have a ratio of their own.
+There, and with the decoder tied to the table, it is one parameter and looked up at once: one gradient of [V, H].
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Optional
+from typing import Any, Callable, ContextManager, Dict, Mapping, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ipu_model.errors import CheckpointError
 from ipu_model.ipu.placement import DeviceLayout
-from ipu_model.ipu.word_table import WordTable
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
 from ipu_model.rows.format import IGNORED
 
 MASKED = -10000.0
 """Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32 alike, and the number is well inside
 fp16's range, unlike the smallest fp16 number: two of those added overflow to -inf, and a row of -inf is NaN."""
+
+TABLE = "bert.embeddings.word_embeddings"
+_WHOLE = re.compile(rf"(.*{re.escape(TABLE)})\.weight")
+_PIECE = re.compile(rf"(.*{re.escape(TABLE)})\.pieces\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,31 @@ def device_ops(poptorch: Any) -> DeviceOps:
         serial_matmul=lambda x, y, factor: x @ y if factor == 1 else poptorch.serializedMatMul(x, y, columns, factor),
         final_loss=lambda loss: poptorch.identity_loss(loss, reduction="none"),
     )
+
+
+class WordTable(nn.Module):
+    """Word embeddings in equal pieces.
+
+    Args:
+        table: [V, H]; copied.
+        pieces: How many; divides V (checks.check_serialization).
+    """
+
+    def __init__(self, table: Tensor, pieces: int) -> None:
+        super().__init__()
+        self.size = table.shape[0] // pieces
+        self.pieces = nn.ParameterList(nn.Parameter(x.detach().clone()) for x in table.split(self.size))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] -> [..., H]: each piece gives its own words, and zeros for those of the others."""
+        total = self._look_up(ids, self.pieces[0])
+        for number in range(1, len(self.pieces)):
+            total = total + self._look_up(ids - number * self.size, self.pieces[number])
+        return total
+
+    def _look_up(self, ids: Tensor, piece: Tensor) -> Tensor:
+        here = (ids >= 0).logical_and(ids < self.size)
+        return functional.embedding(ids.clamp(0, self.size - 1), piece) * here[..., None].to(piece.dtype)
 
 
 class DeviceModel(nn.Module):
@@ -206,3 +248,50 @@ def real(labels: Tensor) -> Tensor:
 def sums_by_row(*figures: Tensor) -> Tensor:
     """[B, N] fp32 each -> [B, figures]: what evaluation returns in place of logits, of which pre-training has many."""
     return torch.cat([x.sum(1, keepdim=True) for x in figures], 1)
+
+
+def join_pieces(tensors: Mapping[str, Tensor]) -> Dict[str, Tensor]:
+    """Weights or optimizer state by name, with that of the pieces put together under the name of the table.
+
+    Rows are put one after the other; what is a single number (the step count) is the same for all pieces. Anything
+    else would be shards in a layout of PopART's own, and stays with its piece.
+    """
+    joined: Dict[str, Tensor] = {}
+    found: Dict[str, Dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _PIECE.fullmatch(name)
+        if match is not None and (tensor.dim() == 2 or tensor.numel() == 1):
+            found.setdefault(f"{match.group(1)}.weight", {})[int(match.group(2))] = tensor
+        else:
+            joined[name] = tensor
+    for name, parts in found.items():
+        joined[name] = torch.cat([parts[number] for number in sorted(parts)]) if parts[0].dim() == 2 else parts[0]
+    return joined
+
+
+def cut_table(tensors: Mapping[str, Tensor], pieces: int) -> Dict[str, Tensor]:
+    """The inverse of join_pieces, whatever number of pieces the tensors were joined from.
+
+    Args:
+        pieces: Of the device model; 1 = the table is one parameter there.
+
+    Raises:
+        CheckpointError: state in PopART's own layout, of a table in another number of pieces.
+    """
+    cut: Dict[str, Tensor] = {}
+    before = 1 + max((int(match.group(2)) for match in map(_PIECE.fullmatch, tensors) if match), default=0)
+    for name, tensor in tensors.items():
+        match, of_piece = _WHOLE.fullmatch(name), _PIECE.fullmatch(name) is not None
+        shards = tensor.dim() != 2 and tensor.numel() != 1
+        if before != pieces and (of_piece or (match and shards)):
+            raise CheckpointError(
+                f"{name} of shape {list(tensor.shape)} is in a layout of PopART's own, of a word table in {before} "
+                f"pieces, here it has {pieces}: go on with embedding_serialization_factor {before}, or start anew "
+                "from the weights"
+            )
+        if match is None or pieces == 1:
+            cut[name] = tensor
+            continue
+        parts = tensor.chunk(pieces) if tensor.dim() == 2 else [tensor] * pieces
+        cut.update((f"{match.group(1)}.pieces.{number}", part) for number, part in enumerate(parts))
+    return cut

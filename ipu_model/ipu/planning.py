@@ -55,7 +55,7 @@ class IpuPlan:
     half: bool
     half_accumulators: bool
     table_pieces: int
-    """Parameters that the word table is in training and in inference beside it, or in a predict job: word_table.py."""
+    """Parameters that the word table is in training and in inference beside it, or in a predict job: model.py."""
 
     @property
     def micro_batches(self) -> int:
@@ -283,7 +283,7 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
 
 def cuts_table(job: Job) -> bool:
     """Whether embedding_serialization_factor cuts anything: the tied decoder, or the table where LAMB does not train it
-    (word_table.py)."""
+    (model.py)."""
     by_lamb = job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb"
     return heads.outline(job.head).tied or not by_lamb
 

@@ -1,6 +1,6 @@
 """`python -m ipu_model.ipu.row_worker`: makes the rows of host calls ready for the process that started it.
 
-That process (row_source.py) writes lines to standard input: first a Work, then a request for each call, `STEP SLOT`.
+That process (feeding.py) writes lines to standard input: first a Work, then a request for each call, `STEP SLOT`.
 Each is answered, in order, with a line on standard output: what was counted, or an error. The rows themselves go into
 the slot, in memory that both map. The kernel closes the pipes of a process however it ends, SIGKILL included, so that
 no worker outlives its starter: one that waits reads the end of its input, one that works is ended by SIGPIPE when it

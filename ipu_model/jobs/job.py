@@ -236,7 +236,7 @@ class JobResult:
     versions: Dict[str, str] = field(default_factory=dict)
     peak_device_memory_mb: Optional[float] = None
     """Peak memory of tensors on the GPU of the first process, or of the fullest IPU where a profile tells it
-    (ipu/profile.py), MB of 2**20 bytes; null elsewhere."""
+    (ipu/watch.py), MB of 2**20 bytes; null elsewhere."""
     evaluation: Optional[Dict[str, Any]] = None
     """Figures of the saved weights on held-out rows (Evaluations.summary); null without any."""
     foretold: Optional[Dict[str, Any]] = None

@@ -39,6 +39,7 @@ from ipu_model.ipu.failures import WHOLE_TABLE, explained
 from ipu_model.ipu.feeding import (
     Feed,
     HostCall,
+    RowSource,
     ahead_or_in_turn,
     in_memory,
     inference_tensors,
@@ -47,22 +48,18 @@ from ipu_model.ipu.feeding import (
     with_shared_positions,
 )
 from ipu_model.ipu.laying import Inputs, require_positions
-from ipu_model.ipu.model import DeviceModel, device_ops
+from ipu_model.ipu.model import DeviceModel, cut_table, device_ops, join_pieces
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
     make_ipu_optimizer,
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.ipu.options import fill_options
+from ipu_model.ipu.options import executable_parts, fill_options, host_parts
 from ipu_model.ipu.planning import IpuPlan, cuts_table
-from ipu_model.ipu.profile import CompileProfile
 from ipu_model.ipu.program_folder import EVALUATION
-from ipu_model.ipu.program_parts import executable_parts, host_parts
-from ipu_model.ipu.row_source import RowSource
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
-from ipu_model.ipu.watch import compile_timeout, watching
-from ipu_model.ipu.word_table import cut_table, join_pieces
+from ipu_model.ipu.watch import CompileProfile, compile_timeout, watching
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits

@@ -22,9 +22,8 @@ from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import RowsError, RowWorkerLost
-from ipu_model.ipu.feeding import Feed, ahead_or_in_turn, in_memory, training_inputs
+from ipu_model.ipu.feeding import Ahead, Feed, InTurn, ahead_or_in_turn, in_memory, training_inputs
 from ipu_model.ipu.laying import Inputs
-from ipu_model.ipu.row_source import Ahead, InTurn
 from ipu_model.rows.format import MANIFEST
 from ipu_model.rows.reading import RowFolder, UpdateRows
 
@@ -155,7 +154,7 @@ def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> Non
 STARTER = """
 import os, signal, sys, time
 from ipu_model.ipu.laying import Inputs
-from ipu_model.ipu.row_source import Ahead
+from ipu_model.ipu.feeding import Ahead
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ipu_model.models.encoder import Attention
 from ipu_model.models.flat import SequenceAttention
-from ipu_model.models.varlen import PaddedAttention, VarlenAttention, choose_attention
+from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
 from tests.row_attention import RowAttention
 
 LENGTHS = [9, 9, 7, 4, 1]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.optim import blocked
+from ipu_model.optim import optimizers as blocked
 from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, blocks, make_optimizer
 from tests.optimizers import optimizer_config
 

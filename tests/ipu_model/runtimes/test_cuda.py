@@ -18,11 +18,10 @@ from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.varlen import PaddedAttention, VarlenAttention
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes import cuda
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime
-from ipu_model.runtimes.cuda import CudaDevice, fastest_precision, place
+from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, place
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.running import run_job
 from tests.optimizers import optimizer_config
