@@ -6,34 +6,17 @@ A run is found again by its tag `podium.run`. Its metrics keep their names and u
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.tracking.tracker import End, Point, serve
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 
-# Read by MLflow when it is imported. A server that hangs is found out in seconds: it is asked again later anyway.
-for _name, _value in {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
-}.items():
-    os.environ.setdefault(_name, _value)
-
-try:
-    from mlflow.entities import Metric, Param, RunTag
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-except ImportError as error:
-    MISSING: str | None = f"is not installed ({error}): pip install mlflow-skinny, or mlflow"
-else:
-    MISSING = None
+from tasks.tracking.tracker import End, Point
 
 TAG = "podium.run"
-METRICS_AT_ONCE, PARAMS_AT_ONCE = 1000, 100
-"""What the server takes in one call."""
 LONGEST_VALUE = 500
 """Characters of a parameter or tag that every server takes."""
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "paused": "KILLED", "killed": "KILLED"}
@@ -72,30 +55,26 @@ class MLflow:
     def configure(self, config: Mapping[str, Any]) -> None:
         """Parameters; those the run has stay, as MLflow lets nobody change them."""
         has = self._client.get_run(self._run).data.params
-        new = iter([Param(name, str(x)[:LONGEST_VALUE]) for name, x in config.items() if name not in has])
-        for some in _cut(new, PARAMS_AT_ONCE):
-            self._client.log_batch(self._run, params=some)
+        new = [Param(name, str(x)[:LONGEST_VALUE]) for name, x in config.items() if name not in has]
+        self._client.log_batch(self._run, params=new)
 
     def log(self, points: list[Point]) -> None:
         """Metrics, each at its update."""
-        metrics = (
+        metrics = [
             Metric(name, value, round(1000 * point.time), point.update)
             for point in points
             for name, value in point.values.items()
-        )
-        for some in _cut(metrics, METRICS_AT_ONCE):
-            self._client.log_batch(self._run, metrics=some)
+        ]
+        self._client.log_batch(self._run, metrics=metrics)
 
     def close(self, end: End) -> None:
         """Numbers among the figures become metrics, unless they stand there already, words become tags."""
         if end.figures:
             has = self._client.get_run(self._run).data.metrics
-            numbers = {name: float(x) for name, x in end.figures.items() if not isinstance(x, str)}
-            new = {name: x for name, x in numbers.items() if has.get(name) != x}
+            new = {name: x for name, x in end.numbers.items() if has.get(name) != x}
             self.log([Point(end.update, end.time, new)])
-            words = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.figures.items() if isinstance(x, str)]
-            for some in _cut(iter(words), PARAMS_AT_ONCE):
-                self._client.log_batch(self._run, tags=some)
+            words = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.words.items()]
+            self._client.log_batch(self._run, tags=words)
         self._client.set_terminated(self._run, STATUS[end.status])
 
 
@@ -107,10 +86,4 @@ def _place(folder: Path) -> tuple[str, str | None]:
     return f"sqlite:///{folder / 'mlflow.db'}", (folder / "mlflow-artifacts").as_uri()
 
 
-def _cut(values: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while some := list(islice(values, size)):
-        yield some
-
-
-if __name__ == "__main__":
-    serve(MLflow, MISSING)
+BACKEND = MLflow

@@ -11,18 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.tracking.tracker import End, Point, serve
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
 
-try:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-    from tensorboard.summary.writer.record_writer import RecordWriter
-except ImportError as error:
-    MISSING: str | None = f"is not installed ({error}): pip install tensorboard"
-else:
-    MISSING = None
+from tasks.tracking.tracker import End, Point
 
 
 class TensorBoard:
@@ -59,8 +54,7 @@ class TensorBoard:
 
     def close(self, end: End) -> None:
         """Numbers among the figures are scalars, too; those that stand there already are not repeated."""
-        numbers = {name: float(x) for name, x in end.figures.items() if not isinstance(x, str)}
-        new = {name: x for name, x in numbers.items() if not self._has(name, end.update, x)}
+        new = {name: x for name, x in end.numbers.items() if not self._has(name, end.update, x)}
         if new:
             self._write([_scalars(end.update, end.time, new)])
         if self._file is not None:
@@ -101,5 +95,4 @@ def _as_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in text).strip(".") or "_"
 
 
-if __name__ == "__main__":
-    serve(TensorBoard, MISSING)
+BACKEND = TensorBoard

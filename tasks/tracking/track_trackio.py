@@ -6,20 +6,16 @@ does not take. Words are among the run's parameters, as trackio has no other pla
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tasks.tracking.tracker import End, Point, serve
+from trackio import sqlite_storage
+from trackio.sqlite_storage import SQLiteStorage
 
-MISSING = None if find_spec("trackio") else "is not installed: pip install trackio"
-ELSEWHERE = ("TRACKIO_", "SPACE_", "SYSTEM")
-"""How variables begin that would have it record in another place, or send what it records to the Hub."""
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
+from tasks.tracking.tracker import End, Point
 
 
 class Trackio:
@@ -30,17 +26,16 @@ class Trackio:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._run: Mapping[str, Any] = {}
         self._config: dict[str, Any] = {}
-        self._storage: Any = None
 
     def open(self, run: Mapping[str, Any]) -> int:
         """Find the run; none is made before there is something to write."""
-        if self._storage is None:
-            self._storage = _storage(Path(run["folder"]) / "trackio")
+        sqlite_storage.TRACKIO_DIR = Path(run["folder"]) / "trackio"  # not where TRACKIO_DIR of the environment says
+        SQLiteStorage._dataset_import_attempted = True  # fetches nothing from where TRACKIO_BUCKET_ID and others say
         self._run = run
-        self._storage.validate_project_name(run["project"])
-        had = self._storage.get_run_config(run["project"], run_id=run["id"]) or {}
+        SQLiteStorage.validate_project_name(run["project"])
+        had = SQLiteStorage.get_run_config(run["project"], run_id=run["id"]) or {}
         self._config = {**had, **self._config, "_Group": run["group"], "stage": run["stage"]}
-        return self._storage.get_max_step_for_run(run["project"], run_id=run["id"]) or 0
+        return SQLiteStorage.get_max_step_for_run(run["project"], run_id=run["id"]) or 0
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """The run's parameters, written with its next measurements: trackio keeps none without."""
@@ -54,16 +49,15 @@ class Trackio:
         """Numbers among the figures become metrics, unless they stand there already, words become parameters."""
         if not end.figures:
             return
-        self._config.update({name: x for name, x in end.figures.items() if isinstance(x, str)})
-        numbers = {name: float(x) for name, x in end.figures.items() if not isinstance(x, str)}
-        rows = self._storage.get_logs(self._run["project"], self._run["name"], run_id=self._run["id"])
+        self._config.update(end.words)
+        rows = SQLiteStorage.get_logs(self._run["project"], self._run["name"], run_id=self._run["id"])
         has = {name: x for row in rows if row["step"] == end.update for name, x in row.items()}
-        self._write([(end.update, end.time, {name: x for name, x in numbers.items() if has.get(name) != x})])
+        self._write([(end.update, end.time, {name: x for name, x in end.numbers.items() if has.get(name) != x})])
 
     def _write(self, rows: list[tuple[int, float, Mapping[str, float]]]) -> None:
         """All of them, or an error."""
         self._config.setdefault("_Created", _iso(rows[0][1]))
-        self._storage.bulk_log(
+        SQLiteStorage.bulk_log(
             self._run["project"],
             self._run["name"],
             [dict(values) for _, _, values in rows],
@@ -78,15 +72,4 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _storage(folder: Path) -> Any:
-    """Trackio's own, which finds its folder and whether it may call anybody when it is imported."""
-    for name in [name for name in os.environ if name.startswith(ELSEWHERE)]:
-        del os.environ[name]
-    os.environ.update(OFFLINE, TRACKIO_DIR=str(folder))
-    from trackio.sqlite_storage import SQLiteStorage
-
-    return SQLiteStorage
-
-
-if __name__ == "__main__":
-    serve(Trackio, MISSING)
+BACKEND = Trackio

@@ -7,21 +7,15 @@ its business; one that cannot be reached or refuses at the beginning: the run is
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import wandb
+
 from ipu_model.files import read_json, write_json
-from tasks.tracking.tracker import End, Point, in_one_line, serve
-
-os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported: its errors are told to nobody
-
-try:
-    import wandb
-except ImportError as error:
-    MISSING: str | None = f"is not installed ({error}): pip install wandb"
-else:
-    MISSING = None
+from tasks.tracking.tracker import End, Point, in_one_line
 
 INIT_SECONDS = 15.0
 """For a server to answer, before the run is recorded offline."""
@@ -79,6 +73,7 @@ class WandB:
             self._run.finish(exit_code=0 if end.status == "finished" else 1)
         except TimeoutError:
             self._say(f"the server did not take everything in {FINISH_SECONDS:.0f} s; `wandb sync {at}` sends the rest")
+        wandb.teardown()  # else the end of the stage would wait for its process
 
 
 def _begin(run: Mapping[str, Any], folder: Path, mode: Any) -> Any:
@@ -95,18 +90,21 @@ def _begin(run: Mapping[str, Any], folder: Path, mode: Any) -> Any:
         x_disable_machine_info=True,
         x_save_requirements=False,
     )
-    return wandb.init(
-        project=run["project"],
-        id=run["id"],
-        name=run["name"],
-        group=run["group"],
-        job_type=run["stage"],
-        dir=str(folder),
-        mode=mode,
-        resume="allow" if mode == "online" else None,
-        settings=settings,
-    )
+    hooks = sys.exit, sys.excepthook
+    try:
+        return wandb.init(
+            project=run["project"],
+            id=run["id"],
+            name=run["name"],
+            group=run["group"],
+            job_type=run["stage"],
+            dir=str(folder),
+            mode=mode,
+            resume="allow" if mode == "online" else None,
+            settings=settings,
+        )
+    finally:
+        sys.exit, sys.excepthook = hooks  # with wandb's own, a stage that fails would print its traceback twice
 
 
-if __name__ == "__main__":
-    serve(WandB, MISSING)
+BACKEND = WandB

@@ -1,43 +1,44 @@
-"""What every tracker's process does: takes lines of JSON from its stage, and hands them to one backend.
+"""How every tracker works: a thread brings what a stage measures to one backend, and no one waits for it.
 
-    {"run": {...}}                                   first: tracking.description
-    {"config": {...}}                                more of the run's parameters
-    {"update": 10, "time": ..., "values": {...}}     measurements after an update
-    {"end": "finished", "figures": {...}, ...}       last; where it is missing, the stage was killed
-
-It answers with {"say": text for people, "troubled": whether it cannot record now}. A backend whose server is away is
-asked again every now and then, and gets all of what waits at once. A measurement of an update that the run already has
-under that name is left out: a training that continues from a checkpoint repeats some.
+A backend whose server is away is asked again every now and then, and gets all of what waits at once. A measurement of
+an update that the run already has under that name is left out: a training that goes on from a checkpoint repeats some.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import importlib
 import os
+import queue
 import re
-import select
-import signal
-import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
-from tasks.project.process import takes_no_words
-
 AGAIN_SECONDS = 10.0
 """Between two tries with a server that is away."""
+TROUBLED_SECONDS = 5.0
+"""What a tracker may take after the end of a training when it cannot record: it tries once more."""
 MAX_WAITING = 20_000
 """Measured updates kept for a server that is away, some 10 MB; older ones go first."""
-POINTS_AT_ONCE = 100
-"""Updates in one call of a backend."""
-ORPHAN_SECONDS = 10
-"""What is left for the end when the stage was killed."""
 SECRET = re.compile(r"pass(word|phrase)?$|secret|token|credential|key", re.IGNORECASE)
 """Names of variables of the environment whose values are said to nobody."""
 SHORTEST_SECRET = 6
-
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",  # a server that hangs is found out in seconds: it is asked again later anyway
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
+}
+"""What the libraries read from the environment when they are imported, unless it says otherwise."""
+PACKAGES = {"mlflow": "mlflow-skinny, or mlflow"}
+"""What pip calls a backend, where it is not the backend's name."""
 
 Say = Callable[[str, bool], None]
 
@@ -62,6 +63,16 @@ class End:
     """The last one, to which the figures belong."""
     time: float = 0.0
     figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Figures that become metrics."""
+        return {name: float(x) for name, x in self.figures.items() if not isinstance(x, str)}
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Figures that a backend has to keep elsewhere."""
+        return {name: x for name, x in self.figures.items() if isinstance(x, str)}
 
 
 class Backend(Protocol):
@@ -139,18 +150,17 @@ class Recorder:
         if self._config:
             self._backend.configure(self._config)
             self._config = {}
-        while self._waiting:
-            if points := self._new(self._waiting[:POINTS_AT_ONCE], self._floor):
-                self._backend.log(points)
-            del self._waiting[:POINTS_AT_ONCE]
+        if points := self._new(self._floor):
+            self._backend.log(points)
+        self._waiting.clear()
 
-    def _new(self, waiting: list[Point], floor: int) -> list[Point]:
-        """What the run does not have yet."""
-        if not self._told and waiting[0].update <= floor:
+    def _new(self, floor: int) -> list[Point]:
+        """Return what the run does not have yet."""
+        if not self._told and self._waiting and self._waiting[0].update <= floor:
             self._told = True
             self._say(f"the run {self._run['id']} holds updates up to {floor}; they are not recorded again", False)
         points = []
-        for point in waiting:
+        for point in self._waiting:
             values = {name: x for name, x in point.values.items() if point.update > self._last.get(name, floor)}
             self._last.update(dict.fromkeys(values, point.update))
             if values:
@@ -171,65 +181,114 @@ class Recorder:
             self._say(f"{missing} measured updates are missing there; history.csv has them", self._troubled)
 
 
-def serve(make: Callable[[Callable[[str], None]], Backend], missing: str | None = None) -> None:
-    """Be the process of one tracker, until its stage says that the run ended.
+def load_backend(name: str) -> Callable[[Callable[[str], None]], Backend]:
+    """Import the class of a backend, and with it the backend's package, which takes seconds."""
+    for variable, value in SETTINGS.items():
+        os.environ.setdefault(variable, value)
+    return importlib.import_module(f"tasks.tracking.track_{name}").BACKEND
+
+
+class Tracker:
+    """One backend in a thread of its own: a library that waits for its server keeps no one but this thread waiting.
+
+    A thread is enough. Each of the libraries gives up a server that never answers (MLflow after seconds, as SETTINGS
+    say; wandb at the beginning and at the end), and a thread that was left behind ends with the process. MLflow's own
+    asynchronous mode would not do: it drops what the server did not take, and the end of the process waits for every
+    batch.
 
     Args:
-        make: makes the backend from a function that takes texts for people.
-        missing: why the backend cannot be used here, ever; None: it can.
+        name: one of tracking.backends.
+        run: from trackers.description.
+        say: takes lines for people.
     """
-    takes_no_words("Hand the figures of a training to a tracker; a training starts it, and writes to its input.")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is for nobody
 
-    def say(text: str, troubled: bool = False) -> None:
-        answers.write(json.dumps({"say": without_secrets(text), "troubled": troubled}) + "\n")
-        answers.flush()
+    def __init__(self, name: str, run: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self._name, self._run, self._print = name, run, say
+        self._events: queue.Queue[Mapping[str, Any] | Point | End] = queue.Queue(MAX_WAITING)
+        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._lost = 0
+        """Events that found no room, as the backend was busy for too long."""
+        self._until = 0.0
+        """When it has to have ended, on time.monotonic's clock; 0: it may go on."""
+        self._troubled = self._left_behind = False
+        """Whether it said last that it cannot record; whether no one waits for it, or hears it, any more."""
 
-    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        say(f"stopped recording; {in_one_line(error)}", True)
+    def send(self, event: Mapping[str, Any] | Point) -> None:
+        """Leave parameters or measurements to the thread, which starts with the first of them."""
+        if self._thread.ident is None:  # not before: the stage has started its device process by then
+            self._thread.start()
+        try:
+            self._events.put_nowait(event)
+        except queue.Full:
+            self._lost += 1
 
-    sys.excepthook = uncaught
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the input ends this process, and nothing before
-    os.nice(5)  # a training comes first, but what others do on this host must not keep it from its end
-    messages = read_messages(0)
-    first = next(messages, None)
-    if not first:
-        return
-    if missing is not None:
-        say(missing, True)
-        return
-    recorder = Recorder(make(say), first["run"], say)
-    end = follow(messages, recorder)
-    recorder.close(end)
+    def end(self, end: End, seconds: float) -> None:
+        """Send the end of the run, and nothing after it."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._until = time.monotonic() + (min(seconds, TROUBLED_SECONDS) if self._troubled else seconds)
+        with contextlib.suppress(queue.Full):
+            self._events.put(end, timeout=self._left() if self._thread.is_alive() else 0.0)
 
+    def _left(self) -> float:
+        return max(0.0, self._until - time.monotonic())
 
-def follow(messages: Iterator[dict[str, Any]], recorder: Recorder) -> End:
-    """Pass messages on until the end."""
-    for message in messages:
-        if "end" in message:
-            return End(message["end"], message["update"], message["time"], message["figures"])
-        if "config" in message:
-            recorder.configure(message["config"])
-        if "values" in message:
-            recorder.add(Point(message["update"], message["time"], message["values"]))
-        if not message:
-            recorder.work()
-    signal.alarm(ORPHAN_SECONDS)  # the kernel's default ends this process, even inside a library's call
-    return End("killed")
+    def wait(self) -> None:
+        """Wait until it has recorded the end, and say so if it has not."""
+        self._thread.join(self._left())
+        if self._lost and not self._troubled:
+            self.say(f"had no room for {self._lost} events; they are in history.csv")
+        if self._thread.is_alive():
+            self.say("did not finish in time and was left behind; the training lacks nothing")
+            self._left_behind = True
 
+    def stop(self, seconds: float) -> None:
+        """Let a tracker that was told of no end keep what it has."""
+        if self._thread.ident is not None and not self._until:
+            self.end(End("killed"), seconds)
+            self._left_behind = True
+            self._thread.join(self._left())
 
-def read_messages(pipe: int) -> Iterator[dict[str, Any]]:
-    """The messages of a pipe as they come, and an empty one whenever no other waits, at least every AGAIN_SECONDS."""
-    rest = b""
-    while True:
-        if not select.select([pipe], [], [], 0.0)[0]:
-            yield {}
-            select.select([pipe], [], [], AGAIN_SECONDS)
-        if not (block := os.read(pipe, 1 << 20)):
-            return
-        *lines, rest = (rest + block).split(b"\n")
-        yield from map(json.loads, lines)
+    def say(self, text: str, troubled: bool = False) -> None:
+        """Say a text for people, without secrets; `troubled` means that nothing can be recorded now."""
+        self._troubled = troubled
+        if not self._left_behind:
+            self._print(f"tracking: {self._name}: {without_secrets(text)}")
+
+    def _work(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.push(self._broke)
+            try:
+                make = load_backend(self._name)
+            except ImportError as error:
+                package = PACKAGES.get(self._name, self._name)
+                self.say(f"is not installed ({error}): pip install {package}", True)
+                return
+            self._record(Recorder(make(self.say), self._run, self.say))
+
+    def _record(self, recorder: Recorder) -> None:
+        """Pass events on until the end."""
+        while True:
+            event: Mapping[str, Any] | Point | End | None = None
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=AGAIN_SECONDS)
+            if isinstance(event, End):
+                recorder.close(event)
+                return
+            if isinstance(event, Point):
+                recorder.add(event)
+            elif event is not None:
+                recorder.configure(event)
+            if self._events.empty():
+                recorder.work()
+
+    def _broke(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Say which error ended the thread: what a library raises besides `away` costs the training nothing."""
+        if error is not None:
+            self.say(f"stopped recording; {in_one_line(error)}", True)
+        return True
 
 
 def in_one_line(error: BaseException) -> str:

@@ -1,22 +1,15 @@
 """Trackers watch a training: trackio, Weights & Biases, TensorBoard and MLflow, where section `tracking` asks for them.
 
-Each is a child process of its own (tracker.py), fed through a pipe that is never waited for, so that one that is
-not there, refuses, hangs or dies costs the training nothing but what it would have recorded; that is said once. What
-a tracker is told: every number of every event with an update in it, the resolved parameters of the job, and at the
-end the figures of metrics/*.json. Never data, never weights.
+None of them keeps a training waiting (tracker.py): one that is not there, refuses or hangs costs it nothing but what it
+would have recorded; that is said once. What a tracker is told: every number of every event with an update in it, the
+resolved parameters of the job, and at the end the figures of metrics/*.json. Never data, never weights.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,19 +19,15 @@ from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.param_sections import TrackingParams
-from tasks.project.process import Say, describe_exit, print_line, python_path
+from tasks.project.process import Say, print_line
 from tasks.project.strict_yaml import read_yaml
+from tasks.tracking.tracker import End, Point, Tracker
 
 CLOSE_SECONDS = 60.0
 """What trackers may take, all together, to record the rest after a training that ended: on a busy host MLflow needs
-half of that to start. Servers that hang are given up sooner (tasks/track_*.py)."""
-TROUBLED_SECONDS = 5.0
-"""What one may take after the end of a training that has said that it cannot record: it tries once more."""
+half of that to start. Servers that hang are given up sooner (tracker.py)."""
 HURRIED_SECONDS = 3.0
 """What it may take after SIGTERM, when the host is about to take the process's life."""
-PIPE_BYTES = 1 << 20
-"""Room for events of some 200 bytes: what waits for a tracker that is busy. The kernel grants it (F_SETPIPE_SZ) to
-anybody."""
 UPDATE_KEYS = ("step", "after")
 """Fields of an event that say after which update it was."""
 NO_METRICS = (*UPDATE_KEYS, "steps", "updates", "eta_seconds")
@@ -106,133 +95,6 @@ def _group_of(root: Path) -> str:
     return "params-" + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def command(backend: str) -> list[str]:
-    """How the process of a tracker is started."""
-    return [sys.executable, "-m", f"tasks.tracking.track_{backend}"]
-
-
-def start(backend: str, say: Say) -> Tracker | None:
-    """Start a tracker; None where the system has no room for it.
-
-    Args:
-        backend: one of tracking.backends.
-        say: takes lines for people.
-    """
-    environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
-    try:
-        process = subprocess.Popen(
-            command(backend),
-            env=environment,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        say(f"tracking: {backend} could not be started ({error.strerror}); nothing is recorded there")
-        return None
-    return Tracker(backend, process, say)
-
-
-class Tracker:
-    """One child process: lines of JSON to it, lines of JSON from it, and no waiting for either before the end."""
-
-    def __init__(self, backend: str, process: subprocess.Popen[bytes], say: Say) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._backend, self._process, self._say = backend, process, say
-        self._pipes = (process.stdin, process.stdout)
-        self._to, self._from = (pipe.fileno() for pipe in self._pipes)
-        for pipe in (self._to, self._from):
-            os.set_blocking(pipe, False)
-        with contextlib.suppress(OSError):  # where it may not be that wide
-            fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._unsent = self._heard = b""
-        """Parts of lines: what the pipe had no room for, and what has no end yet."""
-        self._lost = 0
-        """Messages that it did not take."""
-        self._until = 0.0
-        """When it has to have ended, on time.monotonic's clock."""
-        self._troubled = self._gone = False
-        """Whether it said last that it cannot record; whether it reads no more."""
-
-    def send(self, message: Event) -> None:
-        """Send it, or count it as lost where the tracker has not taken what was sent before."""
-        self._push()
-        if self._unsent or self._gone:
-            self._lost += 1
-            return
-        self._unsent = json.dumps(message).encode() + b"\n"
-        self._push()
-
-    def _push(self) -> None:
-        try:
-            while self._unsent and not self._gone:
-                self._unsent = self._unsent[os.write(self._to, self._unsent) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            self._gone = True
-
-    def hear(self) -> None:
-        """Say what the tracker said."""
-        while block := self._read():
-            *lines, self._heard = (self._heard + block).split(b"\n")
-            for message in map(json.loads, lines):
-                self._troubled = message["troubled"]
-                self._say(f"tracking: {self._backend}: {message['say']}")
-
-    def _read(self) -> bytes | None:
-        try:
-            return os.read(self._from, 1 << 16)
-        except BlockingIOError:
-            return None
-
-    def end(self, message: Event, seconds: float) -> None:
-        """Send the last message, and no other after it."""
-        self.hear()
-        self._until = time.monotonic() + (min(seconds, TROUBLED_SECONDS) if self._troubled else seconds)
-        while self._unsent and not self._gone and self._left():
-            select.select([], [self._to], [], self._left())
-            self._push()
-        self.send(message)
-        while self._unsent and not self._gone and self._left():
-            select.select([], [self._to], [], self._left())
-            self._push()
-        self._pipes[0].close()
-
-    def _left(self) -> float:
-        return max(0.0, self._until - time.monotonic())
-
-    def wait(self) -> None:
-        """Wait for its end, and say what became of it if that is no good news."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self._left())
-        self.hear()
-        code = self._process.poll()
-        if code is None:
-            self._kill()
-            self._say(f"tracking: {self._backend} came to no end in time and was stopped; the training lacks nothing")
-        elif code and not self._troubled:
-            self._say(f"tracking: {self._backend} ended with {describe_exit(code)}; the training lacks nothing")
-        if self._lost and not self._troubled:
-            self._say(f"tracking: {self._backend} did not take {self._lost} events; they are in history.csv")
-
-    def stop(self) -> None:
-        """Close its pipe, which tells it to end, and kill it if it does not."""
-        self._pipes[0].close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(HURRIED_SECONDS)
-        self._kill()
-        self._pipes[1].close()
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-
 class Trackers:
     """The trackers of one run; without backends it does nothing.
 
@@ -243,19 +105,15 @@ class Trackers:
     """
 
     def __init__(self, backends: Sequence[str], run: Event, say: Say = print_line) -> None:
-        started = [start(backend, say) for backend in backends]
-        self._all = [tracker for tracker in started if tracker is not None]
-        self._send({"run": run})
+        self._all = [Tracker(backend, run, say) for backend in backends]
 
     def on_event(self, event: Event) -> None:
         """Pass on the measurements of an event of the device job, and its plan."""
-        for tracker in self._all:
-            tracker.hear()
         if event["event"] == "plan":
             plan = {name: value for name, value in event.items() if name != "event"}
-            self._send({"config": flat({"plan": plan})})
+            self._send(flat({"plan": plan}))
         elif (found := numbers_of(event)) is not None and found[1]:
-            self._send({"update": found[0], "time": time.time(), "values": found[1]})
+            self._send(Point(found[0], time.time(), found[1]))
 
     def close(self, status: str, figures: Mapping[str, Any], update: int = 0, seconds: float | None = None) -> None:
         """Let them record the rest and end, within that time, all together.
@@ -264,20 +122,20 @@ class Trackers:
             status: finished, paused or failed.
             figures: name of a file in metrics/ -> its content; the numbers and words in it become `<name>/<key>`.
             update: the last one, to which the figures belong.
-            seconds: after them a tracker is stopped; None: CLOSE_SECONDS.
+            seconds: after them a tracker is left behind; None: CLOSE_SECONDS.
         """
-        message = {"end": status, "update": update, "time": time.time(), "figures": flat(figures)}
+        end = End(status, update, time.time(), flat(figures))
         for tracker in self._all:
-            tracker.end(message, CLOSE_SECONDS if seconds is None else seconds)
+            tracker.end(end, CLOSE_SECONDS if seconds is None else seconds)
         for tracker in self._all:
             tracker.wait()
 
     def stop(self) -> None:
         """End those that still run: they have a moment to keep what they were told."""
         for tracker in self._all:
-            tracker.stop()
+            tracker.stop(HURRIED_SECONDS)
 
-    def _send(self, message: Event) -> None:
+    def _send(self, message: Event | Point) -> None:
         for tracker in self._all:
             tracker.send(message)
 

@@ -9,9 +9,10 @@ import contextlib
 import http.server
 import json
 import math
-import runpy
+import os
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -23,13 +24,14 @@ from typing import IO, Any
 import pytest
 
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
-from tasks.jobs.training import train
+from tasks.jobs.training import fingerprint, train
 from tasks.project import artifacts
 from tasks.project.errors import StagePaused
 from tasks.project.param_sections import TrackingParams
+from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point
-from tasks.tracking.trackers import Trackers, record_verdict
+from tasks.tracking.trackers import CLOSE_SECONDS, Trackers, record_verdict
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.optimizers import optimizer_config
 from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_trackio, read_wandb
@@ -84,8 +86,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pyte
             patch.delenv(name, raising=False)
         for name, value in SECRETS.items():
             patch.setenv(name, value)
-        for limit in ("CLOSE_SECONDS", "TROUBLED_SECONDS"):
-            patch.setattr(tracking, limit, 300.0)  # a busy host takes its time; test_tracker.py looks at limits
+        patch.setattr(tracking, "CLOSE_SECONDS", 300.0)  # a busy host takes its time; test_tracker.py looks at limits
+        patch.setattr(tracker, "TROUBLED_SECONDS", 300.0)
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             patch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         patch.setenv("NO_PROXY", "127.0.0.1")
@@ -142,11 +144,8 @@ class Watched:
         return self.root / "tracked"
 
 
-@pytest.fixture(scope="module")
-def watched(
-    tmp_path_factory: pytest.TempPathFactory, environment: tuple[pytest.MonkeyPatch, Server]
-) -> Iterator[Watched]:
-    root = tmp_path_factory.mktemp("watched")
+def make_training(root: Path) -> tuple[Job, Path]:
+    """A job, and the stand-in for the device that runs it."""
     (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
     write_rows(root / "rows", "pretrain", make_columns("pretrain", 8))
     device = root / "device-python"
@@ -163,6 +162,15 @@ def watched(
         optimizer=optimizer_config(learning_rate=2e-3),
         schedule=ScheduleConfig(steps=100),
     )
+    return job, device
+
+
+@pytest.fixture(scope="module")
+def watched(
+    tmp_path_factory: pytest.TempPathFactory, environment: tuple[pytest.MonkeyPatch, Server]
+) -> Iterator[Watched]:
+    root = tmp_path_factory.mktemp("watched")
+    job, device = make_training(root)
     (root / "metrics").mkdir()
     judged = (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate"))
     (root / judged[0]).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
@@ -269,12 +277,71 @@ def test_trackio_gets_everything_once_the_disk_takes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["trackio", "wandb", "tensorboard", "mlflow"])
-def test_without_its_package_a_tracker_says_what_brings_it(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_a_tracker_says_what_brings_it(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, f"tasks.tracking.track_{backend}", raising=False)
     for name in [backend, *(name for name in sys.modules if name.startswith(f"{backend}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    missing = runpy.run_module(f"tasks.tracking.track_{backend}")["MISSING"]
-    assert missing.startswith("is not installed")
+    said: list[str] = []
+    trackers = Trackers([backend], description_of(tmp_path), said.append)
+    trackers.close("finished", {})
+    [missing] = said
+    assert missing.startswith(f"tracking: {backend}: is not installed")
     assert f"pip install {backend}" in missing
+
+
+@pytest.mark.parametrize(
+    ("backend", "address", "expected"),
+    [
+        ("mlflow", "MLFLOW_TRACKING_URI", "cannot record now, and tries again (MlflowException: "),
+        ("wandb", "WANDB_BASE_URL", "records offline, as the server could not be used (CommError: "),
+    ],
+)
+def test_a_training_ends_in_time_while_a_server_takes_connections_and_never_answers(
+    tmp_path: Path, environment: tuple[pytest.MonkeyPatch, Server], backend: str, address: str, expected: str
+) -> None:
+    job, device = make_training(tmp_path)
+    folder = tmp_path / "runs" / "squad-finetune" / fingerprint(job)
+    folder.mkdir(parents=True)
+    (folder / "history.csv").write_text("step,loss\n")  # the stand-in goes on with update 50, and ends
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from tests.tasks.tracking import test_tracking_backends as here\n"
+        "job, _ = here.make_training(Path(sys.argv[1]))\n"
+        "here.train(job, 'squad-finetune', Path(sys.argv[1]), tracking=here.asked_for(sys.argv[2]))\n"
+    )
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
+        password = SECRETS["MLFLOW_TRACKING_PASSWORD"]
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+        variables = {
+            **os.environ,
+            address: f"http://me:{password}@{at}" if backend == "mlflow" else f"http://{at}",
+            "PODIUM_DEVICE_PYTHON": str(device),
+            "PYTHONPATH": str(PROJECT),
+        }
+        began = time.monotonic()
+        child = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), backend],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        seconds = time.monotonic() - began
+        server.settimeout(0.0)
+        server.accept()  # somebody asked
+    assert child.returncode == 0, child.stderr
+    assert seconds < CLOSE_SECONDS + 60, "the server was waited for"
+    assert f"tracking: {backend}: {expected}" in child.stdout
+    assert json.loads((tmp_path / "metrics/squad-finetune.json").read_text())["steps"] == 100
+    assert child.stderr == ""
+    assert not [name for name, secret in SECRETS.items() if secret in child.stdout + child.stderr]
+    assert leaks(tmp_path) == []
+    if backend == "wandb":
+        [run] = read_wandb(tmp_path / "tracked").values()
+        assert run.curves["loss"] == [(update, 1 / update) for update in range(50, 101, 10)]
 
 
 def test_an_mlflow_server_that_fails_and_then_hangs_is_said_and_costs_nothing(
@@ -341,6 +408,28 @@ def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host
     assert b"finetune/steps" in sent
     for private in (socket.gethostname(), str(tmp_path), str(PROJECT), *SECRETS.values()):
         assert private.encode() not in sent, private
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.tracking import track_wandb
+
+    monkeypatch.setattr(track_wandb, "FINISH_SECONDS", 1.0)
+    said: list[str] = []
+    hooks = sys.exit, sys.excepthook
+    with running_wandb(last=30, hangs_at="/file_stream") as server:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
+        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
+        trackers.on_event({"event": "step", "step": 40, "steps": 100, "loss": 0.5})
+        trackers.close("finished", {}, 40)
+        trackers.stop()
+    [last] = said
+    assert last.startswith("tracking: wandb: the server did not take everything in 1 s; `wandb sync ")
+    [folder] = (tmp_path / "wandb").glob("run-*")
+    assert last.endswith(f"`wandb sync {folder}` sends the rest")
+    assert (sys.exit, sys.excepthook) == hooks, "they are the stage's own"
 
 
 def description_of(folder: Path) -> dict[str, Any]:

@@ -58,12 +58,15 @@ class WandBServer:
 
 
 @contextlib.contextmanager
-def running_wandb(last: int) -> Iterator[WandBServer]:
-    """Serve on loopback."""
+def running_wandb(last: int, hangs_at: str | None = None) -> Iterator[WandBServer]:
+    """Serve on loopback; no request for a path that ends with `hangs_at` gets an answer."""
     known = WandBServer(last)
+    ended = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if hangs_at is not None and self.path.endswith(hangs_at):
+                ended.wait()
             answer = json.dumps(known.answer(self.path, self.rfile.read(int(self.headers["content-length"])))).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
@@ -80,5 +83,6 @@ def running_wandb(last: int) -> Iterator[WandBServer]:
     try:
         yield known
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
