@@ -5,11 +5,15 @@ A program of its own and no fork: threads of PopTorch may hold locks that a copy
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Dict
 
 import ipu_model
 
@@ -53,8 +57,12 @@ def reserve(descriptor: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
 
 
-def start_companion(module: str, *words: str, memory: int) -> subprocess.Popen[bytes]:
-    """Run a module of this package with pipes to its input and output.
+class CompanionLost(Exception):
+    """A companion has ended; the message says how."""
+
+
+class Companion:
+    """A module of this package that runs beside a training and answers each request, a line of JSON, with another.
 
     SIGINT and SIGTERM stay blocked in it from its first moment, as a signal mask is inherited: they reach whole groups
     of processes, and the training alone decides when its companion ends.
@@ -66,22 +74,53 @@ def start_companion(module: str, *words: str, memory: int) -> subprocess.Popen[b
     Raises:
         OSError: no process can be had.
     """
-    root = str(Path(ipu_model.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(memory,),
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def __init__(self, module: str, *words: str, memory: int) -> None:
+        root = str(Path(ipu_model.__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *words],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(memory,),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def ask(self, request: Any) -> None:
+        """Send a request."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as `answer` says
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def has_answered(self) -> bool:
+        """Whether `answer` need not wait."""
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
+
+    def answer(self) -> Dict[str, Any]:
+        """Wait for the next answer. Waiting lets other threads run, and signals be noticed.
+
+        Raises:
+            CompanionLost: the process has ended.
+        """
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise CompanionLost(_describe_end(self.process.wait()))
+        answer: Dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the process; what it was asked for is done to its end."""
+        self.process.communicate()
 
 
-def end_in_words(code: int) -> str:
+def _describe_end(code: int) -> str:
     """How a companion ended, by its exit code as subprocess states it."""
     if code >= 0:
         return f"ended with exit code {code}; its last words are in the log, before this line"

@@ -15,18 +15,17 @@ the IPUs, and a slot is free when its call has ended.
 
 from __future__ import annotations
 
-import contextlib
-import json
+import dataclasses
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Generator, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Generator, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.distributed.companion import end_in_words, shared_memory, start_companion
+from ipu_model.distributed.companion import Companion, CompanionLost, shared_memory
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError, RowWorkerLost
 from ipu_model.ipu.laying import TOKENS, Counts, Inputs, Piece, Shape, Slots, input_type, label_count, lay, shapes_of
@@ -95,7 +94,8 @@ class Ahead:
         descriptor = shared_memory("podium-rows", slots.bytes)
         try:
             self._memory = mmap.mmap(descriptor, slots.bytes)
-            self.process = start_companion("ipu_model.ipu.row_worker", memory=descriptor)
+            self._companion = Companion("ipu_model.ipu.row_worker", memory=descriptor)
+            self.process = self._companion.process
         finally:
             os.close(descriptor)  # the worker has its own, and both have the memory
         work = Work(
@@ -114,24 +114,23 @@ class Ahead:
             slots=SLOTS,
             memory=descriptor,
         )
-        self._send(work.to_json() + "\n")
+        self._companion.ask(dataclasses.asdict(work))
         self._columns = [tuple(slots.columns(self._memory, slot)) for slot in range(SLOTS)]
         self._steps = iter(steps)
         for slot in range(SLOTS):
             self._ask(slot)
 
     def take(self) -> Made:
-        """The next call, when it is ready. Waiting lets other threads run, and signals be noticed.
+        """The next call, when it is ready.
 
         Raises:
             RowsError: damaged rows, with the file and the row.
             RowWorkerLost: the process that makes rows ready has ended.
         """
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RowWorkerLost(end_in_words(self.process.wait()))
-        reply: Dict[str, Any] = json.loads(line)
+        try:
+            reply = self._companion.answer()
+        except CompanionLost as lost:
+            raise RowWorkerLost(str(lost)) from None
         if "error" in reply:
             raise ERRORS[reply["error"]](*reply["arguments"])
         return Made(self._columns[reply["slot"]], reply["counts"], reply["slot"])
@@ -143,18 +142,12 @@ class Ahead:
     def _ask(self, slot: int) -> None:
         step = next(self._steps, None)
         if step is not None:
-            self._send(f"{step} {slot}\n")
-
-    def _send(self, line: str) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `take` says why nobody reads it
-            self.process.stdin.write(line.encode())
-            self.process.stdin.flush()
+            self._companion.ask([step, slot])
 
     def close(self) -> None:
         """End the worker, at once: nothing that it does is of use to anybody else."""
         self.process.kill()
-        self.process.communicate()
+        self._companion.close()
 
 
 RowSource = Union[InTurn, Ahead]

@@ -1,6 +1,6 @@
 """`python -m ipu_model.ipu.row_worker`: makes the rows of host calls ready for the process that started it.
 
-That process (feeding.py) writes lines to standard input: first a Work, then a request for each call, `STEP SLOT`.
+That process (feeding.py) writes lines to standard input: first a Work, then a request for each call, `[STEP, SLOT]`.
 Each is answered, in order, with a line on standard output: what was counted, or an error. The rows themselves go into
 the slot, in memory that both map. The kernel closes the pipes of a process however it ends, SIGKILL included, so that
 no worker outlives its starter: one that waits reads the end of its input, one that works is ended by SIGPIPE when it
@@ -10,7 +10,6 @@ answers. SIGINT and SIGTERM reach a whole process group; its starter has blocked
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import mmap
 import os
@@ -62,13 +61,9 @@ class Work:
         """Of one call."""
         return (self.share[1] - self.share[0]) * self.updates
 
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(dataclasses.asdict(self))
-
     @staticmethod
     def from_json(line: bytes) -> Work:
-        """The inverse of to_json."""
+        """From a line of JSON that dataclasses.asdict gave."""
         values: Dict[str, Any] = json.loads(line)
         values["model"] = ModelConfig(**values["model"])
         return Work(**{**values, "share": tuple(values["share"]), "columns": tuple(values["columns"])})
@@ -113,7 +108,7 @@ def main() -> int:
     try:
         worker = Worker(Work.from_json(first))
         for request in requests:
-            step, slot = (int(word) for word in request.split())
+            step, slot = json.loads(request)
             _reply(replies, counts=worker.fill(step, slot), slot=slot)
     except (RowsError, ConfigError) as error:
         _reply(replies, error=type(error).__name__, arguments=[str(error)])

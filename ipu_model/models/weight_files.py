@@ -14,16 +14,18 @@ import struct
 import zipfile
 from pathlib import Path
 from pickle import UnpicklingError  # the class alone: what torch.load raises
-from typing import Any, Dict, List, Mapping, Tuple, TypeVar
+from typing import Dict, List, Mapping, Tuple, TypeVar
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import each_key_once, open_regular, parse_json, read_json, sha256_of
 from ipu_model.memory import free_memory
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.tensors import load_tensors
+from ipu_model.models.encoder import Bert
+from ipu_model.models.tensors import DTYPES, load_tensors
 
 T = TypeVar("T")
 
@@ -41,10 +43,6 @@ SAFE_TORCH = (2, 6)
 """Before it, a file could run code in spite of weights_only (CVE-2025-32434)."""
 MAX_HEADER_BYTES = 8 << 20
 """BERT large has 40 KB."""
-MAX_DIMENSIONS = 8
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "BOOL": 1}
-BYTES.update({f"{kind}{8 * size}": size for kind in "IU" for size in (8, 4, 2, 1)})
-"""Bytes of a number of each type."""
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d{1,9})\.")
 
 Shapes = Dict[str, Tuple[int, ...]]
@@ -214,40 +212,14 @@ def read_shapes(path: Path) -> Shapes:
             values = parse_json(stream.read(length).decode("utf-8"), object_pairs_hook=each_key_once)
         if not isinstance(values, dict):
             raise ValueError("its header is no object")
-        values.pop("__metadata__", None)
-        return _checked(values, size - 8 - length)
-    except (OSError, ValueError, struct.error) as error:
+        with safe_open(str(path), "pt") as content:  # holds sizes and places against the file
+            tensors = {name: content.get_slice(name) for name in values if name != "__metadata__"}
+            for name, tensor in tensors.items():
+                if tensor.get_dtype() not in DTYPES.values():
+                    raise ValueError(f"{name} has numbers of type {tensor.get_dtype()}")
+            return {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+    except (OSError, ValueError, struct.error, SafetensorError) as error:
         raise CheckpointError(f"{path} is missing or damaged ({error})") from None
-
-
-def _checked(values: Dict[str, Any], size: int) -> Shapes:
-    shapes: Shapes = {}
-    extents: List[Tuple[int, int]] = []
-    for name, entry in values.items():
-        if not isinstance(entry, dict):
-            raise ValueError(f"{name} is described by {type(entry).__name__}, an object is required")
-        dtype, shape, offsets = entry.get("dtype"), entry.get("shape", ()), entry.get("data_offsets", ())
-        if not isinstance(dtype, str) or dtype not in BYTES:
-            raise ValueError(f"{name} has numbers of type {dtype!r}; known are {', '.join(BYTES)}")
-        if not _are_counts(shape) or len(shape) > MAX_DIMENSIONS or not _are_counts(offsets) or len(offsets) != 2:
-            raise ValueError(f"{name} has the shape {shape!r:.80} and the place {offsets!r:.80}")
-        needed = BYTES[dtype]
-        for one in shape:
-            needed *= one
-        if offsets[1] > size or offsets[1] - offsets[0] != needed:
-            raise ValueError(
-                f"{name} of shape {shape} has {needed} bytes, those from {offsets[0]} to {offsets[1]} of {size}"
-            )
-        shapes[name] = tuple(shape)
-        extents.append((offsets[0], offsets[1]))
-    extents.sort()
-    if any(first[1] > second[0] for first, second in zip(extents, extents[1:])):
-        raise ValueError("two tensors stand in one place")
-    return shapes
-
-
-def _are_counts(values: Any) -> bool:
-    return isinstance(values, list) and all(type(x) is int and 0 <= x < 2**48 for x in values)
 
 
 def require_sizes(config: ModelConfig, found: Mapping[str, Tuple[int, ...]], source: Path) -> None:
@@ -289,21 +261,6 @@ def require_sizes(config: ModelConfig, found: Mapping[str, Tuple[int, ...]], sou
 
 def _encoder(config: ModelConfig) -> Shapes:
     """The shapes of everything below the pooler and the heads."""
-    hidden, between = config.hidden_size, config.intermediate_size
-    square = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-    dense = dict.fromkeys(square, (hidden, hidden))
-    dense.update({"intermediate.dense": (between, hidden), "output.dense": (hidden, between)})
-    layers = [f"encoder.layer.{number}" for number in range(config.num_layers)]
-    norms = [f"{layer}.{place}" for layer in layers for place in ("attention.output", "output")]
-    shapes: Shapes = {
-        "bert.embeddings.word_embeddings.weight": (config.vocab_size, hidden),
-        "bert.embeddings.position_embeddings.weight": (config.max_positions, hidden),
-        "bert.embeddings.token_type_embeddings.weight": (config.type_vocab_size, hidden),
-    }
-    for layer in layers:
-        for name, shape in dense.items():
-            shapes[f"bert.{layer}.{name}.weight"] = shape
-            shapes[f"bert.{layer}.{name}.bias"] = shape[:1]
-    for place in ("embeddings", *norms):
-        shapes.update({f"bert.{place}.LayerNorm.{kind}": (hidden,) for kind in ("weight", "bias")})
-    return shapes
+    with torch.device("meta"):  # takes no memory
+        weights = Bert(config, pooler=False).state_dict()
+    return {f"bert.{name}": tuple(x.shape) for name, x in weights.items()}

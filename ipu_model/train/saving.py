@@ -6,17 +6,15 @@ Where memory allows they are written beside it: the state is copied to memory th
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
-import select
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
+from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from torch import Tensor
 
-from ipu_model.distributed.companion import end_in_words, reserve, shared_memory, start_companion
+from ipu_model.distributed.companion import Companion, CompanionLost, reserve, shared_memory
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import Job
 from ipu_model.memory import free_memory
@@ -63,7 +61,7 @@ class Beside:
         self._mapped: Optional[mmap.mmap] = None
         try:
             self._memory = shared_memory("podium-checkpoint", 0)
-            self._process = start_companion(CHECKPOINT_PROCESS, str(self._memory), memory=self._memory)
+            self._companion = Companion(CHECKPOINT_PROCESS, str(self._memory), memory=self._memory)
         except OSError as error:
             raise InTurn(f"a process beside the training cannot be had ({error.strerror or error})") from None
 
@@ -93,7 +91,7 @@ class Beside:
             else:
                 self._mapped[first : first + size] = texts[name]
         self.path = path
-        self._ask({"path": str(path), "files": self._places})
+        self._companion.ask({"path": str(path), "files": self._places})
 
     def _make_room(self, size: int) -> None:
         """Raises: InTurn, if the memory for that many bytes is not free."""
@@ -108,18 +106,9 @@ class Beside:
                 raise InTurn(f"{mb(size)} of memory for a copy of the state cannot be had ({error.strerror})") from None
             self.bytes = size
 
-    def _ask(self, request: Dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: the answer says so
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-
     def has_answered(self) -> bool:
         """Whether `take` need not wait for the checkpoint under way; True where there is none."""
-        if self.path is None:
-            return True
-        assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], 0)[0])
+        return self.path is None or self._companion.has_answered()
 
     def take(self) -> float:
         """Wait for the checkpoint under way, which is on disk then; the seconds that writing took.
@@ -129,26 +118,19 @@ class Beside:
             InTurn: the process has ended; this one wrote the checkpoint in its place.
         """
         assert self.path is not None
-        assert self._process.stdout is not None
-        answer, path = self._process.stdout.readline(), self.path
-        self.path = None
-        if not answer:
-            ended = end_in_words(self._process.wait())  # first: what it left half is removed once it is gone
+        path, self.path = self.path, None
+        try:
+            said = self._companion.answer()
+        except CompanionLost as lost:  # what it left half is removed once it is gone
             write_checkpoint(path, self._memory, self._places)
-            raise InTurn(f"the process that wrote checkpoints {ended}")
-        said = json.loads(answer)
+            raise InTurn(f"the process that wrote checkpoints {lost}") from None
         if "seconds" not in said:
             raise OSError(said["errno"], said["strerror"], said["filename"])
         return float(said["seconds"])
 
     def close(self) -> None:
         """End the process; a checkpoint under way is written to its end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        self._companion.close()
         os.close(self._memory)
         self._mapped = None
 

@@ -74,7 +74,7 @@ class Training:
     def process(self) -> int:
         """The one that writes."""
         assert self.keep._beside is not None
-        return self.keep._beside._process.pid
+        return self.keep._beside._companion.process.pid
 
 
 @pytest.fixture
