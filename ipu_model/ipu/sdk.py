@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
+from ipu_model.ipu.checks import MAX_IPUS_PER_PROCESS
 
 OLDEST_POPTORCH = (3, 3)
 NEWEST_TRIED_POPTORCH = (3, 4)
@@ -19,7 +20,6 @@ TORCH_OF_POPTORCH = (2, 0)
 OLDEST_PYTHON = (3, 8)
 HARDWARE_VERSIONS = (2, 21)
 """Mk2 (GC200, Bow) and Mk2 with FP8 (C600); poptorch.ipuHardwareVersion() says so."""
-MOST_IPUS_PER_PROCESS = 64
 SIMULATOR_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 SDK_VARIABLE = "POPLAR_SDK_ENABLED"
 ENABLE = "source the SDK's enable scripts (`source <sdk>/enable`, or poplar-*/enable.sh and popart-*/enable.sh)"
@@ -131,7 +131,7 @@ def check_hardware(poptorch: Any, ipus: int, compile_only: bool, environ: Option
 def count_ipus(poptorch: Any) -> int:
     """IPUs of the largest device one process can have: a power of two up to 64, 0 for none."""
     count, size = 0, 1
-    while size <= MOST_IPUS_PER_PROCESS and poptorch.ipuHardwareIsAvailable(size):
+    while size <= MAX_IPUS_PER_PROCESS and poptorch.ipuHardwareIsAvailable(size):
         count, size = size, size * 2
     return count
 

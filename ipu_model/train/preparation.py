@@ -16,6 +16,7 @@ from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.jobs.fingerprint import flat
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
+from ipu_model.models.architecture import differences
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
@@ -131,10 +132,8 @@ def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
         assert base is not None  # job.py requires one of the two
         return base.config
     if base is not None:
-        free = ("hidden_dropout", "attention_dropout", "initializer_range")
         job_model = dataclasses.replace(job.model, type_vocab_size=base.config.type_vocab_size)
-        wanted, found = dataclasses.asdict(job_model), dataclasses.asdict(base.config)
-        differ = [f"{k}: {found[k]} -> {wanted[k]}" for k in wanted if k not in free and wanted[k] != found[k]]
+        differ = differences(job_model, base.config)
         if differ:
             raise CheckpointError(
                 f"the model of the job is not the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 OF_ALL_ROWS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
 """Columns that are no labels."""
-MASK = "[MASK]"
 
 
 def first_sequences(

@@ -39,8 +39,6 @@ from tasks.reading.text_files import NUMBERS, Reading, repetitions
 
 Task = ApplyTask[Any, Any, Any]
 Record = Mapping[str, Any]
-FORMATS = ("json", "jsonl", "csv", "parquet")
-"""Of answers: JSON lines, CSV, Parquet, or one JSON object {id: answer}."""
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory."""
 KEPT_CHARACTERS = 8 << 20
