@@ -204,31 +204,24 @@ class Tracker:
 
     def __init__(self, name: str, run: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._name, self._run, self._print = name, run, say
-        self._events: queue.Queue[Mapping[str, Any] | Point | End] = queue.Queue(MAX_WAITING)
+        self._events: queue.Queue[Mapping[str, Any] | Point | End] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
-        self._lost = 0
-        """Events that found no room, as the backend was busy for too long."""
         self._until = 0.0
         """When it has to have ended, on time.monotonic's clock; 0: it may go on."""
         self._troubled = self._left_behind = False
         """Whether it said last that it cannot record; whether no one waits for it, or hears it, any more."""
 
-    def send(self, event: Mapping[str, Any] | Point) -> None:
+    def send(self, event: Mapping[str, Any] | Point | End) -> None:
         """Leave parameters or measurements to the thread, which starts with the first of them."""
         if self._thread.ident is None:  # not before: the stage has started its device process by then
             self._thread.start()
-        try:
-            self._events.put_nowait(event)
-        except queue.Full:
-            self._lost += 1
+        if self._thread.is_alive():
+            self._events.put(event)
 
     def end(self, end: End, seconds: float) -> None:
         """Send the end of the run, and nothing after it."""
-        if self._thread.ident is None:
-            self._thread.start()
         self._until = time.monotonic() + (min(seconds, TROUBLED_SECONDS) if self._troubled else seconds)
-        with contextlib.suppress(queue.Full):
-            self._events.put(end, timeout=self._left() if self._thread.is_alive() else 0.0)
+        self.send(end)
 
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())
@@ -236,8 +229,6 @@ class Tracker:
     def wait(self) -> None:
         """Wait until it has recorded the end, and say so if it has not."""
         self._thread.join(self._left())
-        if self._lost and not self._troubled:
-            self.say(f"had no room for {self._lost} events; they are in history.csv")
         if self._thread.is_alive():
             self.say("did not finish in time and was left behind; the training lacks nothing")
             self._left_behind = True

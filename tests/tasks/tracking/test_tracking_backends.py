@@ -305,11 +305,13 @@ def test_a_training_ends_in_time_while_a_server_takes_connections_and_never_answ
     folder = tmp_path / "runs" / "squad-finetune" / fingerprint(job)
     folder.mkdir(parents=True)
     (folder / "history.csv").write_text("step,loss\n")  # the stand-in goes on with update 50, and ends
+    (tmp_path / "job.json").write_text(job.to_json())
     code = (
         "import sys; from pathlib import Path\n"
         "from tests.tasks.tracking import test_tracking_backends as here\n"
-        "job, _ = here.make_training(Path(sys.argv[1]))\n"
-        "here.train(job, 'squad-finetune', Path(sys.argv[1]), tracking=here.asked_for(sys.argv[2]))\n"
+        "root, backend = Path(sys.argv[1]), sys.argv[2]\n"
+        "job = here.Job.from_json((root / 'job.json').read_text())\n"
+        "here.train(job, 'squad-finetune', root, tracking=here.asked_for(backend))\n"
     )
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
         password = SECRETS["MLFLOW_TRACKING_PASSWORD"]
