@@ -14,7 +14,14 @@ from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import SCHEMA, write_questions
 from tasks.downstream.squad.files import Question, read_questions
-from tasks.downstream.squad.format import Problems, flat_records, objects, parse_file, require_room_for_text, text_of
+from tasks.downstream.squad.format import (
+    Problems,
+    flat_records,
+    parse_file,
+    records_of_articles,
+    require_room_for_text,
+    text_of,
+)
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
@@ -93,7 +100,7 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
             values = parse_file(path, INPUT)
             records = flat_records(values, own_names(self._data.columns))
             if records is None:
-                yield from _of_articles(values, problems)
+                yield from itertools.starmap(Line, records_of_articles(values, problems))
                 return
             lines = checked(itertools.starmap(Line, records), columns, str(path), reading)
         for where, row in lines:
@@ -113,13 +120,6 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
         for found in answers:
             best = [_record(answer) for answer in found[: max(n_best, 1)]]
             yield {**best[0], **({N_BEST: best} if n_best else {})}
-
-
-def _of_articles(values: Any, problems: Problems) -> Iterator[Line]:
-    for article, at in objects(values, "data", "", problems):
-        for paragraph, where in objects(article, "paragraphs", at, problems):
-            for qa, place in objects(paragraph, "qas", where, problems):
-                yield Line(place, {**({"context": paragraph["context"]} if "context" in paragraph else {}), **qa})
 
 
 def _record(answer: Answer) -> dict[str, Any]:

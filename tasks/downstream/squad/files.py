@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import parse_json, read_json
-from tasks.downstream.squad.format import articles_of, flat_records, parse_document
+from tasks.downstream.squad.format import (
+    Problems,
+    articles_of,
+    flat_records,
+    id_of,
+    objects,
+    parse_document,
+    records_of_articles,
+    text_of,
+)
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
 from tasks.reading.parquet import group_batches, open_parquet
-from tasks.reading.text_files import NUMBERS, Reading
+from tasks.reading.text_files import Reading
 
 READ_AT_ONCE = 1024
 """Questions; of long contexts a row group has fewer."""
@@ -46,62 +55,25 @@ def read_references(path: Path, reading: Reading | None = None) -> list[tuple[st
         reading: gets how many ids were numbers.
 
     Raises:
-        InputError: not there, not JSON, not in SQuAD's layout (the message names the place), or without a question.
+        InputError: not there, not JSON, not in SQuAD's layout (all problems, with their places), or without a question.
     """
+    problems = Problems(str(path), reading=Reading() if reading is None else reading)
     document = articles_of(_read_json(path, parse_document))
-    found = list(_references(document, path, Reading() if reading is None else reading))
+    records = flat_records(document)
+    found = [_reference(*one, problems) for one in records or records_of_articles(document, problems)]
+    problems.refuse()
     if not found:
         raise InputError(f"{path} holds no question: there is nothing to score")
     return found
 
 
-def _references(document: Any, path: Path, reading: Reading) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for question, here in _asked(document, path):
-        identifier = question.get("id") if isinstance(question, dict) else None
-        if type(identifier) is int:
-            reading.counts[NUMBERS] += 1
-            identifier = str(identifier)
-        if not isinstance(identifier, str):
-            raise _layout(path, f"{here}.id must be a string, found {_kind(identifier)}")
-        answers = question.get("answers")
-        if isinstance(answers, dict):  # as `datasets` has them
-            found = _items(answers, "text", str(path), f"{here}.answers")
-        else:
-            answers = _items(question, "answers", str(path), here)
-            found = [answer.get("text") if isinstance(answer, dict) else None for answer in answers]
-        texts = tuple(text for text in found if isinstance(text, str))
-        if len(texts) != len(found):
-            raise _layout(path, f"{here}.answers (question {identifier!r}) must be objects with a text")
-        yield identifier, texts
-
-
-def _asked(document: Any, path: Path) -> Iterator[tuple[Any, str]]:
-    """Every question and its place."""
-    if (records := flat_records(document)) is not None:
-        yield from ((values, where) for where, values in records)
-        return
-    for a, article in enumerate(_items(document, "data", str(path), "")):
-        for p, paragraph in enumerate(_items(article, "paragraphs", str(path), f"data[{a}]")):
-            place = f"data[{a}].paragraphs[{p}]"
-            for q, question in enumerate(_items(paragraph, "qas", str(path), place)):
-                yield question, f"{place}.qas[{q}]"
-
-
-def _items(holder: Any, key: str, path: str, place: str) -> list[Any]:
-    if not isinstance(holder, dict):
-        raise _layout(path, f"{place or 'the document'} must be an object, found {_kind(holder)}")
-    items = holder.get(key)
-    if not isinstance(items, list):
-        name = f"{place}.{key}" if place else key
-        raise _layout(path, f"{name} must be a list, found {_kind(items)}")
-    return items
-
-
-def _layout(path: Path | str, problem: str) -> InputError:
-    return InputError(
-        f"{path} is not in SQuAD's layout: {problem}. Required: "
-        '{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text"}]}]}]}]}'
-    )
+def _reference(where: str, values: dict[str, Any], problems: Problems) -> tuple[str, tuple[str, ...]]:
+    """Id and reference answers of a question; what is wrong with them goes to `problems`."""
+    answers = values.get("answers")
+    if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # as `datasets` has them
+        values = {**values, "answers": [{"text": text} for text in texts]}
+    given = [text_of(one, "text", place, problems) for one, place in objects(values, "answers", where, problems)]
+    return id_of(values, where, problems) or "", tuple(text for text in given if text is not None)
 
 
 def _kind(value: Any) -> str:

@@ -253,6 +253,15 @@ def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | N
     return records
 
 
+def records_of_articles(values: Any, problems: Problems) -> Iterator[Record]:
+    """The questions of articles, each with its context, as `flat_records` has them."""
+    for article, at in objects(values, "data", "", problems):
+        for paragraph, where in objects(article, "paragraphs", at, problems):
+            context = {"context": paragraph["context"]} if "context" in paragraph else {}
+            for qa, place in objects(paragraph, "qas", where, problems):
+                yield place, {**context, **qa}
+
+
 def _questions(values: Any, problems: Problems) -> Iterator[Question]:
     for article, at in objects(values, "data", "", problems):
         title = article.get("title", "")
