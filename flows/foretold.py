@@ -116,8 +116,8 @@ def foresee(request: RunRequest, price: float | None = None, asked: Asked | None
     stages = request.forecast
     running = [one.stage for one in stages if one.status == RUNS]
     asked = asked or Asked()
-    probed = set(asked.probed) & set(running)
-    jobs = jobs_of(request, stages, dataclasses.replace(asked, probed=probed, manifests=request.manifests))
+    measured = set(asked.measured) & set(running)
+    jobs = jobs_of(request, stages, dataclasses.replace(asked, measured=measured, manifests=request.manifests))
     started = {job.planned.stage for job in jobs}
     others = stage_seconds(request, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(request, target=tuple(running))

@@ -16,6 +16,7 @@ SHOWN = 3
 """Reasons of a stage on the screen; --json has all."""
 WIDTH, INDENT = 80, 12
 """Columns of a line, and of the words that begin one."""
+NO_TIME = "not measured; --measure"
 Unit = Callable[[float], str]
 
 
@@ -87,7 +88,7 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         total_bytes = with_likely(memory.total, format_bytes)
         yield _line("memory", f"{total_bytes}, {memory.where}; {_most(memory.largest, format_bytes)}")
     if job.seconds is None or job.time is None:
-        yield _line("time", "not known before a probe of a few updates on real rows")
+        yield _line("time", NO_TIME)
     else:
         what = "calls" if job.planned.job.kind == "predict" else "updates"
         updates = f"{job.time.updates:,} {what} of {format_seconds(job.time.update_seconds.likely)}"
@@ -97,13 +98,20 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
     if (cost := found.cost(job.seconds)) is not None:
         yield _line("cost", between(cost, "{:,.2f}".format))
     if job.better:
-        yield _line("faster" if job.runtime == "ipu" else "room", job.better)
+        yield _line("faster", job.better)
     if job.records:
-        yield _line("ledger", f"{job.records} such jobs of this host widen these intervals (podium ledger)")
+        yield _line("ledger", ledger_line(job))
     if job.basis:
         yield _line("basis", job.basis)
     if job.assumed:
         yield _line("assumed", ", ".join(job.assumed))
+
+
+def ledger_line(job: Foretold) -> str:
+    """Say what the ledger of this host has of such jobs."""
+    if job.runtime == "ipu":
+        return f"{job.records} such jobs of this host widen these intervals (podium ledger)"
+    return f"{job.records} jobs or measurements of this shape on this host"
 
 
 def _most(term: Term, unit: Unit) -> str:

@@ -39,11 +39,11 @@ USAGE = 2
 FAILED = 1
 
 
-USAGE_TEXT = """usage: python -m ipu_model [--probe] job.json
+USAGE_TEXT = """usage: python -m ipu_model [--measure] job.json
 Run one job; its progress goes to standard output, one JSON object a line. ipu_model/jobs/job.py describes the file.
---probe: time a few of its updates on CPU or CUDA, and keep nothing.
+--measure: time a few updates of it on CPU or CUDA on rows that are made up, and keep nothing.
 """
-PROBE = "--probe"
+MEASURE = "--measure"
 
 
 def main() -> int:
@@ -65,8 +65,8 @@ def _run() -> int:
         stop.listen()
         die_with_parent()
         words = sys.argv[1:]
-        if PROBE in words:
-            _probe(read_job([word for word in words if word != PROBE]), emit)
+        if MEASURE in words:
+            _measure(read_job([word for word in words if word != MEASURE]), emit)
         else:
             job, instances = read_job(words), current(os.environ)
             if not instances.is_writer:
@@ -119,13 +119,13 @@ def _prepare_host() -> None:
     set_threads(os.environ.get("PODIUM_THREADS"))
 
 
-def _probe(job: Job, emit: Emit) -> None:
+def _measure(job: Job, emit: Emit) -> None:
     """Say what a few updates take; needs no run folder, and so no lock."""
     limit_spinning()
-    from ipu_model.train.probing import probe
+    from ipu_model.train.measuring import measure
 
     _prepare_host()
-    emit("probed", **dataclasses.asdict(probe(job, emit)))
+    emit("measured", **measure(job, emit))
 
 
 def _say_nothing(event: str, **fields: Any) -> None:

@@ -8,6 +8,7 @@
     |-- NonFiniteWeights   the weights did, after a finite loss; they were not saved
     |-- InstanceLost       another process of this training ended, or does not answer
     |-- RowWorkerLost      the process that makes rows ready for the IPUs ended
+    |-- OutOfMemory        a job that was measured takes more memory than there is
     `-- IpuFailure         PopTorch or the IPUs failed: what happened, which knob, where the full text is
 
 `python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
@@ -78,6 +79,10 @@ class NonFiniteLoss(DeviceJobError):
 
 class IpuFailure(DeviceJobError):
     """PopTorch, Poplar or the IPUs failed while compiling or running; ipu/failures.py words it."""
+
+
+class OutOfMemory(DeviceJobError):
+    """A job that was measured takes more memory than there is."""
 
 
 class InstanceLost(DeviceJobError):

@@ -8,7 +8,7 @@
 |           | memory_mb (of the process, now), device_memory_mb (peak so far; of GPUs)                   |
 | evaluated | after, updates, best_after (updates), and figures of held-out rows (evaluation.py)        |
 | predicted | rows, of, eta_seconds                                                                      |
-| probed    | what `--probe` found (jobs/probed.py)                                                      |
+| measured  | what `--measure` found (train/measuring.py)                                                |
 | saved     | path                                                                                       |
 | paused    | text: stopped before its end on purpose; why, and after which update                       |
 | error     | type, text                                                                                 |

@@ -69,8 +69,8 @@ NOT_RUN = {
     "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
     "python -m bench.ipu_rows --memory --updates 60": MEASURES,
     "python -m bench.data_scale --sizes 10 100 1000": MEASURES,
-    "python -m bench.host_estimates --only WORDS": MEASURES,
-    "python -m bench.host_estimates --docs docs/host-estimates.md": MEASURES,
+    "python -m bench.estimates --only WORDS": MEASURES,
+    "python -m bench.estimates --docs": MEASURES,
     "python3.11 -m venv ~/podium-cuda": OWN_SHELL,
     "~/podium-cuda/bin/pip install torch numpy pyarrow safetensors pytest": OWN_SHELL,
     "export PODIUM_DEVICE_PYTHON=~/podium-cuda/bin/python": OWN_SHELL,
@@ -126,7 +126,6 @@ NOT_RUN = {
     "dvc exp run --temp -S downstream.squad.finetune.learning_rate=3e-4": "trains the demo; it is DVC's own",
     "dvc exp show": "shows what DVC's own experiments left",
     "dvc metrics diff": "compares with another commit of one's own",
-    "python -m ipu_model --probe runs/phase1/job.json": "needs the job of a run; tests/ipu_model/train/test_probing.py",
     "podium publish --task squad": "needs a finished run; tests/flows/test_runs.py publishes one of a toy project",
     "python -m tasks.downstream.parity squad cpu:bf16 --baseline cpu:fp32 --model models/squad": (
         "needs a finished run; tests/tasks/downstream has the stage"
@@ -167,10 +166,6 @@ RUN_BY = {
     "python -m bench.ipu_estimates --write": (
         "tests/bench/test_ipu_estimates.py",
         "test_the_document_has_the_tables_that_the_command_makes",
-    ),
-    "python -m bench.host_estimates --table": (
-        "tests/bench/test_host_estimates.py",
-        "test_the_table_is_printed_without_measuring",
     ),
     "podium plan --preset ipu-base-pod16-examples --price 12.5 --page plan.html": (
         "tests/flows/test_plan_command.py",

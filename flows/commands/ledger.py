@@ -25,7 +25,8 @@ RESULT = "result.json"
 
 @click.command(
     help="Compare past estimates with measurements: the ratio measured / estimated of the device jobs of this host, by "
-    "device and kind of job, as median, lowest and highest. podium plan widens its intervals by these ratios.",
+    "device and kind of job, as median, lowest and highest. Of IPUs podium plan widens its intervals by these ratios; "
+    "of CPUs and GPUs it estimates from the measurements themselves.",
     epilog="The ledger belongs to this host (PODIUM_LEDGER, else podium/ledger.json where programs keep their state), "
     "so that podium clean leaves it; results in the run folders of this project are counted, too.",
 )
@@ -81,7 +82,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return, for each device and kind of job, the number of jobs and the spread of measured / estimated per figure."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for one in records:
-        groups.setdefault((one["device"], one["kind"]), []).append(one)
+        if not one.get("measurement"):  # no job: what podium plan --measure found
+            groups.setdefault((one["device"], one["kind"]), []).append(one)
     return [
         {
             "device": device,
@@ -89,7 +91,6 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
             "jobs": len(found),
             "newest": found[-1]["at"],
             "ratios": {figure: _spread(ledger.ratios(found, figure)) for figure in ledger.FIGURES},
-            "gflops": None if (speed := ledger.speed(found)) is None else [value / 1e9 for value in speed],
         }
         for (device, kind), found in sorted(groups.items())
     ]

@@ -25,8 +25,8 @@ GB = 1e9
 
 @click.command(
     help="Say which stages a run would skip, restore or run, and why; of each device job the memory, time and "
-    "throughput to expect, what decides them, and what moves it. Runs nothing and changes nothing. Exit code 2: a "
-    "device job cannot run as stated."
+    "throughput to expect, what decides them, and what moves it. Runs nothing and changes nothing, but for --measure. "
+    "Exit code 2: a device job cannot run as stated."
 )
 @options.parameters
 @options.run_name
@@ -34,7 +34,7 @@ GB = 1e9
 @click.option("--price", type=click.FloatRange(0, min_open=True), metavar="X", help="of an hour of the device(s)")
 @click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="of each GPU, or of a CPU host")
 @click.option("--bow", is_flag=True, help="the IPUs are Bow and not Mk2")
-@click.option("--no-probe", is_flag=True, help="time no updates of jobs whose rows are there")
+@click.option("--measure", is_flag=True, help="time a few updates of each job on a CPU or GPU; keep what they take")
 @click.option("--page", type=click.Path(path_type=Path), metavar="FILE", help="write all of it as a page (HTML)")
 @click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
 @options.as_json
@@ -49,7 +49,7 @@ def command(
     price: float | None,
     memory: float | None,
     bow: bool,
-    no_probe: bool,
+    measure: bool,
     page: Path | None,
     write: bool,
     json_wanted: bool,
@@ -66,8 +66,8 @@ def command(
         read = [*own, *map(Path, given_paths(request.values))]
         page = output_file(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
-    probed = () if no_probe else request.target
-    found = foresee(request, price, Asked((), limit, "bow" if bow else MK2, probed, streams.note))
+    measured = request.target if measure else ()
+    found = foresee(request, price, Asked((), limit, "bow" if bow else MK2, measured, say=streams.note))
     if page is not None:
         from flows.pages import plan_page
 

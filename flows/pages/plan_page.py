@@ -8,7 +8,7 @@ from typing import Any
 from flows.foretold import RUNS, Foresight
 from flows.pages import placement
 from flows.pages.graph import Box, picture
-from flows.plan_words import Unit, between, memory_range, with_likely
+from flows.plan_words import NO_TIME, Unit, between, ledger_line, memory_range, with_likely
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes, format_seconds
 from tasks.pages.render import html_page
@@ -99,7 +99,7 @@ def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, A
 def _facts(job: Foretold) -> list[tuple[str, str]]:
     facts = [("computed in", job.precision), *([("basis", job.basis)] if job.basis else [])]
     if job.seconds is None or job.time is None:
-        return [*facts, ("time", "not known before a probe")]
+        return [*facts, ("time", NO_TIME)]
     what = "calls" if job.planned.job.kind == "predict" else "updates"
     rate = job.time.sequences_per_second
     facts += [
@@ -107,7 +107,13 @@ def _facts(job: Foretold) -> list[tuple[str, str]]:
         (what, f"{job.time.updates:,} of {between(job.time.update_seconds, format_seconds)}"),
         ("sequences a second", with_likely(rate, "{:,.0f}".format)),
     ]
-    return facts + ([("ledger", f"{job.records} jobs of this host widen the intervals")] if job.records else [])
+    return facts + ([("ledger", _ledger(job))] if job.records else [])
+
+
+def _ledger(job: Foretold) -> str:
+    if job.runtime == "ipu":
+        return f"{job.records} jobs of this host widen the intervals"
+    return ledger_line(job)
 
 
 def _memories(

@@ -19,7 +19,8 @@ from flows.preflight.question import FAR_S, Finding, Question, ok, problem, warn
 from flows.run_request import RunRequest
 from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
-from tasks.preflight.foretelling import Foretold, attached_ipus
+from tasks.preflight.foretelling import Asked, Foretold, attached_ipus
+from tasks.project import streams
 from tasks.project.dvc_records import StageForecast
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.param_sections import Place
@@ -117,7 +118,9 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
 def fit(request: RunRequest) -> Iterator[Finding]:
     """Each job that would run: what it will need, or that it does not fit or cannot run as stated."""
     try:
-        jobs = jobs_of(request, _to_run(request))
+        stages = _to_run(request)
+        names = () if request.on_workers else [one.stage for one in stages]
+        jobs = jobs_of(request, stages, Asked(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
         yield warning(JOBS, f"nothing is foretold of them: {error}")
         return

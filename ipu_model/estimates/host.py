@@ -1,214 +1,109 @@
-"""What a device job on CPU or CUDA will need, without torch: memory by formula, time from a probe.
+"""A bound of the memory of a job on CPU or CUDA, without torch and without a measurement.
 
-The formulas are in host_memory.py, the constants in host_constants.py; docs/host-estimates.md holds how well they do.
+The bound says whether memory is in doubt. Where it is, `podium run` measures the job before data is made. Time is
+always measured (train/measuring.py), never computed. docs/plan.md says how well both hold.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
-import numpy as np
-
-from ipu_model.estimates import host_constants as constants
-from ipu_model.estimates.estimate import FITS, Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
-from ipu_model.estimates.host_memory import Work, fullest
-from ipu_model.estimates.host_shapes import Shapes, assumed_shapes
-from ipu_model.jobs.job import BatchGeometry, Job
-from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, Division, count_updates, divide, spread
-from ipu_model.jobs.probed import Probed
+from ipu_model import heads
+from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term
+from ipu_model.estimates.shapes import model_parameters, table_parameters
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, divide, spread
 from ipu_model.memory import memory_limit
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import TOKENS, Manifest, columns_of
+from ipu_model.rows.format import Manifest
 
-ERROR = constants.PROBE_ERROR
-
-
-@dataclass(frozen=True)
-class HostJob:
-    """A job and what is known of where it runs."""
-
-    job: Job
-    config: ModelConfig
-    """Its architecture: job.model, or that of init_checkpoint."""
-    manifest: Manifest
-    """Of its rows, or what is assumed of them."""
-    runtime: str = "cpu"
-    """cpu or cuda."""
-    precision: str = "fp32"
-    """fp32, bf16, or auto: then the one that needs more memory counts."""
-    processes: int = 1
-    """That train together on this host, each with its copy of the model."""
-    shapes: Optional[Shapes] = None
-    """From host_shapes.read_shapes, where there are rows; for the micro-batches of `division`."""
-    limit: Optional[float] = None
-    """Bytes: of memory on a CPU, of each GPU on CUDA. None on a CPU: what this host and its limits allow; on CUDA:
-    without bound."""
-
-    @property
-    def division(self) -> Division:
-        """The rows of one update."""
-        return divide(spread(self.job.geometry, self.processes), self.manifest.packing_factor)
-
-    @property
-    def rows_at_once(self) -> int:
-        """In one forward pass of training, or one call of predict."""
-        return self.division.micro_batch_size * (MICRO_BATCHES_PER_CALL if self.job.kind == "predict" else 1)
-
-    @property
-    def updates(self) -> int:
-        """Of the whole run; of a prediction its calls."""
-        if self.job.kind == "predict" or self.job.schedule is None:
-            return -(-self.manifest.rows // self.rows_at_once)
-        return count_updates(self.job.schedule, self.manifest.rows, self.division.rows_per_update)[0]
-
-    def with_micro_batch(self, rows: int) -> HostJob:
-        """The same job in micro-batches of at most so many rows."""
-        geometry = dataclasses.replace(self.job.geometry, micro_batch_size=rows)
-        return dataclasses.replace(self, job=dataclasses.replace(self.job, geometry=geometry))
+MIB = 1 << 20
+LEAST_PROCESS_BYTES, PROCESS_BYTES = 219 * MIB, 448 * MIB
+"""Resident memory of a process with torch on a CPU: after its import (torch 2.13, Python 3.11), and with kernels and
+torch's compiler, which some optimizers load."""
+BETWEEN_TENSORS = 1.6
+"""Memory that the C library holds for each byte of tensors that come and go with a micro-batch."""
+MICRO_BATCH = "lower device.micro_batch_size: the result stays the same but for rounding"
+RECOMPUTE = "device.recompute=true, or a smaller device.micro_batch_size"
+MODEL = "a smaller model"
 
 
-def estimate_host(asked: HostJob, probed: Optional[Probed] = None) -> JobEstimate:
-    """Memory and time of a job on CPU or CUDA.
+def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> float:
+    """Return the bytes that one process of a job takes at most, going by the sizes of its tensors.
 
     Args:
-        probed: From a probe of this job on its host; without, nothing is said of time.
+        job: its runtime is cpu or cuda.
+        model: its architecture.
+        manifest: of its rows, or what is assumed of them.
+        processes: that train together.
+    """
+    return sum(term.amount for term in memory_terms(job, model, manifest, processes))
+
+
+def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
+    """Return the parts of `bound_memory`, the largest first; every row of a micro-batch is taken to be full."""
+    trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.outline(job.head)
+    optimizer = "" if job.optimizer is None else job.optimizer.name
+    rows = divide(spread(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
+    rows = rows if trains else rows * MICRO_BATCHES_PER_CALL
+    tokens, wide = rows * manifest.row_length, 2 if job.precision == "bf16" else 4
+    weights = 4.0 * model_parameters(model, job.head, len(job.labels or ()) or 2)
+    table = 4.0 * table_parameters(model)
+    hidden, inner = wide * tokens * model.hidden_size, wide * tokens * model.intermediate_size
+    scores = wide * tokens * manifest.row_length * model.num_heads if on_cpu else 0.0
+    layers = 1 if job.recompute or not trains else model.num_layers
+    saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)
+    # A checkpoint holds three copies of the weights in memory, and one more while it is made.
+    copies = weights * ((4 if saves else 0) + (1 if job.evaluation is not None else 0))
+    # Gradients, two moments, and 1 more for copies in bf16 and for saving; torch's own optimizers hold directions, too.
+    state = weights * (5.0 if optimizer in ("adamw", "lamb") else 6.0 if trains else 2.5)
+    logits = wide * 2.0 * rows * manifest.max_predictions * model.vocab_size if trains and head.tied else 0.0
+    terms = [
+        Term("weights, gradients and moments" if trains else "weights", state + weights * (processes > 1), MODEL),
+        Term("copies of the state for checkpoints and evaluations", copies if on_cpu else 0.0, MODEL),
+        Term("activations", BETWEEN_TENSORS * (layers * (9 * hidden + 2 * inner) + 9 * hidden), RECOMPUTE),
+        Term("attention scores", BETWEEN_TENSORS * 2.5 * layers * scores, RECOMPUTE),
+        Term("vocabulary logits", BETWEEN_TENSORS * logits, MICRO_BATCH),
+        Term("gradient of the word table", 2 * table if trains else 0.0, "a smaller vocabulary"),
+        Term("Python, torch and its libraries", float(PROCESS_BYTES)),
+    ]
+    return sorted((term for term in terms if term.amount), key=lambda term: -term.amount)
+
+
+def estimate_host(
+    job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1, limit: Optional[float] = None
+) -> JobEstimate:
+    """Return the memory of a job on CPU or CUDA as an interval from what it surely takes to what it takes at most.
+
+    Args:
+        limit: bytes of memory of each GPU, or of the host. None: of a CPU what this host and its limits allow, of a
+            GPU unknown.
 
     Raises:
-        ConfigError: a geometry or a schedule that cannot be.
+        ConfigError: a geometry that cannot be.
     """
-    time = None if probed is None else estimate_time(asked, probed)
-    return JobEstimate(_device_in_words(asked, probed), (_memory(asked),), time)
+    terms = memory_terms(job, model, manifest, processes)
+    if limit is None and job.runtime != "cuda":
+        limit = memory_limit()
+    if limit is not None and job.runtime != "cuda":
+        limit /= processes
+    where = "each GPU" if job.runtime == "cuda" else "the process" if processes == 1 else "each process"
+    ends = _ends(job, model, terms)
+    memory = MemoryEstimate(where, tuple(terms), ends, math.inf if limit is None else limit)
+    return JobEstimate(device_name(job.runtime, processes), (memory,), None)
 
 
-def largest_micro_batch(asked: HostJob) -> int:
-    """The most rows in a micro-batch of this job that are sure to fit; 0 where not even one is.
-
-    Memory grows with the micro-batch, so that the border is found by halving. No more than a whole update is looked at.
-    """
-    low, high = (
-        0,
-        divide(BatchGeometry(asked.job.geometry.global_batch_size, 1), asked.manifest.packing_factor).rows_per_update,
-    )
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = _memory(asked.with_micro_batch(middle))
-        low, high = (middle, high) if found.verdict == FITS else (low, middle - 1)
-    return low
+def _ends(job: Job, model: ModelConfig, terms: List[Term]) -> Interval:
+    """What a process surely takes, and the bound: weights, and in training their gradients and moments."""
+    numbers = model_parameters(model, job.head, len(job.labels or ()) or 2)
+    copies = 1 if job.optimizer is None or job.kind == "predict" else 3 if job.optimizer.name == "sgd" else 4
+    most = sum(term.amount for term in terms)
+    return Interval((0 if job.runtime == "cuda" else LEAST_PROCESS_BYTES) + 4.0 * copies * numbers, most, most)
 
 
-def _memory(asked: HostJob) -> MemoryEstimate:
-    """The fuller one of the two precisions where none is chosen yet."""
-    precisions = ("fp32", "bf16") if asked.precision == "auto" else (asked.precision,)
-    found = [_of_precision(dataclasses.replace(asked, precision=one)) for one in precisions]
-    fullest_one = max(found, key=lambda one: one.total.likely)
-    return dataclasses.replace(
-        fullest_one, total=dataclasses.replace(fullest_one.total, low=min(one.total.low for one in found))
-    )
-
-
-def _of_precision(asked: HostJob) -> MemoryEstimate:
-    on_gpu = asked.runtime == "cuda"
-    if on_gpu:
-        name, terms = fullest(work_of(asked))
-        terms.append(Term("CUDA and its libraries", constants.CUDA_CONTEXT_BYTES))
-        low, high = constants.CUDA_LOWEST, constants.CUDA_HIGHEST
-        limit = asked.limit
-    else:
-        name, terms = fullest(work_of(asked), _libraries(asked.job))
-        low, high = constants.LOWEST_OVER_LIKELY, constants.HIGHEST_OVER_LIKELY
-        limit = memory_limit() if asked.limit is None else asked.limit
-        limit = None if limit is None else limit / asked.processes
-    likely, limit = sum(term.amount for term in terms), math.inf if limit is None else limit
-    where = f"{'each GPU' if on_gpu else 'the process' if asked.processes == 1 else 'each process'}, {name}"
-    # Pages of files count as memory of a process and go when others need it: they take only what room there is.
-    pages = 0.0 if on_gpu else min(_read_bytes(asked), max(0.0, limit - high * likely))
-    if pages:
-        terms.append(Term("rows that were read, mapped", pages))
-    bounds = Interval(low * likely, likely + pages, high * likely + pages)
-    return MemoryEstimate(where, tuple(terms), bounds, limit)
-
-
-def _libraries(job: Job) -> List[Term]:
-    """What a process on a CPU holds before it has a model; torch's own optimizers and its recomputation load more."""
-    terms = [Term("Python, torch and its libraries", constants.PROCESS_BYTES)]
-    if job.optimizer is not None and (job.recompute or job.compile != "none" or job.optimizer.name in ("adam", "sgd")):
-        terms.append(Term("torch's compiler", constants.COMPILER_BYTES))
-    return terms
-
-
-def _read_bytes(asked: HostJob) -> float:
-    """Of the row files, in the run: the columns with a number for each token."""
-    manifest = asked.manifest
-    columns = [x for x in columns_of(manifest.kind, manifest.vocab_size) if x.width == TOKENS]
-    of_row = manifest.row_length * sum(np.dtype(x.type).itemsize for x in columns)
-    at_once = asked.rows_at_once if asked.job.kind == "predict" else asked.division.rows_per_update
-    return float(of_row * min(manifest.rows, asked.updates * at_once))
-
-
-def work_of(asked: HostJob) -> Work:
-    """The job as far as its memory goes: its fullest micro-batch, and what stays beside it."""
-    job, manifest, division = asked.job, asked.manifest, asked.division
-    training = job.kind != "predict"
-    rows = asked.rows_at_once
-    shapes = (asked.shapes or assumed_shapes(manifest, division.micro_batch_size)).of(rows)
-    own_rows = division.rows_per_update / asked.processes if training else rows
-    passes = max(1, asked.updates) * (division.gradient_accumulation_steps if training else 1)
-    optimizer, evaluation = job.optimizer, job.evaluation if training else None
-    return Work(
-        config=asked.config,
-        device=asked.runtime,
-        precision=asked.precision,
-        shape=shapes.fullest(passes, rows * manifest.row_length),
-        training=training,
-        head=job.head,
-        labels=len(job.labels or ()) or 2,
-        optimizer="" if optimizer is None else optimizer.name,
-        bias_correction=optimizer is not None and optimizer.bias_correction,
-        accumulation=division.gradient_accumulation_steps,
-        update_tokens=shapes.mean.tokens * own_rows / rows,
-        recompute=job.recompute,
-        processes=asked.processes,
-        evaluates=evaluation is not None,
-        keeps_best=evaluation is not None and evaluation.keep == "best",
-        makes_checkpoints=training and bool(job.checkpoint_every_minutes or job.checkpoint_every_updates),
-        starts_from_model=job.init_checkpoint is not None,
-    )
-
-
-def estimate_time(asked: HostJob, probed: Probed) -> TimeEstimate:
-    """Seconds on the clock of the host that was probed, with the tokens that a mean micro-batch of the run has.
-
-    The exchange of gradients between processes is not in it: a probe is one process.
-    """
-    seconds = update_seconds(asked, probed.seconds_of_micro_batch, probed.seconds_of_update, probed)
-    interval = Interval((1 - ERROR) * sum(seconds), sum(seconds), (1 + ERROR) * sum(seconds))
-    terms = (
-        Term("forward and backward", seconds[0], "device.precision, PODIUM_THREADS, a smaller model"),
-        Term("clipping and optimizer", seconds[1], "a larger global_batch_size makes fewer updates"),
-    )
-    predicts = asked.job.kind == "predict"
-    sequences = (asked.rows_at_once if predicts else asked.division.rows_per_update) * asked.manifest.packing_factor
-    rates = Interval(*(sequences / bound for bound in (interval.high, interval.likely, interval.low)))
-    return TimeEstimate(terms, asked.updates, interval, rates)
-
-
-def update_seconds(asked: HostJob, of_micro_batch: float, of_update: float, probed: Probed) -> Tuple[float, float]:
-    """Seconds of the micro-batches of an update in one process, and of the update itself.
-
-    Args:
-        of_micro_batch, of_update: As probed, in the clock that is asked for.
-    """
-    tokens = asked.rows_at_once * asked.manifest.real_tokens / asked.manifest.rows
-    passes = 1 if asked.job.kind == "predict" else asked.division.gradient_accumulation_steps
-    return passes * of_micro_batch * tokens / probed.tokens, of_update
-
-
-def _device_in_words(asked: HostJob, probed: Optional[Probed]) -> str:
-    count = asked.processes
-    if asked.runtime == "cuda":
-        return "1 GPU" if count == 1 else f"{count} GPUs"
-    threads = "" if probed is None else f" with {probed.threads} thread{'s' if probed.threads > 1 else ''}"
-    return ("CPU, 1 process" if count == 1 else f"CPU, {count} processes") + threads
+def device_name(runtime: str, processes: int) -> str:
+    """Return what a job runs on, in words."""
+    if runtime == "cuda":
+        return "1 GPU" if processes == 1 else f"{processes} GPUs"
+    return "CPU, 1 process" if processes == 1 else f"CPU, {processes} processes"

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
 from ipu_model.estimates.estimate import JobEstimate
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.probed import Probed
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
-if TYPE_CHECKING:
-    from ipu_model.estimates.host import HostJob
-    from ipu_model.estimates.host_shapes import Shapes
-
-MB = float(1 << 20)
 MK2 = "mk2"
 
 
@@ -28,13 +22,9 @@ class Where:
     processes: int = 1
     """That train together."""
     limit: Optional[float] = None
-    """Bytes of memory of each GPU, or of a host without; None: of the GPU as probed, of the host as it is."""
+    """Bytes of memory of each GPU, or of a host without; None: of the host as it is, of a GPU unknown."""
     generation: str = MK2
     """Of IPUs: a name of ipu_constants.GENERATIONS."""
-    probed: Optional[Probed] = None
-    """What a probe of this job found."""
-    shapes: Optional[Shapes] = None
-    """Of some of its micro-batches on CPU or CUDA; None: as probed, else what the manifest lets assume."""
     replicas: Optional[int] = None
     """On IPUs, of all processes together, as PopRun is told; None: it is not told."""
     ipus_per_replica: Optional[int] = None
@@ -51,7 +41,7 @@ class Where:
 def estimate_job(
     job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None
 ) -> JobEstimate:
-    """Memory and time of a job whose runtime is chosen; its precision may be auto on a CPU.
+    """Memory of a job whose runtime is chosen, and on IPUs its time; its precision may be auto on a CPU.
 
     Args:
         manifest: of its rows, or what is assumed of them.
@@ -70,29 +60,20 @@ def estimate_job(
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import estimate_host
 
-    return estimate_host(_host_job(job, config, manifest, where), where.probed)
+    return estimate_host(job, config, manifest, where.processes, where.limit)
 
 
 def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None) -> str:
-    """In words, how a training could use its devices better by the same estimates; empty where it could not.
+    """In words, a faster cut of a training over the same IPUs by the same estimates; empty where there is none.
 
-    Nothing is changed by it: on IPUs a faster cut over the same IPUs, else the largest micro-batch that is sure to fit.
+    Nothing is changed by it.
 
     Raises:
         ConfigError: see `estimate_job`.
     """
-    config, where = _architecture(job, model), where or Where()
-    if job.kind == "predict":
+    if job.kind == "predict" or job.runtime != "ipu":
         return ""
-    if job.runtime == "ipu":
-        return _faster_cut(job, manifest, config, where.instances)
-    from ipu_model.estimates.host import largest_micro_batch
-
-    asked = _host_job(job, config, manifest, where)
-    if job.runtime == "cuda" and asked.limit is None:
-        return ""
-    most, stated = largest_micro_batch(asked), asked.division.micro_batch_size
-    return f"micro_batch_size up to {most} is sure to fit, it is {stated}" if most > stated else ""
+    return _faster_cut(job, manifest, _architecture(job, model), (where or Where()).instances)
 
 
 def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig, instances: PopRunInstances) -> str:
@@ -108,20 +89,3 @@ def _architecture(job: Job, model: Optional[ModelConfig]) -> ModelConfig:
     if config is None:
         raise ConfigError("job.model is missing: an estimate reads no init_checkpoint, so state the architecture")
     return config
-
-
-def _host_job(job: Job, config: ModelConfig, manifest: Manifest, where: Where) -> HostJob:
-    from ipu_model.estimates.host import HostJob
-    from ipu_model.estimates.host_shapes import Shapes
-
-    shapes, probed = where.shapes, where.probed
-    if shapes is None and probed is not None and probed.shapes is not None:
-        shapes = Shapes.from_plain(probed.shapes)
-    place = (job.runtime, job.precision, where.processes)
-    return HostJob(job, config, manifest, *place, shapes, _limit(where))
-
-
-def _limit(where: Where) -> Optional[float]:
-    if where.limit is None and where.probed is not None and where.probed.device_memory_mb is not None:
-        return where.probed.device_memory_mb * MB
-    return where.limit

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from ipu_model.estimates.estimate import Interval, JobEstimate
 from ipu_model.estimates.shapes import decoder_flops, dense_flops, score_flops
-from ipu_model.jobs.plan import Plan
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Choice, Plan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
 MEMORY, SECONDS, TOKENS = "memory", "update_seconds", "tokens_per_second"
 """Figures of a record: bytes of the fullest device or process; seconds of an update, or of a call of predict; real
 tokens in a second."""
+NOT_OF_A_SHAPE = ("vocab_size", "type_vocab_size", "initializer_range", "layer_norm_eps")
+"""Fields of ModelConfig that decide no memory and no time, or are among `sizes` of a shape."""
 BACKWARD = 2
 """Passes backwards, in FLOPs of a pass forward: towards the weights, and towards what they were given."""
 
@@ -43,16 +46,16 @@ def foretold(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Int
     return found
 
 
-def record(estimate: JobEstimate, tokens_per_sequence: float, flops: float, measured: Measured) -> Dict[str, Any]:
+def record(device: str, flops: float, expected: Mapping[str, Interval], measured: Measured) -> Dict[str, Any]:
     """The record of a job: its device, the FLOPs of an update, and each measured figure beside low, likely and high.
 
     A figure that was not foretold has `measured` alone; one that was not measured is left out.
 
     Args:
         flops: see `useful_flops`.
+        expected: see `foretold`; of a CPU or GPU nothing, as its ledger alone knows what to expect.
     """
-    found: Dict[str, Any] = {"device": estimate.device, "flops": flops}
-    expected = foretold(estimate, tokens_per_sequence)
+    found: Dict[str, Any] = {"device": device, "flops": flops}
     for name, value in dataclasses.asdict(measured).items():
         if value is not None and value > 0:
             interval = dataclasses.asdict(expected[name]) if name in expected else {}
@@ -73,6 +76,35 @@ def useful_flops(model: ModelConfig, manifest: Manifest, rows: float, training: 
     layer = dense_flops(model, 1) * length + score_flops(model, 1) * length * length
     forward = sequences * model.num_layers * layer + rows * decoder_flops(model, manifest.max_predictions)
     return forward * (1 + BACKWARD * training)
+
+
+def job_shape(job: Job, model: ModelConfig, manifest: Manifest, processes: int) -> Dict[str, Any]:
+    """Return what decides the memory and the time of a job on CPU or CUDA: the jobs of one shape take the same.
+
+    `sizes` is what is only assumed of rows that are not there yet, and may differ a little; all else is as configured.
+    """
+    geometry = dataclasses.replace(job.geometry, replication_factor=processes)
+    plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
+    architecture = {name: value for name, value in dataclasses.asdict(model).items() if name not in NOT_OF_A_SHAPE}
+    return {
+        **architecture,
+        "kind": job.kind,
+        "head": job.head,
+        "row_length": manifest.row_length,
+        "max_sequences": manifest.max_sequences,
+        "max_predictions": manifest.max_predictions,
+        "global_batch_size": job.geometry.global_batch_size,
+        "micro_batch_size": job.geometry.micro_batch_size,
+        "processes": processes,
+        "optimizer": "" if job.optimizer is None else job.optimizer.name,
+        "recompute": job.recompute,
+        "compile": job.compile,
+        "evaluates": job.evaluation is not None,
+        "sizes": {
+            "tokens": round(rows_at_once(plan) * manifest.real_tokens / manifest.rows, 1),
+            "vocabulary": model.vocab_size,
+        },
+    }
 
 
 def rows_at_once(plan: Plan) -> int:

@@ -19,6 +19,7 @@ from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError
+from ipu_model.estimates.host import bound_memory
 from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import DevicePlan, Plan, make_plan, spread
@@ -90,8 +91,9 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     emit("plan", **plan.as_dict())
     held_out = _held_out(job, plan, config, rows, device, emit)
     expected = expectation(job, plan, config, rows, instances.count)
-    with _memory(plan, expected, instances, emit, stop):
+    with _memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)
+        del base  # its weights are in the model: the pages of its file may go
         runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
         with closing(runtime):
             run = _Run(job, plan, config, rows, held_out, expected, runtime, instances, emit, stop)
@@ -104,12 +106,13 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 
 
 def _memory(
-    plan: Plan, expected: Optional[Expectation], instances: Instances, emit: Emit, stop: StopRequest
+    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit, stop: StopRequest
 ) -> ContextManager[None]:
-    """Hold the memory that the job is expected to need on this CPU; one of several processes cannot wait for others."""
-    if plan.runtime != "cpu" or expected is None or instances.count > 1:
+    """Hold the memory that the job needs at most on this CPU; one of several processes cannot wait for others."""
+    if plan.runtime != "cpu" or job.compile_only or instances.count > 1:
         return nullcontext()
-    size, said = expected.estimate.memory[0].total.likely, False
+    resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
+    size, said = bound_memory(resolved, config, rows.manifest), False
 
     def wait() -> None:
         nonlocal said

@@ -1,5 +1,8 @@
 """The ledger of this host: what was foretold of its device jobs, beside what they took.
 
+It also answers what a job on CPU or CUDA will take, from jobs of the same shape that ran on this host or were measured
+(`podium plan --measure`).
+
 One JSON file in the folder where programs keep their state, so that it outlives runs, checkouts and `podium clean`, and
 no stage depends on it: PODIUM_LEDGER, else $XDG_STATE_HOME/podium/ledger.json, else ~/.local/state/podium/ledger.json.
 PODIUM_LEDGER set to nothing keeps none.
@@ -7,8 +10,10 @@ PODIUM_LEDGER set to nothing keeps none.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import platform
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,17 +30,21 @@ KEPT = 50
 KEPT_IN_ALL = 1000
 
 ENDS = ("low", "likely", "high")
-SPEEDS = 20
-"""Newest records that say how fast a device is."""
+NEWEST = 20
+"""Records of a shape that say what a job takes."""
+ERRORS = {"memory": 0.15, "update_seconds": 0.2, "tokens_per_second": 0.2}
+"""Figure -> how far off, as a share, a job may be from what was measured of its shape (docs/plan.md)."""
+SIZES_DIFFER = 0.1
+"""Share by which sizes of a shape may differ that are assumed of rows before they are there."""
 ALIKE = 10.0
 """How many times as much work, or as little, an update of another job may be whose time says something of this one: in
 far smaller ones the time goes by with starting operations, and says nothing of how fast they are."""
-SPREAD = 1.25
-"""How many times slower than the slowest of them, or faster than the fastest, a job may be: sizes and shapes differ."""
 
 Record = dict[str, Any]
 """at (when the job ended, ISO 8601), kind, head, runtime, precision, device, flops (of an update), and each of FIGURES
-that was measured: measured and, where it was foretold, low, likely and high."""
+that was measured: measured and, where it was foretold, low, likely and high. On CPU and CUDA also shape
+(estimates/record.py: job_shape) and host (host_name); of a measurement also `measurement` and the free_memory of a GPU.
+"""
 
 
 def ledger_file(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -119,25 +128,73 @@ def ratios(records: Sequence[Record], figure: str) -> list[float]:
     return [one[figure]["measured"] / one[figure]["likely"] for one in records if "likely" in one.get(figure, {})]
 
 
-def speed(records: Sequence[Record]) -> tuple[float, float, float] | None:
-    """FLOP/s of such jobs as these, going by the newest: low, likely and high; None where nobody knows."""
-    timed = [one for one in records if "update_seconds" in one and _is_positive(one.get("flops"))]
-    found = sorted(one["flops"] / one["update_seconds"]["measured"] for one in timed[-SPEEDS:])
-    return (found[0] / SPREAD, statistics.median(found), found[-1] * SPREAD) if found else None
+def host_name(runtime: str) -> str:
+    """Return what jobs of this host run on, in words: a shared home may hold the ledger of several hosts."""
+    if runtime == "cuda":
+        files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        return ", ".join(_value_of("Model", file) for file in files) or "GPU"
+    threads = os.environ.get("PODIUM_THREADS") or len(os.sched_getaffinity(0))
+    return f"{_value_of('model name', Path('/proc/cpuinfo')) or platform.machine()}, {threads} threads"
 
 
-def with_times(record: Record, earlier: Sequence[Record]) -> Record:
-    """The record of a job whose time nothing foretold, with what its device's earlier jobs of its kind would have."""
-    seconds = record.get("update_seconds")
-    if seconds is None or "likely" in seconds or not _is_positive(record.get("flops")):
+def _value_of(name: str, file: Path) -> str:
+    """Return the first value of this name in a file of the kernel; empty where there is none."""
+    with contextlib.suppress(OSError):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return ""
+
+
+def of_shape(
+    records: Sequence[Record], shape: Mapping[str, Any], runtime: str, precision: str, host: str
+) -> list[Record]:
+    """Return the newest records of jobs of one shape on one host, their times scaled to the tokens of this one.
+
+    Args:
+        shape: see ipu_model/estimates/record.py.
+        precision: auto: any.
+    """
+    found = []
+    for one in records:
+        same = (one.get("runtime"), one.get("host")) == (runtime, host) and precision in ("auto", one.get("precision"))
+        if same and _is_like(one.get("shape"), shape):
+            factor = shape["sizes"]["tokens"] / one["shape"]["sizes"]["tokens"]
+            seconds = one.get("update_seconds", {})
+            scaled = {"measured": seconds["measured"] * factor} if seconds else {}
+            found.append({**one, **({"update_seconds": scaled} if scaled else {})})
+    return found[-NEWEST:]
+
+
+def _is_like(one: Any, other: Mapping[str, Any]) -> bool:
+    """Whether two shapes are the same, but for sizes that differ a little."""
+    if not isinstance(one, dict) or {**one, "sizes": None} != {**other, "sizes": None}:
+        return False
+    sizes = one.get("sizes")
+    if not isinstance(sizes, dict) or sizes.keys() != other["sizes"].keys():
+        return False
+    pairs = [(sizes[name], other["sizes"][name]) for name in sizes]
+    return all(_is_positive(size) and abs(size - value) <= SIZES_DIFFER * value for size, value in pairs)
+
+
+def expected(records: Sequence[Record], figure: str) -> tuple[float, float, float] | None:
+    """Return low, likely and high of a figure, going by these records of one shape; None where none has it."""
+    found = sorted(one[figure]["measured"] for one in records if figure in one)
+    if not found:
+        return None
+    likely, error = statistics.median(found), ERRORS[figure]
+    return min(found[0], likely / (1 + error)), likely, max(found[-1], likely * (1 + error))
+
+
+def with_expected(record: Record, earlier: Sequence[Record]) -> Record:
+    """Return the record of a job with what earlier records of its shape on its host had let expect of it."""
+    if not isinstance(record.get("shape"), dict):
         return record
-    found = speed(alike(of_kind(earlier, record["device"], record["kind"]), record["flops"]))
-    if found is None:
-        return record
-    of_update = [record["flops"] / one for one in reversed(found)]
-    done = {**record, "update_seconds": {**seconds, **dict(zip(ENDS, of_update, strict=True))}}
-    if tokens := record.get("tokens_per_second"):
-        each = tokens["measured"] * seconds["measured"]  # of an update
-        rates = [each / one for one in reversed(of_update)]
-        done["tokens_per_second"] = {**tokens, **dict(zip(ENDS, rates, strict=True))}
+    found = of_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])
+    done = dict(record)
+    for figure in FIGURES:
+        ends = expected(found, figure)
+        if figure in record and ends is not None:
+            done[figure] = {**record[figure], **dict(zip(ENDS, ends, strict=True))}
     return done

@@ -113,9 +113,10 @@ def run_device_job(
 def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
     """The result with a record of what was foretold, which goes into the ledger of this host, too."""
     file = ledger.ledger_file()
+    host = ledger.host_name(result.runtime)
     named = {"kind": result.kind, "head": job.head, "runtime": result.runtime, "precision": result.precision}
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    record = ledger.with_times({**(result.foretold or {}), **named, "at": at}, ledger.read(file))
+    record = ledger.with_expected({**(result.foretold or {}), **named, "host": host, "at": at}, ledger.read(file))
     result = dataclasses.replace(result, foretold=record)
     write_text(path, result.to_json())
     try:

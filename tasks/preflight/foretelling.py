@@ -1,44 +1,45 @@
 """What the device jobs of a plan will need: memory, time and throughput, without a device and without torch.
 
-The figures are those of ipu_model/estimates, their intervals widened by what the ledger of this host says of such jobs.
+Of IPUs the figures are those of ipu_model/estimates, their intervals widened by what the ledger of this host says of
+such jobs. Of CPUs and GPUs they are what the ledger has of jobs of the same shape; without, there is a bound of memory.
+`measure` runs a few updates in the device's Python and enters what they take.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
-import json
 import math
 import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, RowsError
+from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, OutOfMemory, RowsError
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
+    FITS,
     Interval,
     JobEstimate,
     MemoryEstimate,
     Term,
     TimeEstimate,
 )
+from ipu_model.estimates.host import MICRO_BATCH
 from ipu_model.estimates.job import MK2, Where, advice, estimate_job
-from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, rows_at_once, useful_flops
-from ipu_model.files import write_text
+from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_at_once, useful_flops
 from ipu_model.jobs.plan import Choice, make_plan
-from ipu_model.jobs.probed import Probed
 from ipu_model.units import format_bytes
 from tasks.host import ledger
 from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
-from tasks.jobs.device_job import Job, device_python
+from tasks.jobs.device_job import Job
+from tasks.preflight.measuring import NotMeasured, measure
 from tasks.preflight.planned_jobs import PlannedJob, planned_jobs
 from tasks.project.errors import ParamsError
 from tasks.project.params import DeviceParams, Params
-from tasks.project.process import describe_exit, die_with_parent, python_path
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
@@ -63,13 +64,13 @@ DEVICE_FILES = (("ipu", ("/dev/ipu0", "/dev/ipu0_ex")), ("cuda", ("/dev/nvidia0"
 PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
 """What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
 
-PROBED_RUNTIMES = ("cpu", "cuda")
-LONGEST_PROBE = 180.0
-"""Seconds: start-up, some ten seconds of updates, and one more update that may be long."""
+MEASURABLE = ("cpu", "cuda")
+"""Runtimes whose updates can be measured at once."""
 MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
-NOT_MEASURED = {
+BASIS = {
     "ipu": "not measured on IPUs; formulas fitted to published figures",
-    "cuda": "memory not measured on GPUs; formulas",
+    "cuda": "not measured; a bound from the sizes of tensors",
+    "cpu": "not measured; a bound from the sizes of tensors",
 }
 """Runtime -> what the estimate of a job rests on while no such job has run on this host."""
 
@@ -81,11 +82,14 @@ class Asked:
     records: Sequence[ledger.Record] = ()
     """Of the ledger."""
     limit: float | None = None
-    """Bytes of memory of each GPU, or of a host without; None: of this host, and of GPUs what a probe finds."""
+    """Bytes of memory of each GPU, or of a host without; None: of this host, and of GPUs what was free when one of them
+    was last measured."""
     generation: str = MK2
     """Of IPUs: mk2 or bow."""
-    probed: Collection[str] = ()
-    """Stages of which a few updates are timed, which takes seconds, where their rows are there."""
+    measured: Collection[str] = ()
+    """Stages whose jobs are measured, if they run on a CPU or GPU; that takes some 20 seconds a job."""
+    in_doubt: bool = False
+    """Of these only the jobs whose memory is in doubt."""
     say: Callable[[str], None] = print
     """Told before each of them."""
     manifests: Mapping[str, Path] = field(default_factory=dict)
@@ -111,7 +115,9 @@ class Foretold:
     better: str = ""
     """How its devices would be used better, as estimated; empty where nothing is known."""
     records: int = 0
-    """Of the ledger, which the intervals were widened by."""
+    """Of the ledger: those that the intervals were widened by, or of a CPU or GPU those that they are."""
+    too_large: str = ""
+    """Why it does not fit, found out by measuring."""
 
     @property
     def name(self) -> str:
@@ -121,13 +127,15 @@ class Foretold:
     @property
     def verdict(self) -> str:
         """Of its memory; empty where nobody knows how much there is."""
+        if self.too_large:
+            return DOES_NOT_FIT
         bounded = self.estimate is not None and any(math.isfinite(one.limit) for one in self.estimate.memory)
         return self.estimate.verdict if self.estimate is not None and bounded else ""
 
     @property
     def basis(self) -> str:
         """Say that the estimate was not measured on hardware; empty where it was, or where there is none."""
-        return NOT_MEASURED.get(self.runtime, "") if self.estimate is not None and not self.records else ""
+        return BASIS.get(self.runtime, "") if self.estimate is not None and not self.records else ""
 
     @property
     def time(self) -> TimeEstimate | None:
@@ -158,10 +166,13 @@ class Foretold:
         fullest = self.estimate.memory[0]
         largest = fullest.largest
         knob = f": {largest.knob}" if largest.knob else ""
+        found = self.too_large or (
+            f"{fullest.where} takes {format_bytes(fullest.total.low)} to {format_bytes(fullest.total.high)}, and there "
+            f"are {format_bytes(fullest.limit)}"
+        )
         return (
-            f"{self.name} does not fit: {fullest.where} takes {format_bytes(fullest.total.low)} to "
-            f"{format_bytes(fullest.total.high)}, and there are {format_bytes(fullest.limit)}. The largest part is "
-            f"{largest.name}, {format_bytes(largest.amount)}{knob}"
+            f"{self.name} does not fit: {found}. The largest part is {largest.name}, "
+            f"{format_bytes(largest.amount)}{knob}"
         )
 
 
@@ -183,7 +194,7 @@ def foretell(
     runtime, why = chosen_runtime(device)
     found = [_foretold(job, device, runtime, asked) for job in jobs]
     found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found
-    return [_probed(one, device, root, asked) if one.planned.stage in asked.probed else one for one in found]
+    return _measured(found, device, asked) if asked.measured else found
 
 
 def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
@@ -209,13 +220,43 @@ def _foretold(planned: PlannedJob, device: DeviceParams, runtime: str, asked: As
     except (DeviceJobError, ParamsError) as error:
         impossible = device.runtime != "auto" and not _may_be_wrong(error, planned, device, asked)
         return Foretold(planned, runtime, precision, None, str(error), assumed, impossible)
-    used = ledger.of_kind(asked.records, estimate.device, job.kind)
     update = _update(job, manifest, where.processes)
+    found = Foretold(planned, runtime, precision, estimate, "", assumed, where=where, better=better)
+    if runtime in MEASURABLE:
+        return found if update is None else _of_ledger(found, update, device, asked)
+    used = ledger.of_kind(asked.records, estimate.device, job.kind)
     alike = [] if update is None else ledger.alike(used, update.flops)
-    if estimate.time is None and update is not None:
-        estimate = timed(estimate, update, ledger.speed(alike))
-    found = Foretold(planned, runtime, precision, widened(estimate, used, alike), "", assumed, where=where)
-    return dataclasses.replace(found, better=better, records=len(used))
+    return dataclasses.replace(found, estimate=widened(estimate, used, alike), records=len(used))
+
+
+def _of_ledger(one: Foretold, update: Update, device: DeviceParams, asked: Asked) -> Foretold:
+    """The same with what the ledger of this host knows of jobs of its shape, where it does."""
+    estimate = one.estimate
+    assert estimate is not None
+    [memory] = estimate.memory
+    host = ledger.host_name(one.runtime)
+    free = [x["free_memory"] for x in asked.records if x.get("host") == host and "free_memory" in x]
+    if free and one.runtime == "cuda" and asked.limit is None:
+        memory = dataclasses.replace(memory, limit=free[-1])
+        estimate = dataclasses.replace(estimate, memory=(memory,))
+    used = ledger.of_shape(asked.records, update.shape, one.runtime, device.precision, host)
+    if not used:
+        return dataclasses.replace(one, estimate=estimate)
+    if (ends := ledger.expected(used, MEMORY)) is not None:
+        term = Term("tensors and libraries, measured", ends[1], MICRO_BATCH)
+        memory = dataclasses.replace(memory, terms=(term,), total=Interval(*ends))
+    time = None
+    if (ends := ledger.expected(used, SECONDS)) is not None:
+        term = Term("updates, as measured", ends[1], "a smaller model")
+        rates = Interval(*(update.sequences / seconds for seconds in reversed(ends)))
+        time = TimeEstimate((term,), update.calls, Interval(*ends), rates)
+    return dataclasses.replace(
+        one,
+        precision=used[-1]["precision"],
+        estimate=dataclasses.replace(estimate, memory=(memory,), time=time),
+        assumed=tuple(words for words in one.assumed if words != MEASURED_LATER),
+        records=len(used),
+    )
 
 
 def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[str]) -> int:
@@ -252,8 +293,8 @@ def _may_be_wrong(error: Exception, planned: PlannedJob, device: DeviceParams, a
     return told is not None and told.instances is None
 
 
-def _where(job: Job, device: DeviceParams, asked: Asked, probed: Probed | None = None) -> Where:
-    where = Where(1 if job.kind == "predict" else device.processes, asked.limit, asked.generation, probed)
+def _where(job: Job, device: DeviceParams, asked: Asked) -> Where:
+    where = Where(1 if job.kind == "predict" else device.processes, asked.limit, asked.generation)
     told = _poprun(job, device, asked) if job.runtime == "ipu" else None
     if told is None:
         return where
@@ -267,92 +308,62 @@ def _poprun(job: Job, device: DeviceParams, asked: Asked) -> PopRunOptions | Non
     return poprun_options(launch_words(job, device, {} if asked.elsewhere else os.environ))
 
 
-def _probed(one: Foretold, device: DeviceParams, root: Path, asked: Asked) -> Foretold:
-    """The same with what a few updates take; as it was, where there are no rows yet, or the probe fails."""
-    if one.estimate is None or not can_be_probed(one.planned, one.runtime):
-        return one
-    asked.say(f"{one.name}: a few updates are timed (--no-probe leaves that out)")
+def _measured(jobs: Sequence[Foretold], device: DeviceParams, asked: Asked) -> list[Foretold]:
+    """The same, those that `asked` names measured; each shape once."""
+    found, records = [], list[ledger.Record]()
+    for one in jobs:
+        if not _is_to_be_measured(one, asked):
+            found.append(one)
+            continue
+        update = _update(one.planned.job, one.planned.rows.manifest, one.where.processes)
+        known = dataclasses.replace(asked, records=records)
+        if update is None or (one := _of_ledger(one, update, device, known)).records:
+            found.append(one)
+            continue
+        asked.say(f"{one.name}: measuring a few updates")
+        try:
+            records.append(_measure(one, update, device))
+            found.append(_of_ledger(one, update, device, dataclasses.replace(asked, records=records)))
+        except OutOfMemory as error:
+            found.append(dataclasses.replace(one, too_large=str(error)))
+        except NotMeasured as error:
+            asked.say(f"{one.name}: not measured ({error})")
+            found.append(one)
+    return found
+
+
+def _is_to_be_measured(one: Foretold, asked: Asked) -> bool:
+    if one.planned.stage not in asked.measured or one.runtime not in MEASURABLE or one.estimate is None:
+        return False
+    if not asked.in_doubt:
+        return True
+    unknown = not one.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU tells what it has
+    return not one.records and (unknown or one.verdict not in ("", FITS, DOES_NOT_FIT))
+
+
+def _measure(one: Foretold, update: Update, device: DeviceParams) -> ledger.Record:
+    """Measure a job, enter what it took into the ledger of this host, and return that."""
+    assert one.estimate is not None
     precision = "auto" if device.precision == "auto" else one.precision
     job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
-    try:
-        probed = probe(one.planned, job, root)
-    except NotProbed as error:
-        asked.say(f"{one.name}: {error}")
-        return one
-    job, manifest = dataclasses.replace(job, precision=probed.precision), one.planned.rows.manifest
-    where = _where(job, device, asked, probed)
-    told = estimate_job(job, manifest, where=where)
-    # The ledger knows how good the formula of memory was; the time is no longer that of a formula.
-    memory = widened(told, ledger.of_kind(asked.records, one.estimate.device, job.kind)).memory
-    return dataclasses.replace(
-        one,
-        precision=probed.precision,
-        estimate=dataclasses.replace(told, memory=memory),
-        assumed=tuple(words for words in one.assumed if words != MEASURED_LATER),
-        better=advice(job, manifest, where=where),
-    )
-
-
-class NotProbed(Exception):
-    """Why a job could not be probed."""
-
-
-def can_be_probed(planned: PlannedJob, runtime: str) -> bool:
-    """Whether the rows of a job are there, on a runtime whose updates can be timed at once."""
-    return runtime in PROBED_RUNTIMES and not planned.rows.assumed and bool(planned.rows.manifest.files)
-
-
-def probe(planned: PlannedJob, job: Job, root: Path) -> Probed:
-    """What a few updates of a job take, from fresh weights; nothing that they make is kept.
-
-    Args:
-        job: of `planned`, with its runtime and precision.
-        root: the checkout, which has its rows.
-
-    Raises:
-        NotProbed: the device's Python failed, or took too long.
-    """
-    alone = dataclasses.replace(job, rows=str((root / job.rows).absolute()), evaluation=None, executables=None)
-    with tempfile.TemporaryDirectory(prefix="podium-probe-") as folder:
-        file = Path(folder) / "job.json"
-        write_text(file, dataclasses.replace(alone, output=f"{folder}/out", run_folder=folder).to_json())
-        return _read_probed(_run_probe(file))
-
-
-def _run_probe(file: Path) -> str:
-    command = [device_python(), "-m", "ipu_model", "--probe", str(file)]
-    environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            text=True,
-            capture_output=True,
-            timeout=LONGEST_PROBE,
-            check=False,
-            preexec_fn=die_with_parent,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotProbed(f"a probe of it took more than {LONGEST_PROBE:.0f} s") from None
-    except OSError as error:
-        raise NotProbed(f"{command[0]} cannot be started ({error.strerror})") from None
-    if done.returncode:
-        said = [event["text"] for event in _events(done.stdout) if event["event"] == "error"]
-        raise NotProbed(said[-1] if said else f"{describe_exit(done.returncode)} of the device's Python")
-    return done.stdout
-
-
-def _events(text: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
-
-
-def _read_probed(text: str) -> Probed:
-    """Of the event that a probe ends with."""
-    names = {field.name for field in dataclasses.fields(Probed)}
-    for event in _events(text):
-        if event["event"] == "probed":
-            return Probed(**{name: value for name, value in event.items() if name in names})  # type: ignore[arg-type]
-    raise NotProbed("the device's Python ended without a word of it")
+    taken = measure(job, one.planned.rows, one.where.processes)
+    record = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measurement": True,
+        "kind": job.kind,
+        "head": job.head,
+        "runtime": taken["runtime"],
+        "precision": taken["precision"],
+        "device": one.estimate.device,
+        "host": ledger.host_name(one.runtime),
+        "shape": update.shape,
+        **{figure: {"measured": taken[figure]} for figure in ledger.FIGURES},
+    }
+    if taken["free_memory"] is not None:
+        record["free_memory"] = taken["free_memory"]
+    with contextlib.suppress(OSError):  # a host may have no place for it
+        ledger.enter(record, ledger.ledger_file())
+    return record
 
 
 @dataclass(frozen=True)
@@ -363,6 +374,8 @@ class Update:
     """How many of them the job makes."""
     sequences: float
     flops: float
+    shape: dict[str, Any]
+    """Of its job, by which the ledger knows it."""
 
 
 def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
@@ -377,22 +390,8 @@ def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
     rows = rows_at_once(plan)
     calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
     flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
-    return Update(calls, rows * manifest.packing_factor, flops)
-
-
-def timed(estimate: JobEstimate, update: Update, speed: tuple[float, float, float] | None) -> JobEstimate:
-    """The same with the time that it takes at a speed known of earlier jobs.
-
-    Args:
-        speed: FLOP/s, slowest, middle and fastest; None: nobody knows.
-    """
-    if speed is None:
-        return estimate
-    slowest, middle, fastest = speed
-    seconds = Interval(update.flops / fastest, update.flops / middle, update.flops / slowest)
-    rates = Interval(*(update.sequences / one for one in (seconds.high, seconds.likely, seconds.low)))
-    term = Term(f"matrix products at {middle / 1e9:,.0f} GFLOP/s, as of earlier jobs here", seconds.likely)
-    return dataclasses.replace(estimate, time=TimeEstimate((term,), update.calls, seconds, rates))
+    shape = job_shape(job, job.model, manifest, processes)
+    return Update(calls, rows * manifest.packing_factor, flops, shape)
 
 
 def widened(

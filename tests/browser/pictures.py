@@ -45,7 +45,7 @@ def main() -> None:
     reports, [evaluation, *_] = given.project / "reports", sorted(given.project.glob("evaluation/*/report.html"))
     with tempfile.TemporaryDirectory() as kept, chromium.started() as browser:
         plan = Path(kept, "plan.html")
-        command = [sys.executable, "-m", "flows", "plan", "--preset", PRESET, "--no-probe", "--page", str(plan)]
+        command = [sys.executable, "-m", "flows", "plan", "--preset", PRESET, "--page", str(plan)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         pages = {"run-page": reports / "run.html", "index": reports / "index.html", "evaluation": evaluation}
         given.folder.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from flows.pages import plan_page
 from flows.plan_words import between, in_short, jobs_in_words, with_likely
 from flows.preflight import checks, device
 from flows.run_request import RunRequest, resolve_request
+from ipu_model.estimates.estimate import FITS, TIGHT
 from ipu_model.units import format_bytes, format_seconds
 from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval
 from tasks.project.errors import InputError, ParamsError
@@ -52,7 +53,7 @@ def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan(*words: str) -> str:
     """Standard output of a plan, made without what takes long to import."""
-    command = [sys.executable, "-c", NEVER, "plan", "--no-probe", *words]
+    command = [sys.executable, "-c", NEVER, "plan", *words]
     done = subprocess.run(command, text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -75,7 +76,7 @@ def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) ->
     for job in found.jobs:
         assert job.estimate is not None
         assert job.estimate.memory[0].total.low > 0
-        assert (job.time is not None) == (job.runtime == "ipu"), "of others a probe tells, or the ledger"
+        assert (job.time is not None) == (job.runtime == "ipu"), "of others a measurement tells, or the ledger"
     json.dumps(found.as_values(), allow_nan=False)
 
 
@@ -113,8 +114,8 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
     ("preset", "basis"),
     [
         ("ipu-base-pod16-examples", "not measured on IPUs; formulas fitted to published figures"),
-        ("cuda-large-optimum", "memory not measured on GPUs; formulas"),
-        ("cpu-base-run-qa", ""),
+        ("cuda-large-optimum", "not measured; a bound from the sizes of tensors"),
+        ("cpu-base-run-qa", "not measured; a bound from the sizes of tensors"),
     ],
 )
 def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
@@ -159,10 +160,17 @@ def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_hos
 
 
 def test_the_memory_of_another_host_can_be_stated() -> None:
-    [job, *_] = foresee(wanted("cuda-large-optimum"), asked=Asked(limit=8e9)).jobs
-    assert job.verdict == DOES_NOT_FIT
+    for limit, verdict in ((4e9, DOES_NOT_FIT), (8e9, TIGHT), (1e12, FITS)):
+        [job, *_] = foresee(wanted("cuda-large-optimum"), asked=Asked(limit=limit)).jobs
+        assert job.verdict == verdict
     [job, *_] = foresee(wanted("cuda-large-optimum")).jobs
     assert job.verdict == "", "nobody knows how much memory that GPU has"
+
+
+def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured() -> None:
+    text = " ".join(plan("--preset", "cpu-base-run-qa").split())
+    assert "time not measured; --measure" in text
+    assert "time not known" not in text
 
 
 def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> None:
@@ -245,7 +253,7 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
     words = ["--preset", preset, "--set", override]
     for more in ([], ["--json"]):
         done = subprocess.run(
-            [sys.executable, "-m", "flows", "plan", "--no-probe", *words, *more],
+            [sys.executable, "-m", "flows", "plan", *words, *more],
             text=True,
             capture_output=True,
             timeout=120,

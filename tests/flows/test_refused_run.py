@@ -36,11 +36,11 @@ def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project: Path) -> N
     assert done.returncode == 1, done.stderr
     assert "nothing was started" in done.stderr
     for job in ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"):
-        assert f"{job} does not fit: the process, " in done.stderr
+        assert f"{job} does not fit: the process takes " in done.stderr
     assert "The largest part is Python, torch and its libraries" in done.stderr
     assert "podium run --force tries it all the same" in done.stderr
     kept = {path: seen for path, seen in tree(project).items() if path.parts[0] != "runs"}
     assert kept == before, "but for the lock of the run"
-    plan = podium(project, "plan", "--no-probe")
+    plan = podium(project, "plan")
     assert plan.returncode == 0, plan.stderr
     assert plan.stdout.count("does not fit") == 4, "a plan says so, and refuses nothing"

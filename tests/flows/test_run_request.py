@@ -70,7 +70,7 @@ def test_a_run_resolves_its_parameters_once(
 def test_a_plan_resolves_its_parameters_once(
     toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
 ) -> None:
-    assert podium(monkeypatch, "plan", "--no-probe", *words) == 0
+    assert podium(monkeypatch, "plan", *words) == 0
     assert counted == ONCE
 
 

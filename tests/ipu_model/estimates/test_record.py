@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
-from tiny_jobs import TINY
+from tiny_jobs import TINY, make_job
 
 from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
-from ipu_model.estimates.record import Measured, record, useful_flops
+from ipu_model.estimates.record import Measured, foretold, job_shape, record, useful_flops
 from ipu_model.rows.format import Manifest
 
 MANIFEST = Manifest("pretrain", 16, 1, 2, TINY.vocab_size, "", 0, 10, 20, 200, {})
@@ -17,7 +18,7 @@ TIME = TimeEstimate((Term("all", 2.0),), 5, Interval(1.0, 2.0, 4.0), Interval(10
 
 
 def test_each_measured_figure_stands_beside_what_was_foretold() -> None:
-    found = record(JobEstimate("CPU", (MEMORY,), TIME), 10.0, 7.0, Measured(110.0, 3.0, 150.0))
+    found = record("CPU", 7.0, foretold(JobEstimate("CPU", (MEMORY,), TIME), 10.0), Measured(110.0, 3.0, 150.0))
     assert found == {
         "device": "CPU",
         "flops": 7.0,
@@ -28,7 +29,7 @@ def test_each_measured_figure_stands_beside_what_was_foretold() -> None:
 
 
 def test_what_was_not_foretold_is_measured_alone_and_what_was_not_measured_is_left_out() -> None:
-    found = record(JobEstimate("CPU", (MEMORY,), None), 10.0, 7.0, Measured(None, 3.0, None))
+    found = record("CPU", 7.0, foretold(JobEstimate("CPU", (MEMORY,), None), 10.0), Measured(None, 3.0, None))
     assert found == {"device": "CPU", "flops": 7.0, "update_seconds": {"measured": 3.0}}
 
 
@@ -40,3 +41,19 @@ def test_useful_flops_are_those_of_the_products_without_padding() -> None:
     decoder = 2 * 2 * hidden * (words + hidden)
     assert useful_flops(model, MANIFEST, 3, training=False) == pytest.approx(3 * (2 * layer + decoder))
     assert useful_flops(model, MANIFEST, 3, training=True) == pytest.approx(9 * (2 * layer + decoder))
+
+
+def test_jobs_have_one_shape_whose_memory_and_time_nothing_tells_apart() -> None:
+    manifest = dataclasses.replace(MANIFEST, rows=1000, sequences=2000, real_tokens=20000)
+    job = make_job(Path("folder"), "pretrain", Path("rows"))
+    shape = job_shape(job, TINY, manifest, 1)
+    alike = dataclasses.replace(job, seed=9, rows="others", output="x", runtime="auto", log_every_updates=1)
+    assert job_shape(alike, TINY, manifest, 1) == shape
+    assert shape["sizes"] == {"tokens": 6 * 20.0, "vocabulary": TINY.vocab_size}
+    for change in ({"recompute": True}, {"kind": "finetune"}, {"head": "question_answering"}):
+        assert job_shape(dataclasses.replace(job, **change), TINY, manifest, 1) != shape  # type: ignore[arg-type]
+    assert job_shape(job, dataclasses.replace(TINY, num_layers=3), manifest, 1) != shape
+    assert job_shape(job, TINY, dataclasses.replace(manifest, row_length=32), 1) != shape
+    assert job_shape(job, TINY, manifest, 2) != shape
+    longer = job_shape(job, TINY, dataclasses.replace(manifest, real_tokens=21000), 1)
+    assert {**longer, "sizes": 0} == {**shape, "sizes": 0}

@@ -76,27 +76,60 @@ def test_jobs_that_end_at_once_all_enter_their_records(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["records"]
 
 
-def test_ratios_and_speeds_are_of_the_same_kind_of_job_on_the_same_device() -> None:
+def test_ratios_are_of_the_same_kind_of_job_on_the_same_device() -> None:
     timed = {"flops": 1e9, "update_seconds": {"measured": 0.5}}
     records = [of(1), of(2), of(3, device="GPU"), of(4, kind="predict"), of(5, **timed)]
     of_these = ledger.of_kind(records, "CPU", "pretrain")
     assert ledger.ratios(of_these, "memory") == [1.0, 2.0, 5.0]
     assert ledger.ratios(of_these, "update_seconds") == [], "nothing was foretold of it"
-    assert ledger.speed(of_these) == (1.6e9, 2e9, 2.5e9)
-    assert ledger.speed(ledger.of_kind(records, "GPU", "pretrain")) is None
 
 
-def test_a_time_that_nothing_foretold_stands_beside_what_earlier_jobs_would_have_said() -> None:
-    earlier = [of(1, flops=1e9, update_seconds={"measured": seconds}) for seconds in (0.25, 0.5, 1.0)]
-    new = of(2, flops=2e9, update_seconds={"measured": 3.0}, tokens_per_second={"measured": 100.0})
-    found = ledger.with_times(new, earlier)
-    assert found["update_seconds"] == {"measured": 3.0, "low": 0.4, "likely": 1.0, "high": 2.5}
-    assert found["tokens_per_second"] == {"measured": 100.0, "low": 120.0, "likely": 300.0, "high": 750.0}
-    assert ledger.with_times(new, []) == new
-    assert ledger.with_times(found, earlier) == found
-    far = [{**one, "flops": 1e7} for one in earlier]
-    assert ledger.with_times(new, [*far, *earlier]) == found, "what is far less work says nothing"
-    assert ledger.with_times(new, far) == new
+SHAPE = {"hidden_size": 16, "sizes": {"tokens": 100.0, "vocabulary": 60}}
+
+
+def measured(number: int, tokens: float = 100.0, vocabulary: int = 60, **more: object) -> ledger.Record:
+    """A record of a job of SHAPE that took `number` seconds an update."""
+    shape = {**SHAPE, "sizes": {"tokens": tokens, "vocabulary": vocabulary}}
+    own = {"runtime": "cpu", "precision": "fp32", "host": "here", "shape": shape}
+    figures = {figure: {"measured": float(number)} for figure in ("memory", "update_seconds")}
+    return {**of(number), **own, **figures, **more}
+
+
+def test_a_shape_is_answered_by_its_newest_records_of_this_host_scaled_to_its_tokens() -> None:
+    others = [
+        measured(9, host="there"),
+        measured(9, runtime="cuda"),
+        measured(9, shape={**SHAPE, "hidden_size": 32}),
+        measured(9, tokens=111.0),
+        measured(9, vocabulary=53),
+        measured(9, shape=None),
+        measured(9, shape={**SHAPE, "sizes": {"tokens": 0, "vocabulary": 60}}),
+        of(9),
+    ]
+    own = [measured(2), measured(3, tokens=109.0), measured(4, vocabulary=57, precision="bf16")]
+    found = ledger.of_shape([*others, *own], SHAPE, "cpu", "auto", "here")
+    assert [one["update_seconds"]["measured"] for one in found] == pytest.approx([2.0, 300 / 109, 4.0])
+    assert ledger.of_shape([*others, *own], SHAPE, "cpu", "bf16", "here") == [own[2]]
+    many = [measured(number) for number in range(1, 40)]
+    assert ledger.of_shape(many, SHAPE, "cpu", "fp32", "here") == many[-ledger.NEWEST :]
+
+
+def test_what_is_expected_holds_all_records_and_an_error_about_their_median() -> None:
+    assert ledger.expected([], "update_seconds") is None
+    assert ledger.expected([of(1)], "update_seconds") is None
+    assert ledger.expected([measured(6)], "update_seconds") == pytest.approx((5.0, 6.0, 7.2))
+    assert ledger.expected([measured(n) for n in (9, 6, 1)], "update_seconds") == pytest.approx((1.0, 6.0, 9.0))
+    assert ledger.expected([measured(6)], "memory") == pytest.approx((6 / 1.15, 6.0, 6.9))
+
+
+def test_a_job_stands_next_to_what_earlier_records_of_its_shape_let_expect() -> None:
+    new = measured(8, memory={"measured": 5.0})
+    found = ledger.with_expected(new, [measured(6)])
+    assert found["update_seconds"] == pytest.approx({"measured": 8.0, "low": 5.0, "likely": 6.0, "high": 7.2})
+    assert found["memory"]["likely"] == 6.0
+    assert ledger.is_record(found)
+    assert ledger.with_expected(new, [measured(6, host="there")]) == new
+    assert ledger.with_expected(of(1), [measured(6)]) == of(1), "of an IPU, whose formulas have said it"
 
 
 def test_alike_are_jobs_whose_updates_are_about_as_much_work() -> None:

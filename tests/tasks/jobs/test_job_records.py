@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -11,13 +12,18 @@ from pathlib import Path
 import pytest
 
 from flows.commands import ledger as flows_ledger
+from ipu_model.errors import OutOfMemory
 from tasks.host import ledger
-from tasks.jobs.device_job import Job, JobResult, run_device_job
-from tasks.preflight.foretelling import NotProbed, can_be_probed, probe
-from tasks.preflight.planned_jobs import PlannedJob, Rows
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, run_device_job
+from tasks.preflight import measuring
+from tasks.preflight.measuring import NotMeasured, measure
+from tasks.preflight.planned_jobs import Rows
 from tasks.project.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.places import copy_project
+
+MEGABYTES = 1200 << 20
+"""Bytes: room for Python and torch, and not for the weights of BERT base with gradients and moments."""
 
 
 @pytest.fixture
@@ -46,15 +52,16 @@ def test_a_job_enters_what_it_took_beside_what_was_foretold(tmp_path: Path, kept
     assert ledger.read(kept) == [first.foretold]
     memory, seconds = first.foretold["memory"], first.foretold["update_seconds"]
     assert memory["measured"] == pytest.approx(first.peak_memory_mb * (1 << 20))
-    assert memory["low"] <= memory["likely"] <= memory["high"]
-    assert set(seconds) == {"measured"}, "nobody knew the speed of this host"
+    assert set(memory) == set(seconds) == {"measured"}, "nothing was known of such jobs on this host"
     assert seconds["measured"] == pytest.approx(first.train_seconds / first.steps, rel=0.05)
     assert first.foretold["tokens_per_second"]["measured"] == pytest.approx(first.real_tokens_per_second, rel=0.05)
 
     second = run(job_in(tmp_path, "second"))
     assert second.foretold is not None
     foretold = second.foretold["update_seconds"]
-    assert foretold["likely"] == pytest.approx(seconds["measured"]), "the same work at the speed of the first"
+    assert foretold["likely"] == pytest.approx(seconds["measured"]), "the first was of the same shape"
+    assert foretold["low"] <= foretold["likely"] <= foretold["high"]
+    assert second.foretold["memory"]["likely"] == memory["measured"]
     written = json.loads((tmp_path / "runs" / "second" / "0123456789ab" / "result.json").read_text())
     assert written["foretold"] == second.foretold
 
@@ -68,8 +75,7 @@ def test_records_outlive_their_runs_and_those_of_runs_count_without_a_ledger(tmp
     shutil.rmtree(tmp_path / "runs")
     [row] = flows_ledger.summary(flows_ledger.records_of(tmp_path))
     assert (row["device"], row["kind"], row["jobs"]) == ("CPU, 1 process", "pretrain", 1)
-    assert row["ratios"]["memory"]["jobs"] == 1
-    assert row["ratios"]["update_seconds"] is None
+    assert row["ratios"]["memory"] is row["ratios"]["update_seconds"] is None
     command = [sys.executable, "-m", "flows", "ledger"]
     project = copy_project(tmp_path / "project")
     said = subprocess.run(command, cwd=project, text=True, capture_output=True, timeout=120)
@@ -85,18 +91,34 @@ def test_a_ledger_that_cannot_be_written_ends_no_job(tmp_path: Path, monkeypatch
     assert any("the ledger of this host was not written" in line for line in said)
 
 
-def test_a_probe_times_updates_on_real_rows_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_measurement_needs_no_rows_and_leaves_nothing(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_in(tmp_path, "first")
-    before = sorted(tmp_path.rglob("*"))
-    manifest = read_manifest(Path(job.rows))
-    planned = PlannedJob("pretrain@phase1", "", job, Rows(manifest))
-    assert can_be_probed(planned, "cpu")
-    assert not can_be_probed(planned, "ipu")
-    assert not can_be_probed(PlannedJob("pretrain@phase1", "", job, Rows(manifest, ("its length",))), "cpu")
-    found = probe(planned, job, tmp_path)
-    assert found.seconds_of_micro_batch > 0
-    assert found.runtime == "cpu"
-    assert sorted(tmp_path.rglob("*")) == before
+    rows = Rows(read_manifest(Path(job.rows)))
     shutil.rmtree(job.rows)
-    with pytest.raises(NotProbed, match="manifest.json is missing"):
-        probe(planned, job, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    found = measure(job, rows)
+    assert (found["runtime"], found["precision"]) == ("cpu", "fp32")
+    assert found["update_seconds"] > 0
+    assert measure(job, rows, processes=3)["update_seconds"] > 0
+    assert sorted(tmp_path.rglob("*")) == before
+    too_few = dataclasses.replace(job, geometry=BatchGeometry(1000, 4))
+    with pytest.raises(NotMeasured, match="use more data"):
+        measure(too_few, rows)
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(tmp_path / "no-python"))
+    with pytest.raises(NotMeasured, match="cannot be started"):
+        measure(job, rows)
+
+
+@pytest.mark.parametrize(("total", "raised"), [(MEGABYTES, OutOfMemory), (4 * MEGABYTES, NotMeasured)])
+def test_what_needs_more_memory_than_there_is_is_stopped_and_said(
+    total: int, raised: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless others hold the memory of the host: that says nothing of the job."""
+    model = ModelConfig(30000, hidden_size=768, num_layers=12, num_heads=12, intermediate_size=3072)
+    job = dataclasses.replace(job_in(tmp_path, "first"), model=model)
+    monkeypatch.setattr(measuring, "free_memory", lambda: MEGABYTES)
+    monkeypatch.setattr(measuring, "memory_limit", lambda: total)
+    with pytest.raises(raised, match="memory"):
+        measure(job, Rows(read_manifest(Path(job.rows))))

@@ -120,10 +120,10 @@ def test_manifests_that_a_cache_keeps_count_for_a_checkout_that_is_not_there(tmp
     found = Foreseer(params_of(None), ROOT, tmp_path / "none", ("pretrain_rows@phase1",), kept).all()[folder]
     assert (found.manifest.rows, found.manifest.packing_factor) == (made.rows, made.packing_factor)
     assert found.assumed == ()
-    assert found.manifest.files == {}, "nothing can be probed there"
+    assert found.manifest.files == {}, "there are no rows"
 
 
-def test_rows_of_the_checkout_count_before_those_of_a_cache_as_they_can_be_probed(tmp_path: Path) -> None:
+def test_rows_of_the_checkout_count_before_those_of_a_cache_as_they_are_known_better(tmp_path: Path) -> None:
     folder = artifacts.rows_folder("phase1")
     made = write_rows(tmp_path / folder, "pretrain", make_columns("pretrain", 12))
     kept = {(folder / "manifest.json").as_posix(): tmp_path / folder / "manifest.json"}

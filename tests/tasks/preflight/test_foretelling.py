@@ -1,4 +1,4 @@
-"""What jobs need, widened by what such jobs took here before."""
+"""What jobs need: a bound or a measurement on CPUs and GPUs, formulas on IPUs, and what the ledger says of both."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from ipu_model.errors import OutOfMemory
 from tasks.host import ledger
 from tasks.preflight import foretelling
 from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Foretold, chosen_runtime, foretell
+from tasks.preflight.measuring import NotMeasured
 from tests.places import ROOT
 from tests.tasks.preflight.test_foreseen_rows import params_of
 
@@ -36,47 +38,156 @@ def memory(found: Foretold) -> foretelling.Interval:
     return found.estimate.memory[0].total
 
 
-def test_the_ledger_widens_intervals_and_never_narrows_them(tmp_path: Path) -> None:
-    plain = memory(demo(tmp_path))
-    wide = demo(tmp_path, record(memory=figure(9, 10, 11, 20)), record(memory=figure(9, 10, 11, 5)))
-    assert (memory(wide).low, memory(wide).high) == (plain.likely * 0.5, plain.likely * 2.0)
-    assert memory(wide).likely == plain.likely
-    assert wide.records == 2
-    exact = demo(tmp_path, record(memory=figure(9, 10, 11, 10)))
-    assert memory(exact) == plain
-    other = demo(tmp_path, {**record(memory=figure(9, 10, 11, 90)), "device": "another"})
-    assert (memory(other), other.records) == (plain, 0)
+def of_demo(tmp_path: Path, **figures: Any) -> ledger.Record:
+    """A record of the very job."""
+    one = demo(tmp_path)
+    update = foretelling._update(one.planned.job, one.planned.rows.manifest, 1)
+    assert update is not None
+    known = {"runtime": "cpu", "precision": "fp32", "host": ledger.host_name("cpu"), "shape": update.shape}
+    return record(**{**known, **{name: {"measured": value} for name, value in figures.items()}})
 
 
-def test_a_cpu_takes_its_time_from_the_speed_of_earlier_jobs(tmp_path: Path) -> None:
-    assert demo(tmp_path).seconds is None
-    told = demo(tmp_path, record(flops=1e9, update_seconds={"measured": 0.1}))
+def test_a_cpu_answers_from_the_records_of_the_shape_and_else_says_that_nothing_was_measured(tmp_path: Path) -> None:
+    plain = demo(tmp_path)
+    assert (plain.seconds, plain.records, plain.basis) == (None, 0, "not measured; a bound from the sizes of tensors")
+    told = demo(tmp_path, of_demo(tmp_path, memory=6e8, update_seconds=0.1, tokens_per_second=9.0))
     assert told.time is not None
     assert told.seconds is not None
-    assert told.time.updates == 1500
+    assert (told.time.updates, told.records, told.basis) == (1500, 1, "")
+    assert told.seconds.likely == pytest.approx(150.0)
     assert told.seconds.low < told.seconds.likely < told.seconds.high
-    twice = demo(tmp_path, record(flops=1e9, update_seconds={"measured": 0.2}))
-    assert twice.seconds is not None
-    assert twice.seconds.likely == pytest.approx(2 * told.seconds.likely)
-    assert "10 GFLOP/s" in told.time.largest.name
+    assert (memory(told).low, memory(told).likely, memory(told).high) == pytest.approx((6e8 / 1.15, 6e8, 6.9e8))
     rows = told.planned.rows.manifest
     sequences = round(32 / rows.packing_factor) * rows.packing_factor
     assert told.time.sequences_per_second.likely == pytest.approx(sequences / told.time.update_seconds.likely)
+    for change in ({"host": "another"}, {"shape": {"kind": "pretrain"}}, {"precision": "bf16"}):
+        other = demo(tmp_path, {**of_demo(tmp_path, memory=6e8), **change})
+        assert (memory(other), other.records) == (memory(plain), 0)
 
 
-def test_a_toy_says_nothing_of_the_time_of_a_training_but_of_its_memory(tmp_path: Path) -> None:
-    toy = record(flops=1e6, update_seconds=figure(0.001, 0.001, 0.001, 0.1), memory=figure(9, 10, 11, 20))
-    assert demo(tmp_path, toy).seconds is None
-    real = record(flops=4e9, update_seconds=figure(0.1, 0.1, 0.1, 0.2))
-    told, alone = demo(tmp_path, toy, real), demo(tmp_path, real)
-    assert told.seconds == alone.seconds
-    assert told.seconds is not None
-    assert memory(told).high == pytest.approx(2 * memory(told).likely)
+def test_an_ipu_widens_its_intervals_by_the_ledger_and_never_narrows_them(tmp_path: Path) -> None:
+    params = params_of("ipu-base-pod16-examples")
+
+    def found(*records: ledger.Record) -> Foretold:
+        [one] = foretell(params, ROOT, tmp_path, DEMO, asked=Asked(records))
+        assert one.estimate is not None
+        return one
+
+    plain = found()
+    assert plain.estimate is not None
+    device = plain.estimate.device
+    wide = found(*({**record(memory=figure(9, 10, 11, most)), "device": device} for most in (20, 5)))
+    assert (memory(wide).low, memory(wide).high) == (memory(plain).likely * 0.5, memory(plain).likely * 2.0)
+    assert (memory(wide).likely, wide.records) == (memory(plain).likely, 2)
+    assert memory(found({**record(memory=figure(9, 10, 11, 10)), "device": device})) == memory(plain)
+    toy = {**record(flops=1e6, update_seconds=figure(1, 1, 1, 9)), "device": device}
+    assert found(toy).seconds == plain.seconds, "of what is far less work its time says nothing"
+
+
+MEASURED = {
+    "runtime": "cpu",
+    "precision": "bf16",
+    "memory": 3e8,
+    "free_memory": None,
+    "update_seconds": 0.2,
+    "tokens_per_second": 9.0,
+}
+
+
+@pytest.fixture
+def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ledger of a test."""
+    path = tmp_path / "state" / "ledger.json"
+    monkeypatch.setenv(ledger.LEDGER, str(path))
+    return path
+
+
+def measured_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Any, limit: float | None = None, **choices: Any
+) -> tuple[Foretold, list[str]]:
+    """The demo's pre-training with a measurement that ends like this, and what was said."""
+    said: list[str] = []
+
+    def measure(*args: Any) -> Any:
+        said.append("measured")
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(foretelling, "measure", measure)
+    params = params_of(None, "device.precision=auto")
+    asked = Asked(limit=limit, measured=DEMO, say=said.append, **choices)
+    [one] = foretell(params, ROOT, tmp_path, DEMO, asked=asked)
+    return one, said
+
+
+def test_a_measurement_is_the_estimate_and_stays_in_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
+) -> None:
+    one, said = measured_demo(tmp_path, monkeypatch, MEASURED)
+    assert said == ["pretrain@phase1: measuring a few updates", "measured"]
+    assert one.seconds is not None
+    assert (one.seconds.likely, one.precision, one.records) == (pytest.approx(300.0), "bf16", 1)
+    assert foretelling.MEASURED_LATER not in one.assumed
+    [kept] = ledger.read(own_ledger)
+    assert kept["measurement"]
+    [again] = foretell(params_of(None, "device.precision=auto"), ROOT, tmp_path, DEMO, asked=Asked([kept]))
+    assert (again.seconds, memory(again)) == (one.seconds, memory(one))
+
+
+def test_jobs_of_one_shape_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path) -> None:
+    monkeypatch.setattr(foretelling, "measure", lambda *args: MEASURED)
+    said: list[str] = []
+    stages = ["pretrain@phase1", "pretrain@phase1"]
+    found = foretell(params_of(None), ROOT, tmp_path, stages, asked=Asked(measured=stages, say=said.append))
+    assert [one.records for one in found] == [0, 0], "it took bf16, and fp32 was asked for"
+    found = foretell(
+        params_of(None, "device.precision=bf16"), ROOT, tmp_path, stages, asked=Asked(measured=stages, say=said.append)
+    )
+    assert [one.records for one in found] == [1, 1]
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(("share", "measures"), [(2.0, False), (0.9, True), (0.01, False)])
+def test_before_a_run_only_jobs_are_measured_whose_memory_is_in_doubt(
+    share: float, measures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
+) -> None:
+    bound = memory(demo(tmp_path)).high
+    one, said = measured_demo(tmp_path, monkeypatch, MEASURED, share * bound, in_doubt=True)
+    assert ("measured" in said) == measures
+    assert bool(one.refusal) == (share == 0.01), "what certainly does not fit needs no measurement"
+
+
+def test_a_job_that_runs_out_of_memory_when_it_is_measured_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
+) -> None:
+    limit = 0.9 * memory(demo(tmp_path)).high
+    why = OutOfMemory("it ran out of memory when a few of its updates were measured")
+    one, _ = measured_demo(tmp_path, monkeypatch, why, limit, in_doubt=True)
+    assert one.verdict == DOES_NOT_FIT
+    assert one.refusal.startswith(f"pretrain@phase1 does not fit: {why}. The largest part is ")
+    assert ledger.read(own_ledger) == []
+
+
+def test_a_job_that_cannot_be_measured_is_not_refused_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path
+) -> None:
+    one, said = measured_demo(tmp_path, monkeypatch, NotMeasured("it took too long"))
+    assert said[-1] == "pretrain@phase1: not measured (it took too long)"
+    assert (one.seconds, one.refusal) == (None, "")
+
+
+def test_a_gpu_has_the_memory_that_was_free_when_one_was_measured(tmp_path: Path) -> None:
+    params = params_of(None, "device.runtime=cuda")
+    known = record(memory={"measured": 1.0}, host=ledger.host_name("cuda"), free_memory=1e7)
+    for records, verdict in (((), ""), ((known,), DOES_NOT_FIT)):
+        [one] = foretell(params, ROOT, tmp_path, DEMO, asked=Asked(records))
+        assert one.verdict == verdict
 
 
 def test_rows_that_are_foreseen_to_be_too_few_leave_the_time_unknown(tmp_path: Path) -> None:
     few = params_of(None, "pretrain.phase1.global_batch_size=1000000")
-    known = record(flops=4e9, update_seconds={"measured": 0.1})
+    known = of_demo(tmp_path, update_seconds=0.1)
     [found] = foretell(few, ROOT, tmp_path, DEMO, asked=Asked((known,)))
     assert (found.seconds, found.problem) == (None, "")
 
@@ -86,7 +197,7 @@ def test_a_refusal_names_what_was_found_what_there_is_the_largest_part_and_its_k
     assert fits.refusal == ""
     small = demo(tmp_path, limit=1e8)
     assert small.verdict == DOES_NOT_FIT
-    assert small.refusal.startswith("pretrain@phase1 does not fit: the process, ")
+    assert small.refusal.startswith("pretrain@phase1 does not fit: the process takes ")
     assert "and there are 100 MB. The largest part is Python, torch and its libraries, " in small.refusal
 
 

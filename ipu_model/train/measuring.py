@@ -1,0 +1,165 @@
+"""Measure a job on rows that are made up: `python -m ipu_model --measure job.json`.
+
+`rows` of the job is a folder that holds a manifest and need not hold more. A few updates of at most two micro-batches
+are timed, then held-out rows are evaluated and the state is copied as the job would do it. Nothing is written, and
+nothing that was trained is kept: the learning rate is 0, and the process ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, Dict, List
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipu_model import heads
+from ipu_model.distributed.process import peak_memory_mb
+from ipu_model.errors import ConfigError, OutOfMemory
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Plan, make_plan
+from ipu_model.progress import Emit
+from ipu_model.rows.format import Manifest, read_manifest
+from ipu_model.rows.generated import GeneratedRows
+from ipu_model.runtimes.auto_precision import choose_faster
+from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime
+from ipu_model.runtimes.runtime import Runtime
+from ipu_model.train.preparation import make_model
+
+BUDGET_SECONDS = 10.0
+"""For what is timed; a round that takes longer than that is timed once."""
+MOST, FEWEST = 40, 3
+"""Rounds that are timed."""
+MB = float(1 << 20)
+
+
+def measure(job: Job, emit: Emit) -> Dict[str, Any]:
+    """Return what one process of a job takes: bytes at its peak, seconds of an update or of a call of predict.
+
+    Raises:
+        ConfigError, RowsError: the job cannot be run as stated, or is one for IPUs.
+        OutOfMemory: it takes more memory than there is.
+    """
+    try:
+        return _measure(job, emit)
+    except (MemoryError, RuntimeError) as error:  # torch has no class of its own for a CPU
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        raise OutOfMemory(f"a {job.kind} job of this shape ran out of memory while it was measured") from error
+
+
+def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
+    chosen = choose_runtime(job.runtime)
+    if chosen.value == "ipu":
+        raise ConfigError("CPU and CUDA can be measured: an IPU would compile for minutes first; leave --measure out")
+    model = job.model
+    if model is None:
+        raise ConfigError("job.model is missing: no init_checkpoint is read to measure, so state the architecture")
+    manifest = read_manifest(Path(job.rows))
+    job = _with_labels(job, manifest)
+    rows = GeneratedRows(manifest, model)
+    plan = make_plan(job, manifest, chosen, choose_precision(job.precision, chosen.value))
+    if plan.precision == "auto":
+        plan = plan.with_precision(choose_faster(plan, rows))
+    on_gpu = plan.runtime == "cuda"
+    free = torch.cuda.mem_get_info()[0] if on_gpu else None  # once CUDA itself has taken its part
+    runtime = make_runtime(plan, job, make_model(job, model, None, emit), model, None, emit)
+    try:
+        seconds = (
+            _time_predictions(runtime, rows, plan) if job.kind == "predict" else _time_updates(runtime, rows, plan)
+        )
+        _reach_peak(runtime, rows, plan, job, seconds)
+        of_gpu = runtime.peak_device_memory_mb()
+        units = plan.rows_per_call if job.kind == "predict" else plan.rows_per_update
+        return {
+            "runtime": plan.runtime,
+            "precision": plan.precision,
+            "memory": MB * (peak_memory_mb() if of_gpu is None else of_gpu),
+            "free_memory": free,
+            "update_seconds": seconds,
+            "tokens_per_second": units * manifest.real_tokens / manifest.rows / seconds,
+        }
+    finally:
+        runtime.close()
+
+
+def _with_labels(job: Job, manifest: Manifest) -> Job:
+    """The job with names of classes, which only its data may have."""
+    if job.labels is not None or not heads.of(job.head).labelled:
+        return job
+    return dataclasses.replace(job, labels=[str(number) for number in range(max(1, manifest.num_labels))])
+
+
+def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
+    """Return the seconds of an update: those of one micro-batch, and what every other one adds."""
+    size = plan.micro_batch_size
+    several = min(2, plan.gradient_accumulation_steps)
+    runtime.compile(rows.take(np.arange(several * size)))
+    for _ in range(2):  # kernels are built, and moments made
+        _update(runtime, rows, several * size, 0)
+    first: List[float] = []
+    more: List[float] = []
+    began = time.perf_counter()
+    while len(first) < MOST:
+        first.append(_update(runtime, rows, size, 2 * len(first) + 1))
+        if several > 1:
+            more.append(_update(runtime, rows, several * size, 2 * len(first)))
+        if _is_over(began, len(first)):
+            break
+    added = max(0.0, median(more) - median(first)) if more else 0.0
+    return median(first) + (plan.gradient_accumulation_steps - 1) * added
+
+
+def _is_over(began: float, rounds: int) -> bool:
+    """Whether enough was timed: of rounds that are long, one."""
+    seconds = time.perf_counter() - began
+    return seconds > BUDGET_SECONDS and (rounds >= FEWEST or seconds > BUDGET_SECONDS * rounds)
+
+
+def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> float:
+    """Return the seconds of one update over so many rows."""
+    batch = rows.take(np.arange(count) + number * count)
+    began = time.perf_counter()
+    runtime.train_step(runtime.prepare(batch), 0.0)
+    return time.perf_counter() - began
+
+
+def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
+    """Return the seconds of a call of predict."""
+    count = min(plan.rows_per_call, rows.manifest.rows)
+    runtime.compile(rows.take(np.arange(count)))
+    read = runtime.state_dict()  # the job holds the file of its model while it is put in its place
+    timed: List[float] = []
+    began = time.perf_counter()
+    while len(timed) < MOST + 1 and not (timed and _is_over(began, len(timed) - 1)):
+        batch = rows.take(np.arange(count) + len(timed) * count)
+        start = time.perf_counter()
+        runtime.predict(runtime.prepare(batch))
+        timed.append(time.perf_counter() - start)
+    del read
+    return median(timed[1:] or timed) * plan.rows_per_call / count
+
+
+def _reach_peak(runtime: Runtime, rows: GeneratedRows, plan: Plan, job: Job, seconds: float) -> None:
+    """Do once what takes memory beside updates: a full micro-batch, evaluations, and copies of the state."""
+    if job.kind == "predict":
+        runtime.predict(runtime.prepare(rows.fullest(min(plan.rows_per_call, rows.manifest.rows))))
+        return
+    copies: List[Dict[str, Tensor]] = []
+    if job.evaluation is not None:
+        runtime.evaluate([rows.fullest(plan.micro_batch_size)])
+        copies.append(runtime.state_dict() if job.evaluation.keep == "best" else {})
+    every = job.checkpoint_every_updates
+    minutes = job.checkpoint_every_minutes
+    if (0 < every <= plan.updates) or (0 < 60 * minutes < plan.updates * seconds):
+        weights = runtime.state_dict()
+        states = (weights, runtime.optimizer_state(), *copies)
+        copies += [{name: value.clone() for name, value in state.items()} for state in states]
+        del weights
+    full = rows.fullest(min(2, plan.gradient_accumulation_steps) * plan.micro_batch_size)
+    runtime.train_step(runtime.prepare(full), 0.0)
+    copies.append(runtime.state_dict())  # to save the model

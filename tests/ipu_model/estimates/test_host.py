@@ -1,0 +1,123 @@
+"""The bound of memory on CPU and CUDA, held against peaks that were measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Tuple
+
+import pytest
+from tiny_jobs import make_job
+
+from ipu_model.errors import ConfigError
+from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
+from ipu_model.estimates.host import MIB, bound_memory, estimate_host, memory_terms
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+from tests.optimizers import optimizer_config
+
+SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (4, 512, 8), "medium": (8, 512, 8), "base": (12, 768, 12)}
+"""Layers, hidden size and heads."""
+ROWS = {
+    ("pretrain", 64): (3, 10, 43072, 49460, 2733415),
+    ("pretrain", 128): (3, 20, 22781, 28926, 2847023),
+    ("pretrain", 256): (3, 39, 12668, 19336, 3067450),
+    ("pretrain", 512): (3, 76, 5998, 11524, 2884242),
+    ("squad", 128): (3, 0, 12732, 13470, 1488556),
+    ("squad", 384): (3, 0, 2999, 6000, 1093212),
+    ("squad", 512): (3, 0, 2576, 6000, 1093212),
+}
+"""Sequences of a row, masked slots, rows, sequences, and tokens that are not padding."""
+PEAKS = [
+    (("pretrain", "tiny", 128, 32, 1, "adamw", "fp32", ""), 594.7),
+    (("pretrain", "tiny", 64, 128, 1, "lamb", "bf16", ""), 863.6),
+    (("pretrain", "mini", 512, 16, 1, "adamw", "fp32", ""), 1736.1),
+    (("pretrain", "mini", 128, 128, 1, "adamw", "bf16", ""), 2278.0),
+    (("pretrain", "small", 128, 16, 2, "lamb", "bf16", ""), 1383.6),
+    (("pretrain", "small", 128, 16, 1, "adamw", "bf16", "recompute"), 1211.9),
+    (("pretrain", "base", 64, 8, 1, "lamb", "fp32", ""), 2863.7),
+    (("pretrain", "medium", 256, 4, 1, "lamb", "fp32", "recompute"), 1444.4),
+    (("pretrain", "mini", 128, 32, 1, "lamb", "fp32", "evaluates"), 1140.6),
+    (("squad", "tiny", 384, 64, 1, "lamb", "bf16", ""), 1164.5),
+    (("squad", "mini", 512, 8, 1, "adamw", "fp32", ""), 965.9),
+    (("squad", "base", 128, 4, 1, "adamw", "fp32", "checkpoints"), 4639.6),
+    (("squad", "base", 384, 3, 1, "adamw", "bf16", ""), 2814.6),
+]
+"""Peaks of processes with torch 2.13 on a CPU, MB."""
+
+
+def job_of(task: str, size: str, length: int, micro_batch: int, accumulation: int, *words: str) -> Tuple[Job, Manifest]:
+    sequences, masked, *counts = ROWS[task, length]
+    manifest = Manifest(
+        "pretrain" if masked else "question_answering", length, sequences, masked, 9034, "", 0, *counts, {}
+    )
+    layers, hidden, heads = SIZES[size]
+    optimizer, precision, more = words
+    changes: Any = {"checkpoint_every_updates": 2 if more == "checkpoints" else 0, "checkpoint_every_minutes": 0}
+    job = make_job(
+        Path("folder"),
+        "pretrain" if task == "pretrain" else "finetune",
+        Path("rows"),
+        geometry=BatchGeometry(round(micro_batch * accumulation * manifest.packing_factor), micro_batch),
+        model=ModelConfig(30522, hidden, layers, heads, 4 * hidden),
+        optimizer=optimizer_config(name=optimizer),
+        precision=precision,
+        recompute=more == "recompute",
+        evaluation=EvaluationConfig("rows", 3, keep="best") if more == "evaluates" else None,
+        **changes,
+    )
+    return job, manifest
+
+
+def model_of(job: Job) -> ModelConfig:
+    assert job.model is not None
+    return job.model
+
+
+@pytest.mark.parametrize(("configuration", "peak"), PEAKS)
+def test_a_measured_peak_lies_between_what_is_certain_and_the_bound(configuration: Any, peak: float) -> None:
+    job, manifest = job_of(*configuration)
+    [memory] = estimate_host(job, model_of(job), manifest).memory
+    assert memory.total.low < peak * MIB < memory.total.high < 2 * peak * MIB
+    assert memory.total.high == bound_memory(job, model_of(job), manifest)
+    assert memory.total.high == pytest.approx(sum(term.amount for term in memory.terms))
+    assert memory.total.low > 0.15 * peak * MIB
+
+
+def test_what_certainly_does_not_fit_is_told_from_what_is_in_doubt() -> None:
+    job, manifest = job_of(*PEAKS[0][0])
+    [memory] = estimate_host(job, model_of(job), manifest).memory
+    limits = {FITS: memory.total.high, TIGHT: memory.total.high - 1, DOES_NOT_FIT: memory.total.low - 1}
+    for verdict, limit in limits.items():
+        assert estimate_host(job, model_of(job), manifest, limit=limit).verdict == verdict
+    assert estimate_host(job, model_of(job), manifest, 2, memory.total.high).verdict == TIGHT, "half of it for each"
+
+
+def test_the_bound_grows_with_what_takes_memory() -> None:
+    job, manifest = job_of(*PEAKS[2][0])
+
+    def bound(**changes: Any) -> float:
+        return bound_memory(dataclasses.replace(job, **changes), model_of(job), manifest)
+
+    larger = dataclasses.replace(job.geometry, micro_batch_size=2, global_batch_size=job.geometry.global_batch_size)
+    assert bound(geometry=larger) < bound(recompute=True) < bound()
+    assert bound() < bound(checkpoint_every_minutes=15)
+    assert bound(kind="predict", optimizer=None, schedule=None) < bound()
+    assert bound(precision="bf16") < bound(precision="auto") == bound()
+    assert bound(runtime="cuda") < bound(), "its kernels keep no attention scores"
+    assert bound_memory(job, model_of(job), manifest, 2) < bound(), "each has half of the update"
+
+
+def test_the_largest_part_comes_first_and_has_a_knob_where_there_is_one() -> None:
+    job, manifest = job_of(*PEAKS[2][0])
+    terms = memory_terms(job, model_of(job), manifest)
+    assert [term.amount for term in terms] == sorted((term.amount for term in terms), reverse=True)
+    assert [term.name for term in terms if not term.knob] == ["Python, torch and its libraries"]
+
+
+def test_processes_that_the_geometry_does_not_state_are_refused() -> None:
+    job, manifest = job_of(*PEAKS[0][0])
+    stated = dataclasses.replace(job, geometry=BatchGeometry(64, 8, 4))
+    with pytest.raises(ConfigError, match="each process holds one copy"):
+        estimate_host(stated, model_of(job), manifest, 2)

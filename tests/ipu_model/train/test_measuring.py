@@ -1,0 +1,204 @@
+"""A measurement: updates timed on made-up rows, nothing written, nothing trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+import torch
+from tiny_jobs import LABELS, ROOT, TINY, head_of, labels_of, make_columns, make_job, write_rows
+
+from ipu_model.errors import ConfigError, OutOfMemory, RowsError
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
+from ipu_model.jobs.plan import Choice
+from ipu_model.rows.format import MANIFEST, Manifest, columns_of, kinds, read_manifest
+from ipu_model.rows.generated import GeneratedRows
+from ipu_model.train import measuring
+from ipu_model.train.measuring import measure
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(measuring, "BUDGET_SECONDS", 0.2)
+
+
+def nothing(event: str, **fields: Any) -> None:
+    """Ignore events."""
+
+
+def files_below(folder: Path) -> List[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def manifest_alone(folder: Path, kind: str) -> Manifest:
+    """Write real rows of this kind, and a folder that has their manifest and none of them."""
+    manifest = write_rows(folder / "real", kind, make_columns(kind, 200))
+    (folder / "rows").mkdir()
+    alone = dataclasses.replace(manifest, files={})
+    (folder / "rows" / MANIFEST).write_text(alone.to_json(), encoding="utf-8")
+    return alone
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_made_up_rows_are_as_full_as_the_manifest_says_and_valid(kind: str, tmp_path: Path) -> None:
+    manifest = manifest_alone(tmp_path, kind)
+    rows = GeneratedRows(manifest, TINY)
+    batch = rows.take(np.arange(400))
+    assert batch.real_tokens / 400 == pytest.approx(manifest.real_tokens / manifest.rows, rel=0.1)
+    assert batch.sequences / 400 == pytest.approx(manifest.packing_factor, rel=0.1)
+    rows._check_values(batch)  # what a folder of real rows is refused for
+    for column in columns_of(kind, manifest.vocab_size):
+        assert batch.columns[column.name].dtype == column.type
+        if "label" in column.name or column.name == "targets":
+            assert batch.labels(column.name) > 0
+    assert (rows.take(np.arange(3)).columns["input_ids"] == batch.columns["input_ids"][:3]).all()
+    parts = [rows.take(np.arange(8) + 8 * number).real_tokens for number in range(100)]
+    assert np.mean(parts) < rows.fullest(8).real_tokens <= 8 * manifest.row_length
+    assert sum(part > rows.fullest(8).real_tokens for part in parts) <= 2
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
+def test_every_kind_of_job_is_measured_without_its_rows_and_writes_nothing(
+    kind: str, precision: str, tmp_path: Path
+) -> None:
+    manifest = manifest_alone(tmp_path, kind)
+    geometry = BatchGeometry(round(12 * manifest.packing_factor), 4)
+    job = make_job(
+        tmp_path / "job",
+        "pretrain" if kind == "pretrain" else "finetune",
+        tmp_path / "rows",
+        head=head_of(kind),
+        labels=[str(number) for number in range(labels_of(kind))] or None,
+        precision=precision,
+        geometry=geometry,
+        evaluation=EvaluationConfig(str(tmp_path / "gone"), 2, keep="best"),
+    )
+    before = files_below(tmp_path)
+    found = measure(job, nothing)
+    assert files_below(tmp_path) == before
+    assert found["precision"] in ("fp32", "bf16")
+    assert found["memory"] > 100 << 20
+    assert found["update_seconds"] > 0
+    tokens = 12 * manifest.real_tokens / manifest.rows
+    assert found["tokens_per_second"] * found["update_seconds"] == pytest.approx(tokens, rel=0.1)
+
+
+def test_an_update_takes_what_its_first_micro_batch_does_and_the_others_add(
+    pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A micro-batch of 4 rows takes 3 s and every update 2 s beside: an update of 3 takes 11 s."""
+    monkeypatch.setattr(measuring, "_update", lambda runtime, rows, count, number: 2.0 + 3.0 * count / 4)
+    manifest = read_manifest(pretrain_rows)
+    for rows, seconds in ((4, 5.0), (8, 8.0), (12, 11.0)):
+        geometry = BatchGeometry(round(rows * manifest.packing_factor), 4)
+        job = make_job(tmp_path / "job", "pretrain", pretrain_rows, geometry=geometry)
+        assert measure(job, nothing)["update_seconds"] == pytest.approx(seconds)
+
+
+def test_a_measurement_of_a_prediction_times_its_calls(answer_rows: Path, tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "predict", answer_rows, model=TINY, optimizer=None, schedule=None)
+    found = measure(job, nothing)
+    assert found["update_seconds"] > 0
+    assert not (tmp_path / "job").exists()
+
+
+def test_copies_of_the_state_are_held_as_the_job_will_hold_them(
+    pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With checkpoints the moments are copied; without, only the weights that are saved."""
+    from ipu_model.runtimes.torch_device import TorchRuntime
+
+    asked: List[str] = []
+    for name in ("state_dict", "optimizer_state"):
+        own = getattr(TorchRuntime, name)
+        monkeypatch.setattr(TorchRuntime, name, lambda self, n=name, own=own: asked.append(n) or own(self))
+    for every, expected in ((0, ["state_dict"]), (2, ["state_dict", "optimizer_state", "state_dict"])):
+        measure(make_job(tmp_path / "job", "pretrain", pretrain_rows, checkpoint_every_updates=every), nothing)
+        assert asked == expected
+        asked.clear()
+
+
+def test_a_measurement_is_near_what_the_job_takes(tmp_path: Path) -> None:
+    """In memory; two processes on a busy host say little of time."""
+    rows = tmp_path / "rows"
+    write_rows(rows, "pretrain", make_columns("pretrain", 300))
+    model = dataclasses.replace(TINY, hidden_size=256, intermediate_size=1024, num_layers=6, vocab_size=20000)
+    geometry = BatchGeometry(128, 64)
+    job = make_job(tmp_path / "job", "pretrain", rows, model=model, geometry=geometry)
+    path = tmp_path / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    found = run_measurement(path)
+    words = [sys.executable, "-m", "ipu_model", str(path)]
+    subprocess.run(words, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, check=True)
+    taken = json.loads((tmp_path / "job" / "run" / "result.json").read_text())
+    assert found["memory"] / (1 << 20) == pytest.approx(taken["peak_memory_mb"], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (MemoryError(), OutOfMemory),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), OutOfMemory),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), OutOfMemory),
+        (RuntimeError("a shape differs"), RuntimeError),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_failures(
+    error: Exception, raised: Any, pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> float:
+        raise error
+
+    monkeypatch.setattr(measuring, "_update", fail)
+    with pytest.raises(raised):
+        measure(make_job(tmp_path / "job", "pretrain", pretrain_rows), nothing)
+
+
+def test_a_job_for_ipus_or_without_an_architecture_is_not_measured(
+    pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="job.model is missing"):
+        measure(make_job(tmp_path / "job", "pretrain", pretrain_rows, model=None, init_checkpoint="x"), nothing)
+    monkeypatch.setattr(measuring, "choose_runtime", lambda asked: Choice("ipu", "as asked"))
+    with pytest.raises(ConfigError, match="an IPU would compile"):
+        measure(make_job(tmp_path / "job", "pretrain", pretrain_rows), nothing)
+
+
+def run_measurement(path: Path) -> Dict[str, Any]:
+    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "ipu_model", "--measure", str(path)]
+    done = subprocess.run(words, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, check=False)
+    last: Dict[str, Any] = json.loads(done.stdout.decode().splitlines()[-1])
+    return {"code": done.returncode, **last}
+
+
+def test_the_entry_point_measures_and_says_what_is_wrong_with_a_job(tmp_path: Path) -> None:
+    manifest_alone(tmp_path, "sequence_classification")
+    job = make_job(
+        tmp_path / "job",
+        "finetune",
+        tmp_path / "rows",
+        head="sequence_classification",
+        labels=list(LABELS),
+        checkpoint_every_updates=0,
+    )
+    path = tmp_path / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    before = files_below(tmp_path)
+    found = run_measurement(path)
+    assert (found["code"], found["event"], found["runtime"], found["free_memory"]) == (0, "measured", "cpu", None)
+    assert files_below(tmp_path) == before
+    lost = Job.from_json(path.read_text().replace(f"{tmp_path}/rows", f"{tmp_path}/gone"))
+    path.write_text(lost.to_json(), encoding="utf-8")
+    found = run_measurement(path)
+    assert (found["code"], found["event"], found["type"]) == (2, "error", RowsError.__name__)
