@@ -9,6 +9,7 @@ from ipu_model.distributed.process import memory_now
 from ipu_model.files import write_text
 from ipu_model.progress import Emit
 from ipu_model.train.training import Hook, Training
+from ipu_model.units import format_duration
 
 HISTORY = "history.csv"
 
@@ -52,6 +53,14 @@ class History(Hook):
             self._sums[name] += value
         if training.reached(self._every) or training.is_over:
             self._close_window(training)
+        elif training.done == training.first + training.per_call:
+            self._tell_time_left(training)
+
+    def _tell_time_left(self, training: Training) -> None:
+        """Say how long the rest takes at the speed of the first call, long before the first window is complete."""
+        left = training.totals.seconds / training.per_call * (training.updates - training.done)
+        text = f"update {training.done}/{training.updates} is done, about {format_duration(round(left))} left"
+        self._emit("message", text=text, eta_seconds=round(left, 1))
 
     def _close_window(self, training: Training) -> None:
         """Write and tell the means of the open window, and start the next."""

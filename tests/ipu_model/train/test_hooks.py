@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generator, List, Tuple
 
@@ -12,6 +13,7 @@ from ipu_model.distributed.process import Terminated
 from ipu_model.errors import NonFiniteLoss
 from ipu_model.rows.reading import UpdateRows
 from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
+from ipu_model.train.history import History
 from ipu_model.train.training import Hook, Training, train
 
 Log = List[Tuple[str, str, int]]
@@ -34,6 +36,9 @@ class Losses:
         if loss == 0:
             raise UpdateGivenUp
         return StepMetrics(loss, {}, len(batch), 10 * len(batch), 1.0)
+
+    def peak_device_memory_mb(self) -> None:
+        return None
 
 
 class Noting(Hook):
@@ -117,3 +122,26 @@ def test_a_call_reaches_what_lies_between_its_updates(per_call: int, done: int, 
     training.totals.updates = done
     assert training.reached(every) is reached
     assert not training.reached(0)
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "per_call", "after"), [(4, 0, 1, 1), (4, 2, 1, 3), (4, 0, 2, 2), (1, 0, 1, 0)]
+)
+def test_the_time_left_is_told_from_the_first_update_on(
+    tmp_path: Path, every: int, first: int, per_call: int, after: int
+) -> None:
+    """In a message of its own, unless that update ends a window, whose line says so."""
+    events: List[Any] = []
+    history = History(tmp_path, [], every, lambda event, **fields: events.append((event, fields)))
+    log: Log = []
+    hooks = [history, Noting("other", log)]
+    trained([1.0] * 6, hooks, first, per_call)
+    kind, told = events[0]
+    assert told["eta_seconds"] >= 0
+    assert [name for name, _ in events].count("message") == bool(after)
+    if after:
+        assert kind == "message"
+        assert told["text"].startswith(f"update {after}/6 is done, about ")
+    else:
+        assert (kind, told["step"]) == ("step", 1)
+    assert (tmp_path / "history.csv").read_text().count("\n") == 1 + sum(name == "step" for name, _ in events)
