@@ -119,7 +119,7 @@ def fit(request: RunRequest) -> Iterator[Finding]:
     """Each job that would run: what it will need, or that it does not fit or cannot run as stated."""
     try:
         stages = _to_run(request)
-        names = () if request.on_workers else [one.stage for one in stages]
+        names = () if request.on_workers or request.curious else [one.stage for one in stages]
         jobs = jobs_of(request, stages, Asked(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
         yield warning(JOBS, f"nothing is foretold of them: {error}")
