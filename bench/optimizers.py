@@ -15,7 +15,7 @@ from torch import nn
 from bench.protocol import Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, model_config
 from ipu_model.models.modeling import build_model, initialise, is_exempt
-from ipu_model.optim.optimizers import Blocked, make_optimizer
+from ipu_model.optim.optimizers import BlockedAdamW, make_optimizer
 from ipu_model.runtimes.compiling import compile_optimizer
 from ipu_model.runtimes.host import keep_freed_memory
 
@@ -59,7 +59,7 @@ def step(spec: dict[str, Any], session: Session) -> None:
     model = build_model("pretraining", config)
     initialise(model, config, SEED)
     optimizer = make(spec["settings"]["optimizer"], model)
-    if isinstance(optimizer, Blocked):
+    if isinstance(optimizer, BlockedAdamW):
         if spec["settings"].get("compile", "none") != "none":
             compile_optimizer(optimizer, os.environ, lambda text: print(text, file=sys.stderr))
         optimizer.rehearse()

@@ -21,8 +21,7 @@ from ipu_model.ipu.checks import check_optimizer, is_half
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
 from ipu_model.ipu.migration import ignore
 from ipu_model.ipu.placement import DeviceLayout, Placement
-from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Division
+from ipu_model.jobs.job import Division, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 

@@ -48,6 +48,15 @@ class BatchGeometry:
 
 
 @dataclass(frozen=True)
+class Division:
+    """How the rows of one update are cut up."""
+
+    rows_per_update: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """One optimizer; biases and LayerNorm parameters get no weight decay and, in LAMB, no trust ratio.
 

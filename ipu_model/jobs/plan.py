@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Dict, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
-from ipu_model.models.config import ModelConfig
+from ipu_model.jobs.job import BatchGeometry, Division, Job, ScheduleConfig
 from ipu_model.rows.format import Manifest
+
+if TYPE_CHECKING:  # needed by jobs on IPUs alone
+    from ipu_model.ipu.planning import IpuPlan
 
 
 @dataclass(frozen=True)
@@ -71,47 +72,6 @@ MICRO_BATCHES_PER_CALL = 4
 """For predict on CPU and CUDA: without a backward pass nothing is kept, so four times the rows of training fit."""
 
 
-@dataclass(frozen=True)
-class Division:
-    """How the rows of one update are cut up."""
-
-    rows_per_update: int
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-
-
-class DevicePlan(Protocol):
-    """What a device that is compiled for decides of the plan."""
-
-    @property
-    def division(self) -> Division:
-        """The rows of one update."""
-
-    @property
-    def replicas(self) -> int:
-        """Data-parallel copies of the model."""
-
-    @property
-    def updates_per_call(self) -> int:
-        """Updates between two looks at the device."""
-
-    @property
-    def rows_per_call(self) -> int:
-        """Rows of one call of predict."""
-
-    def smaller_batch(self, rows: int, packing_factor: float) -> str:
-        """What to do where an update needs more rows than there are."""
-
-    def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
-        """What it costs to judge so many held-out rows `count` times in a training of so many updates."""
-
-    def as_dict(self) -> Dict[str, Any]:
-        """The rest, as plain data."""
-
-    def save(self, folder: Path) -> None:
-        """Write into a model folder what the device adds to it."""
-
-
 def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
     """Cut `global_batch_size` sequences, packed `packing_factor` to a row, into equal micro-batches.
 
@@ -169,7 +129,7 @@ def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per
 
 
 def make_plan(
-    job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[DevicePlan] = None
+    job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[IpuPlan] = None
 ) -> Plan:
     """Resolve a job against its rows.
 

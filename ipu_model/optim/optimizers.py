@@ -28,24 +28,15 @@ LATE = 1e7
 PLAIN: Dict[str, Any] = {"amsgrad": False, "maximize": False, "grad_scale": None, "found_inf": None}
 
 
-class Lamb(torch.optim.Optimizer):
-    """Layer-wise adaptive moments (You et al., arXiv 1904.00962, algorithm 2), with `torch._foreach`.
-
-    For each tensor w with gradient g:
-
-        m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
-        u = m' / (sqrt(v') + eps) + weight_decay w,   where m', v' are bias-corrected if asked
-        w = w - lr * ratio * u,   ratio = phi(|w|) / |u|, or 1 where either norm is 0
-
-    phi is the identity; PopTorch makes it min(|w|, the largest fp16 number). Groups with `trust_ratio=False`
-    (biases, LayerNorm) take ratio 1, which makes them AdamW (arXiv 1711.05101).
+class MomentOptimizer(torch.optim.Optimizer):
+    """AdamW or LAMB: two moments for each parameter.
 
     Args:
         params: Parameters or groups, as torch's optimizers take them; fp32.
         lr: Learning rate.
         betas: Decay of the two moments.
         eps: Added to the root of the second moment.
-        weight_decay: Part of the direction u, hence scaled by the ratio too.
+        weight_decay: In LAMB a part of the direction, hence scaled by the trust ratio too.
         bias_correction: Divide the moments by 1 - beta^t.
     """
 
@@ -58,15 +49,30 @@ class Lamb(torch.optim.Optimizer):
         weight_decay: float = 0.01,
         bias_correction: bool = True,
     ) -> None:
-        defaults: Dict[str, Any] = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "trust_ratio": True,
-        }
-        super().__init__(params, defaults)
+        rates: Dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**rates, "bias_correction": bias_correction, "trust_ratio": True})
+
+    def moments_of(self, weight: Tensor) -> Dict[str, Tensor]:
+        """Its `step` (0-dim), `exp_avg` and `exp_avg_sq`, zeros before its first update."""
+        state: Dict[str, Tensor] = self.state[weight]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+        return state
+
+
+class Lamb(MomentOptimizer):
+    """Layer-wise adaptive moments (You et al., arXiv 1904.00962, algorithm 2), with `torch._foreach`.
+
+    For each tensor w with gradient g:
+
+        m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+        u = m' / (sqrt(v') + eps) + weight_decay w,   where m', v' are bias-corrected if asked
+        w = w - lr * ratio * u,   ratio = phi(|w|) / |u|, or 1 where either norm is 0
+
+    phi is the identity; PopTorch makes it min(|w|, the largest fp16 number). Groups with `trust_ratio=False`
+    (biases, LayerNorm) take ratio 1, which makes them AdamW (arXiv 1711.05101).
+    """
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -74,44 +80,33 @@ class Lamb(torch.optim.Optimizer):
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
             if weights:
-                directions = adam_directions(self.state, weights, group)
+                directions = self._directions(weights, group)
                 if group["trust_ratio"]:
                     _scale_by_trust_ratio(directions, weights)
                 torch._foreach_add_(weights, directions, alpha=-group["lr"])
 
-
-def adam_directions(state: Any, weights: List[Tensor], group: Dict[str, Any]) -> List[Tensor]:
-    """Advance the moments of `weights` and return u of the class above, one tensor per weight.
-
-    Args:
-        state: The optimizer's state; per weight `step` (0-dim), `exp_avg`, `exp_avg_sq`.
-        group: betas, eps, weight_decay, bias_correction.
-    """
-    for weight in weights:
-        if not state[weight]:
-            state[weight]["step"] = torch.zeros(())
-            state[weight]["exp_avg"] = torch.zeros_like(weight)
-            state[weight]["exp_avg_sq"] = torch.zeros_like(weight)
-    gradients = [w.grad for w in weights if w.grad is not None]
-    first = [state[w]["exp_avg"] for w in weights]
-    second = [state[w]["exp_avg_sq"] for w in weights]
-    beta1, beta2 = group["betas"]
-    torch._foreach_mul_(first, beta1)
-    torch._foreach_add_(first, gradients, alpha=1 - beta1)
-    torch._foreach_mul_(second, beta2)
-    torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-    torch._foreach_add_([state[w]["step"] for w in weights], 1)
-    step = float(state[weights[0]]["step"])  # all weights of a run advance together
-    correction1 = 1 - beta1**step if group["bias_correction"] else 1.0
-    correction2 = 1 - beta2**step if group["bias_correction"] else 1.0
-    denominators = torch._foreach_sqrt(second)
-    torch._foreach_div_(denominators, correction2**0.5)
-    torch._foreach_add_(denominators, group["eps"])
-    directions = torch._foreach_div(first, denominators)
-    torch._foreach_div_(directions, correction1)
-    if group["weight_decay"]:
-        torch._foreach_add_(directions, weights, alpha=group["weight_decay"])
-    return list(directions)
+    def _directions(self, weights: List[Tensor], group: Dict[str, Any]) -> List[Tensor]:
+        """Advance the moments of `weights` and return u of the class, one tensor per weight."""
+        moments = [self.moments_of(weight) for weight in weights]
+        steps, first, second = ([x[name] for x in moments] for name in ("step", "exp_avg", "exp_avg_sq"))
+        gradients = [w.grad for w in weights if w.grad is not None]
+        beta1, beta2 = group["betas"]
+        torch._foreach_mul_(first, beta1)
+        torch._foreach_add_(first, gradients, alpha=1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        torch._foreach_add_(steps, 1)
+        step = float(steps[0])  # all weights of a run advance together
+        correction1 = 1 - beta1**step if group["bias_correction"] else 1.0
+        correction2 = 1 - beta2**step if group["bias_correction"] else 1.0
+        denominators = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominators, correction2**0.5)
+        torch._foreach_add_(denominators, group["eps"])
+        directions = torch._foreach_div(first, denominators)
+        torch._foreach_div_(directions, correction1)
+        if group["weight_decay"]:
+            torch._foreach_add_(directions, weights, alpha=group["weight_decay"])
+        return list(directions)
 
 
 def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor]) -> None:
@@ -124,27 +119,17 @@ def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor]) -> No
         direction.mul_(ratio)
 
 
-class Blocked(torch.optim.Optimizer):
-    """What both have in common: moments, blocks, gradients.
+class BlockedAdamW(MomentOptimizer):
+    """AdamW (arXiv 1711.05101) in blocks.
 
     Args:
         params: Parameters or groups in fp32 on the CPU, contiguous.
-        bias_correction: Divide the moments by 1 - beta^t.
         copies: Of the parameters: their gradients are added to those of the parameters, and they are refreshed.
+        rates: As of MomentOptimizer.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float,
-        betas: Tuple[float, float],
-        eps: float,
-        weight_decay: float,
-        bias_correction: bool,
-        copies: Optional[LowPrecisionCopies] = None,
-    ) -> None:
-        rates: Dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**rates, "bias_correction": bias_correction, "trust_ratio": True})
+    def __init__(self, params: Any, copies: Optional[LowPrecisionCopies] = None, **rates: Any) -> None:
+        super().__init__(params, **rates)
         self._copies: Dict[Tensor, Tensor] = {} if copies is None else copies.of_weights
         self._scale = 1.0
         self._buffer = torch.empty(BLOCK)
@@ -167,7 +152,7 @@ class Blocked(torch.optim.Optimizer):
                 copy = self._copies.get(weight)
                 gradients = [x.grad.view(-1) for x in (weight, copy) if x is not None and x.grad is not None]
                 if gradients:
-                    self._advance(weight)
+                    self.moments_of(weight)["step"] += 1
                     self._update(weight, gradients, None if copy is None else copy.view(-1), group)
 
     def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
@@ -176,18 +161,17 @@ class Blocked(torch.optim.Optimizer):
         self._scale = max_norm / (norm + 1e-6) if max_norm is not None and norm > max_norm else 1.0
         return torch.tensor(norm)
 
-    def _advance(self, weight: Tensor) -> None:
-        state = self.state[weight]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        state["step"] += 1
-
     def rehearse(self) -> None:
         """Build what is compiled, before the first step."""
 
     def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
-        raise NotImplementedError
+        flat = weight.view(-1)
+        for block in blocks(len(flat)):
+            target = flat[block]
+            gradient = self._gradient(gradients, block)
+            self._adam(target, weight, gradient, block, group, group["lr"], group["weight_decay"])
+            if copy is not None:
+                copy[block].copy_(target)
 
     def _gradient(self, gradients: List[Tensor], block: slice) -> Tensor:
         """Sum of a block of all gradients in fp32, scaled."""
@@ -215,19 +199,6 @@ class Blocked(torch.optim.Optimizer):
         first, second = ([state[name].view(-1)[block]] for name in ("exp_avg", "exp_avg_sq"))
         rates = {"lr": lr, "weight_decay": decay, "eps": group["eps"], **dict(zip(("beta1", "beta2"), group["betas"]))}
         torch._fused_adamw_([target], [gradient], first, second, [], [step], **rates, **PLAIN)
-
-
-class BlockedAdamW(Blocked):
-    """AdamW (arXiv 1711.05101)."""
-
-    def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
-        flat = weight.view(-1)
-        for block in blocks(len(flat)):
-            target = flat[block]
-            gradient = self._gradient(gradients, block)
-            self._adam(target, weight, gradient, block, group, group["lr"], group["weight_decay"])
-            if copy is not None:
-                copy[block].copy_(target)
 
 
 class BlockedLamb(BlockedAdamW):

@@ -20,7 +20,7 @@ from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.head import Logits
 from ipu_model.models.inference import passes
 from ipu_model.optim.optimizers import (
-    Blocked,
+    BlockedAdamW,
     clip_gradients,
     load_optimizer_tensors,
     make_optimizer,
@@ -143,7 +143,7 @@ class TorchRuntime:
                 f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
             )
-        if isinstance(self._optimizer, Blocked):
+        if isinstance(self._optimizer, BlockedAdamW):
             self._optimizer.rehearse()
 
     def prepare(self, batch: Batch) -> PreparedBatch:
@@ -200,7 +200,7 @@ class TorchRuntime:
                 break
             share, parts = self._head.loss(self._model, flat, counts)
             share.backward()
-            if not (one_is_all and isinstance(self._optimizer, Blocked)):  # sums are made in fp32
+            if not (one_is_all and isinstance(self._optimizer, BlockedAdamW)):  # sums are made in fp32
                 self._copies.collect_gradients()
             shares.append(torch.stack([share, *parts.values()]).detach())
         if not shares:  # this process has no row of the last update, but takes part in the sum over all processes
@@ -219,7 +219,7 @@ class TorchRuntime:
         """Add up the gradients of all processes and clip them; their norm before."""
         gradients = self._copies.gradients(self._model.parameters())
         self._instances.add(gradients)
-        if isinstance(self._optimizer, Blocked):
+        if isinstance(self._optimizer, BlockedAdamW):
             return self._optimizer.clip(gradients, self._max_norm)
         return self._device.clip(gradients, self._max_norm)
 
@@ -228,7 +228,7 @@ class TorchRuntime:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
-        if not isinstance(self._optimizer, Blocked):
+        if not isinstance(self._optimizer, BlockedAdamW):
             self._copies.refresh()
 
     def predict(self, batch: Batch) -> Sequence[Logits]:

@@ -8,7 +8,7 @@ import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ContextManager, Dict, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional
 
 import numpy as np
 import pyarrow
@@ -22,7 +22,7 @@ from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.host import bound_memory
 from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
-from ipu_model.jobs.plan import DevicePlan, Plan, make_plan, spread
+from ipu_model.jobs.plan import Plan, make_plan, spread
 from ipu_model.memory import reserve_memory
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
@@ -41,6 +41,9 @@ from ipu_model.train.preparation import check_job, make_fingerprint, make_model,
 from ipu_model.train.saving import CheckpointWriter, require_time
 from ipu_model.train.training import Totals, train, update_rows
 from ipu_model.units import format_bytes
+
+if TYPE_CHECKING:
+    from ipu_model.ipu.planning import IpuPlan
 
 RESULT = "result.json"
 
@@ -144,7 +147,7 @@ def _predict(run: _Run) -> JobResult:
     return _result(run, totals, compiling=compile_seconds)
 
 
-def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) -> JobResult:
+def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> JobResult:
     job, plan, runtime, instances, emit = run.job, run.plan, run.runtime, run.instances, run.emit
     run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION_FIELD: plan.precision}
     shared = instances.shared_folder(run_folder)
@@ -185,7 +188,7 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
 
 
 def _held_out(
-    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, device: Optional[DevicePlan], emit: Emit
+    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, device: Optional[IpuPlan], emit: Emit
 ) -> Optional[RowFolder]:
     """The rows that the job is to evaluate its model on; what that costs is said where the device can tell.
 

@@ -9,8 +9,8 @@ import pytest
 from tiny_jobs import make_job
 
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
-from ipu_model.jobs.plan import Choice, Division, count_updates, divide, make_plan
+from ipu_model.jobs.job import BatchGeometry, Division, ScheduleConfig
+from ipu_model.jobs.plan import Choice, count_updates, divide, make_plan
 from ipu_model.rows.format import Manifest
 
 CPU, FP32 = Choice("cpu", "as asked"), Choice("fp32", "as asked")

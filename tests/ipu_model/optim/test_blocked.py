@@ -44,7 +44,7 @@ def run(optimizer: torch.optim.Optimizer, parameters: List[nn.Parameter], steps:
 
 @pytest.mark.parametrize("correction", [True, False])
 @pytest.mark.parametrize("ours", [BlockedAdamW, BlockedLamb])
-def test_updates_equal_those_on_whole_tensors(ours: Type[blocked.Blocked], correction: bool) -> None:
+def test_updates_equal_those_on_whole_tensors(ours: Type[blocked.BlockedAdamW], correction: bool) -> None:
     mine, theirs = weights(), weights()
     found = run(ours(_groups(mine), bias_correction=correction, **SETTINGS), mine)
     if ours is BlockedLamb:
@@ -74,7 +74,7 @@ def _groups(parameters: List[nn.Parameter]) -> List[Dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ours", [BlockedAdamW, BlockedLamb])
-def test_clipping_in_the_step_equals_clipping_before_it(ours: Type[blocked.Blocked]) -> None:
+def test_clipping_in_the_step_equals_clipping_before_it(ours: Type[blocked.BlockedAdamW]) -> None:
     mine, theirs = weights()[:1], weights()[:1]
     gradient = torch.arange(20.0).reshape(5, 4)
     mine[0].grad, theirs[0].grad = gradient.clone(), gradient.clone()
@@ -108,7 +108,7 @@ def test_gradients_of_copies_are_used_and_copies_are_refreshed(name: str) -> Non
         initialise(model, TINY, seed=1)
     low, exact = (LowPrecisionCopies(model, dtype) for model, dtype in zip(models, (torch.bfloat16, None)))
     ours, theirs = (make_optimizer(config, model, copies) for model, copies in zip(models, (low, exact)))
-    assert isinstance(ours, blocked.Blocked)
+    assert isinstance(ours, blocked.BlockedAdamW)
     generator = torch.Generator().manual_seed(2)
     copies = low.of_weights
     for mine, other in zip(models[0].parameters(), models[1].parameters()):
