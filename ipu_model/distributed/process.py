@@ -25,7 +25,7 @@ PAUSED = 4
 """Exit code: stopped before its end on purpose; started again it continues."""
 STOP_AT = "PODIUM_STOP_AT"
 PATIENCE_SECONDS = 5.0
-"""How long an update under way may still take after SIGTERM, before it is given up between two micro-batches. Whoever
+"""How long an update under way may still take after SIGTERM, before it is aborted between two micro-batches. Whoever
 sends SIGTERM kills after a while (Slurm after 30 s), and the checkpoint takes its time, too."""
 PR_SET_PDEATHSIG = 1
 LOCK = "lock"
@@ -86,8 +86,8 @@ class StopRequest:
             self._time_was_up = True
         return self._time_was_up
 
-    def hurried(self) -> bool:
-        """Whether SIGTERM came so long ago that the update under way should be given up."""
+    def deadline_near(self) -> bool:
+        """Whether SIGTERM came so long ago that the update under way should be aborted."""
         return self._requested_at is not None and time.monotonic() - self._requested_at > PATIENCE_SECONDS
 
     def reason(self) -> str:

@@ -125,7 +125,7 @@ def make_runtime(
     device: Optional[IpuPlan],
     emit: Emit,
     instances: Optional[Instances] = None,
-    hurried: Callable[[], bool] = bool,
+    deadline_near: Callable[[], bool] = bool,
 ) -> Runtime:
     """Put a model with its weights on the device that the plan names.
 
@@ -135,7 +135,7 @@ def make_runtime(
         config: Its architecture.
         device: From plan_device.
         instances: This process among those that train together; alone by default.
-        hurried: Whether an update under way should be given up (StopRequest.hurried).
+        deadline_near: Whether an update under way should be aborted (StopRequest.deadline_near).
 
     Raises:
         ConfigError: there are fewer GPUs than processes.
@@ -164,4 +164,4 @@ def make_runtime(
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
     bert: Any = model.bert
     bert.recompute = job.recompute
-    return TorchRuntime(model, job.head, *computing, instances, compiling, hurried)
+    return TorchRuntime(model, job.head, *computing, instances, compiling, deadline_near)

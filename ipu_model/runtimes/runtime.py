@@ -76,7 +76,7 @@ class Runtime(Protocol):
         The figures are those of the update, or means over the updates of the call.
 
         Raises:
-            UpdateGivenUp: the job is to stop, and the update would have taken long; all is as before it.
+            UpdateAborted: the job is to stop, and the update would have taken long; all is as before it.
         """
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
@@ -116,5 +116,5 @@ class Runtime(Protocol):
         """Let go of the device."""
 
 
-class UpdateGivenUp(Exception):
-    """An update was broken off between two micro-batches; weights, moments and generators are as before it."""
+class UpdateAborted(Exception):
+    """An update was aborted between two micro-batches; weights, moments and generators are as before it."""

@@ -27,7 +27,7 @@ from ipu_model.optim.optimizers import (
     optimizer_tensors,
 )
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows, prefetch
-from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
+from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 
 
 class Device:
@@ -95,8 +95,8 @@ class TorchRuntime:
         device: The CPU by default.
         instances: This process among those that train together, joined; alone by default.
         compiling: Puts compiled functions into the optimizer; None: it stays as it is.
-        hurried: Whether an update under way should be given up. Asked on a CPU only, where an update may take minutes;
-            a GPU is faster than the answer, for which it would have to wait.
+        deadline_near: Whether an update under way should be aborted. Asked on a CPU only, where an update may take
+            minutes; a GPU is faster than the answer, for which it would have to wait.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TorchRuntime:
         device: Optional[Device] = None,
         instances: Optional[Instances] = None,
         compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None,
-        hurried: Callable[[], bool] = bool,
+        deadline_near: Callable[[], bool] = bool,
     ) -> None:
         self._device, self._instances = device or Device(), instances or Instances()
         # Any: what forward takes and gives is between the model and its head.
@@ -119,7 +119,7 @@ class TorchRuntime:
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
-        self._hurried = hurried if self._device.place_of.type == "cpu" else None
+        self._deadline_near = deadline_near if self._device.place_of.type == "cpu" else None
         if compiling is not None:
             compiling(self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
@@ -190,13 +190,13 @@ class TorchRuntime:
 
     def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
         """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
-        generators = self._device.rng_state() if self._hurried is not None else {}
+        generators = self._device.rng_state() if self._deadline_near is not None else {}
         shares: List[Tensor] = []
-        given_up = False
+        aborted = False
         one_is_all = len(micro_batches) == 1 and self._instances.count == 1
         for flat in micro_batches:
-            given_up = self._hurried is not None and bool(shares) and self._hurried()
-            if given_up:
+            aborted = self._deadline_near is not None and bool(shares) and self._deadline_near()
+            if aborted:
                 break
             share, parts = self._head.loss(self._model, flat, counts)
             share.backward()
@@ -208,11 +208,11 @@ class TorchRuntime:
                 weight.grad = torch.zeros_like(weight)
             shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.place_of))
         figures = torch.stack(shares).double().sum(0)
-        votes = torch.tensor([given_up], dtype=torch.float64)
-        self._instances.add([figures] if self._hurried is None else [figures, votes])
+        votes = torch.tensor([aborted], dtype=torch.float64)
+        self._instances.add([figures] if self._deadline_near is None else [figures, votes])
         if float(votes) > 0:  # in any process: then in all
             self._device.load_rng_state(generators)
-            raise UpdateGivenUp
+            raise UpdateAborted
         return figures
 
     def _clip(self) -> Tensor:

@@ -97,7 +97,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     with _memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)
         del base  # its weights are in the model: the pages of its file may go
-        runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
+        runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
         with closing(runtime):
             run = _Run(job, plan, config, rows, held_out, expected, runtime, instances, emit, stop)
             if job.compile_only or job.kind == "predict":

@@ -191,7 +191,7 @@ class CheckpointWriter(Hook):
         if saving or training.reached(self._every_updates):
             self.save(training.done)
 
-    def after_given_up(self, training: Training) -> None:
+    def after_aborted_step(self, training: Training) -> None:
         self.stop_here(training.done, training.updates)
 
     @property

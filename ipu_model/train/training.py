@@ -12,7 +12,7 @@ from ipu_model.errors import ConfigError, NonFiniteLoss
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows
-from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
+from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateAborted
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Training:
         """Make one call of the device and count it.
 
         Raises:
-            UpdateGivenUp: the job is to stop, and the update would have taken long; all is as before it.
+            UpdateAborted: the job is to stop, and the update would have taken long; all is as before it.
         """
         began = time.perf_counter()
         self.metrics, self.learning_rate = self.runtime.train_step(batch, learning_rate), learning_rate
@@ -93,8 +93,8 @@ class Hook:
     def after_step(self, training: Training) -> None:
         """Run after every call of the device, whose loss is finite."""
 
-    def after_given_up(self, training: Training) -> None:
-        """Run where an update was given up because the job is to stop: end the training."""
+    def after_aborted_step(self, training: Training) -> None:
+        """Run where an update was aborted because the job is to stop: end the training."""
 
     def finish(self) -> None:
         """Run after the last update."""
@@ -121,9 +121,9 @@ def train(
             rate = learning_rate(step, plan.updates, plan.warmup_updates, job.optimizer.learning_rate, plan.schedule)
             try:
                 training.step(batch, rate)
-            except UpdateGivenUp:
+            except UpdateAborted:
                 for hook in hooks:
-                    hook.after_given_up(training)
+                    hook.after_aborted_step(training)
                 raise
             _require_finite(training, order)
             for hook in hooks:

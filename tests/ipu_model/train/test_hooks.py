@@ -12,7 +12,7 @@ import pytest
 from ipu_model.distributed.process import Terminated
 from ipu_model.errors import NonFiniteLoss
 from ipu_model.rows.reading import UpdateRows
-from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
+from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 from ipu_model.train.history import History
 from ipu_model.train.training import Hook, Training, train
 
@@ -34,7 +34,7 @@ class Losses:
     def train_step(self, batch: np.ndarray, learning_rate: float) -> StepMetrics:
         loss = self._losses.pop(0)
         if loss == 0:
-            raise UpdateGivenUp
+            raise UpdateAborted
         return StepMetrics(loss, {}, len(batch), 10 * len(batch), 1.0)
 
     def peak_device_memory_mb(self) -> None:
@@ -58,7 +58,7 @@ class Noting(Hook):
         self._note("step", training.done)
         training.ends_early |= training.done == self._last
 
-    def after_given_up(self, training: Training) -> None:
+    def after_aborted_step(self, training: Training) -> None:
         self._note("given up", training.done)
         raise Terminated("enough")
 

@@ -129,7 +129,7 @@ class Impatient(StopRequest):
         super().__init__()
         self.looks = 0
 
-    def hurried(self) -> bool:
+    def deadline_near(self) -> bool:
         self.looks += 1
         self.requested = self.looks >= 3  # an update has two micro-batches, and a look between them
         return self.requested
@@ -148,14 +148,14 @@ def test_a_long_update_is_given_up_and_made_again_to_the_bit(tmp_path: Path, pre
 
 def test_an_update_is_given_up_only_after_some_seconds_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = StopRequest()
-    assert not stop.hurried()
+    assert not stop.deadline_near()
     stop._on_signal(signal.SIGTERM, None)
     stop._on_signal(signal.SIGTERM, None)
     assert stop.requested
-    assert not stop.hurried()
+    assert not stop.deadline_near()
     assert stop._requested_at is not None
     stop._requested_at -= PATIENCE_SECONDS
-    assert stop.hurried()
+    assert stop.deadline_near()
 
 
 HOLDER = "from ipu_model.distributed.process import only_one; from pathlib import Path; import sys, time\n"
