@@ -24,12 +24,11 @@ from prefect.runtime import flow_run
 from pydantic import WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from flows import report
 from flows.api import extra
-from flows.pages import run_markdown
+from flows.pages import run_texts
 from flows.plan import part_names
 from flows.report import RunReport, revision_of
-from flows.result_view import leading_score
+from flows.run_view import RunView
 from tasks.pages.markup import readable
 from tasks.project import artifacts
 from tasks.project.errors import InputError, PodiumError
@@ -87,18 +86,16 @@ def name_at_start() -> str:
     return name_of(text_of(given.get("name")) or preset_of(given.get("preset")))
 
 
-def name_at_end(called: str | None, run: RunReport, root: Path) -> str:
+def name_at_end(called: str | None, run: RunView) -> str:
     """The name of a run that has ended.
 
     Args:
         called: the name that it was given, else its preset; None: params.yaml.
-        run: its report.
-        root: its checkout.
+        run: a view of it.
     """
-    outcome = report.outcome(run)
-    score = leading_score(run, root) if outcome in JUDGED else None
-    began = datetime.fromisoformat(run.began) if run.began else None
-    return name_of(called, outcome if score is None else f"{score[0]} {score[1]:.2f}", began)
+    score = run.leading_score if run.outcome in JUDGED else None
+    began = datetime.fromisoformat(run.record.began) if run.record.began else None
+    return name_of(called, run.outcome if score is None else " ".join(score), began)
 
 
 def name_of(called: str | None, became: str = "", began: datetime | None = None) -> str:
@@ -146,10 +143,11 @@ def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
         root: the checkout that it worked in.
         called: the name that it was given, if any.
     """
-    _keep("podium-run", "How the run went, stage by stage", lambda: run_markdown.summary(run, project))
-    _keep("podium-metrics", "What the models scored, in percent", lambda: run_markdown.metrics(run, root, project))
-    _keep("podium-gate", "What the gates found and required", lambda: run_markdown.gates(run, root, project))
-    name = _made("name", lambda: name_at_end(called or run.preset, run, root))
+    view = RunView(run, root, project)
+    _keep("podium-run", "How the run went, stage by stage", lambda: run_texts.summary(view))
+    _keep("podium-metrics", "What the models scored, in percent", lambda: run_texts.metrics(view))
+    _keep("podium-gate", "What the gates found and required", lambda: run_texts.gates(view))
+    name = _made("name", lambda: name_at_end(called or run.preset, view))
     if name:
         label(name)
 

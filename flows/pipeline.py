@@ -164,7 +164,6 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
         return Cancelled(message=run.error)
     finally:
         run.end()
-        run.settle(project)
         _write_report(run, project, root)
         on_server.show(run, project, root, name)
     if run.error is not None:

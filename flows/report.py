@@ -1,15 +1,13 @@
-"""What a run says of itself at its end: reports/run.json and a summary for people."""
+"""What a run says of itself: reports/run.json, filled while the run goes on."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import platform
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -17,17 +15,11 @@ from typing import Any
 
 from flows.environment import name_of
 from ipu_model.files import read_json, write_json
-from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
+from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR
 from tasks.project import artifacts
 from tasks.project.code_state import git
-from tasks.project.dvc_records import LOCK
-from tasks.project.plan_file import Plan, Stage, read_plan, stages_of
+from tasks.project.plan_file import Plan, Stage, read_plan
 
-Made = dict[str, Any]
-"""Facts of the run (began, host, commit, command), figures of the stage (at, seconds, cpu_seconds, peak_memory_mb), and
-lock, the digest of its entry."""
-FIGURES = ("seconds", "cpu_seconds", "peak_memory_mb")
-"""Of a stage that are shown of who made what there is of it."""
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """What a run keeps of a verdict."""
@@ -97,8 +89,6 @@ class RunReport:
     """The stages it was to bring up to date."""
     at_work: dict[str, float] = field(default_factory=dict)
     """Stage that has begun, and not ended -> when, in seconds since 1970."""
-    made: dict[str, Made] = field(default_factory=dict)
-    """Stage -> what it took in the run that made what there is of it now."""
     host: str | None = None
     """Where it was started."""
     user: str | None = None
@@ -147,29 +137,14 @@ class RunReport:
         self.at_work.clear()
 
     def remember(self, project: Path) -> None:
-        """Take over who made what from earlier runs of this checkout, and of the project's own folder; and of those of
-        this checkout that did not come to their end how they ended."""
-        root = project / self.folder
-        for place in dict.fromkeys((project, root)):
-            before = read(project, place)
-            self.made |= {} if before is None else before.made
+        """Take over how the runs of this checkout ended that did not come to their end."""
+        before = read(project, project / self.folder)
         if before is not None and (ended := outcome(before)) in UNFINISHED:
             why = before.error or before.paused
             self.earlier = [
                 *before.earlier,
                 {"began": before.began, "ended": before.ended, "outcome": ended, "why": why},
             ][-MOST_EARLIER:]
-
-    def settle(self, project: Path) -> None:
-        """Say of each stage which run made what there is of it now; what nobody knows is left out."""
-        stated = digests(project / self.folder)
-        run = {"began": self.began, "host": self.host, "commit": self.commit, "command": self.command}
-        for stage in self.stages:
-            made = made_by(asdict(stage), run, stated.get(stage.name), self.made.get(stage.name))
-            if made is None:
-                self.made.pop(stage.name, None)
-            else:
-                self.made[stage.name] = made
 
     def enter(self, record: StageRecord) -> None:
         """Add a stage; of one that is entered again, because a worker was lost or another host needs its outs, what it
@@ -258,16 +233,6 @@ def metrics_of(stage: Stage, root: Path) -> dict[str, Any]:
     return found
 
 
-def interval(figures: Mapping[str, Any], name: str) -> str | None:
-    """The bounds of a score's 95% interval, as people read them; None of a score that has none.
-
-    Args:
-        figures: of an evaluation.
-    """
-    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-    return None if low is None or high is None else f"{low:.2f} to {high:.2f}"
-
-
 def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     """What a gate decided, and on which scores: those with bounds that the page of an evaluation shows."""
     evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
@@ -314,17 +279,6 @@ def how_published(receipt: dict[str, Any]) -> str:
     return "proposed" if receipt.get("pull_request") else "published"
 
 
-def summary(report: RunReport) -> str:
-    """How the run ended, what came of it and where to look, as lines of text."""
-    found = results(report)
-    return "\n".join([headline(report), "", *found, *([""] if found else []), to_look_at(report)])
-
-
-def headline(report: RunReport) -> str:
-    """How the run ended."""
-    return f"Podium run: {outcome(report)}"
-
-
 def row(stage: StageRecord) -> str:
     """A stage in one line."""
     place = "" if stage.host is None else f"  {stage.host}"
@@ -334,58 +288,6 @@ def row(stage: StageRecord) -> str:
 def total(report: RunReport) -> str:
     """The last line below the rows of all stages."""
     return f"{'all stages':<{NAMES}} {'':<9} {sum(stage.seconds for stage in report.stages):7.1f}"
-
-
-def results(report: RunReport) -> list[str]:
-    """Scores, verdicts, and where the models went."""
-    lines = programs(report)
-    for found in report.results.values():
-        lines += [scores_in_words(found), *verdict_in_words(found)]
-    return lines
-
-
-def programs(report: RunReport) -> list[str]:
-    """Return a line for each stage that ran on IPUs: whether its program was built, loaded or restored."""
-    return [f"program of {stage}: {how}" for stage, how in report.programs.items()]
-
-
-def scores_in_words(result: Mapping[str, Any], figures: Mapping[str, Any] | None = None) -> str:
-    """Return the line of an evaluated entry: its name and scores.
-
-    Args:
-        figures: of the evaluation, for the 95% interval of each score.
-    """
-    bounds = {name: interval(figures or {}, name) for name in result["scores"]}
-    scores = [
-        f"{name} {value:.2f}{f' ({bounds[name]})' if bounds[name] else ''}" for name, value in result["scores"].items()
-    ]
-    return f"{result['name']}: {', '.join(scores) or 'no scores'}"
-
-
-def to_look_at(report: RunReport) -> str:
-    """The pages of the run."""
-    prefix = "" if report.folder == "." else f"{report.folder}/"
-    pages = [str(artifacts.RUN_PAGE), *report.pages]
-    return "to look at: " + ", ".join(prefix + page for page in pages)
-
-
-def verdict_in_words(result: Mapping[str, Any]) -> list[str]:
-    """A gate's verdict with its reasons, and where the model went."""
-    lines, gate, receipt = [], result["decision"], result["published"]
-    if gate is not None:
-        lines.append(f"{result['name']} gate: {'accepted' if gate['accepted'] else 'rejected, nothing was published'}")
-        lines += [f"  - {reason}" for reason in gate["reasons"]]
-        lines += recipe_words(gate, receipt)
-    if receipt is not None:
-        lines.append(f"{how_published(receipt)}: {where_published(receipt)}")
-        lines += [gate[WITHOUT_FLOOR]] if gate is not None and WITHOUT_FLOOR in gate else []
-    return lines
-
-
-def recipe_words(gate: dict[str, Any], receipt: dict[str, Any] | None) -> list[str]:
-    """What a verdict on several seeds says of all of them; nothing of one on a single model."""
-    said = recipe_in_words(gate, receipt is not None and how_published(receipt) == "published")
-    return [] if said is None else [said]
 
 
 def record_of(project: Path, root: Path) -> Path:
@@ -402,6 +304,7 @@ def read(project: Path, root: Path) -> RunReport | None:
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
+    values.pop("made", None)  # in records of earlier versions
     return RunReport(**values)
 
 
@@ -436,29 +339,3 @@ def revision_of(project: Path) -> Revision | None:
     others = [f":(exclude){name}" for name in MADE_BY_RUNS]
     status = ("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
     return Revision(commit.strip(), git(project, *status, timeout=SECONDS_FOR_GIT) != "")
-
-
-def digests(root: Path) -> dict[str, str]:
-    """Stage -> twelve hexadecimal digits of its entry in dvc.lock: command, inputs, parameters and outs.
-
-    What there is of a stage is known by it: while it stays the same, so does what was measured as that was made.
-    """
-    entries = stages_of(root / LOCK).items()
-    texts = ((name, json.dumps(entry, sort_keys=True, default=str)) for name, entry in entries)
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in texts}
-
-
-def made_by(stage: Mapping[str, Any], run: Mapping[str, Any], digest: str | None, before: Made | None) -> Made | None:
-    """Which run made what there is of a stage now, and what that took; None where nobody knows.
-
-    Args:
-        stage: its record in this run.
-        run: facts of this run.
-        digest: of its entry in dvc.lock; None where it has none.
-        before: what an earlier run knew of it.
-    """
-    if stage["status"] == "ran":
-        own = {**run, "host": stage["host"] or run["host"], "at": stage["began"], "lock": digest}
-        return {**own, **{name: stage[name] for name in FIGURES}}
-    same = before is not None and before["lock"] == digest
-    return before if same and stage["status"] in ("skipped", "restored") else None

@@ -50,7 +50,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     words, folder = list(request.overrides), os.path.relpath(root, project)
     run = report.RunReport(folder, request.preset, words, command=before.command)
     run.began, run.ended = before.began, before.ended
-    run.plan, run.made = plan, before.made
+    run.plan = plan
     run.user, run.host, run.python = before.user, before.host, before.python
     run.commit, run.changed = before.commit, before.changed
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]

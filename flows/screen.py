@@ -179,8 +179,12 @@ def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None
         rows: what the table of the stages still lacks.
         log: the file that holds what it printed.
     """
+    from flows.pages.run_texts import ending  # templates take time to import
+    from flows.run_view import RunView
+
     screen().close()
-    lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", report.summary(run)]
+    view = RunView(run, Path(run.folder))
+    lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", ending(view).rstrip()]
     if log is not None:
         lines.append(f"log of this run: {log}")
     streams.say("\n".join(lines) + "\n")

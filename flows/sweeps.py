@@ -18,6 +18,7 @@ from typing import Any
 
 from flows import checkout, dvc, report
 from flows.dvc.session import restore
+from flows.run_view import RunView
 from flows.stopping import stop
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.entries import entry_of
@@ -140,9 +141,10 @@ def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
 
 def _verdict(best: Member, project: Path) -> list[str]:
     """What the gate says of the recipe, in words; nothing where one model stands for it."""
-    run = report.read(project, checkout.own_folder(project, best.name))
-    results = run.results.values() if run is not None else ()
-    return [line for one in results for line in report.recipe_words(one["decision"], one["published"])]
+    root = checkout.own_folder(project, best.name)
+    if (record := report.read(project, root)) is None:
+        return []
+    return [one.recipe for one in RunView(record, root, project).results if one.recipe is not None]
 
 
 def _last(best: Member, alike: Sequence[Member], project: Path, say: Say) -> list[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from flows import disk_use, report, run_params, runs
+from flows import disk_use, run_params, runs
 from flows.commands import options
 from flows.commands.project import entered
 from ipu_model.units import format_bytes
@@ -108,6 +107,8 @@ def _row(run: runs.Run, size: int) -> tuple[str, ...]:
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
+    from flows.pages import run_texts
+
     project = entered(ctx)
     [run] = runs.named(project, [name])
     _correct_pages(project, [run])
@@ -118,26 +119,5 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     differ = {parameter: {"base": there, "run": here} for parameter, (there, here) in rows}
     values = {**run.as_values(), "record": run.record and run.record.as_values(), "parameters": differ}
     origin = "the defaults" if of_preset else str(artifacts.PARAMS)
-    text = "\n\n".join("\n".join(part) for part in _in_full(project, run, origin, rows) if part) + "\n"
+    text = "" if json_wanted else run_texts.full(run, project, origin, rows)
     options.answer(json_wanted, values, text, f"podium compare {name} OTHER, or podium clean {name}")
-
-
-def _in_full(
-    project: Path, run: runs.Run, origin: str, rows: Sequence[tuple[str, list[Any]]]
-) -> Iterator[Sequence[str]]:
-    """Yield the lines of each part."""
-    record, head = run.record, [f"{run.name}: {run.status}", f"in {run.folder.relative_to(project)}"]
-    if record is not None:
-        head.append(f"started {record.began or 'at a time that was not kept'}, ended {record.ended or '-'}")
-        head.append(f"by {record.command or 'words that were not kept'}")
-    yield head
-    yield [run_params.in_words(rows, (origin, run.name)).rstrip() if rows else f"parameters: those of {origin}"]
-    if record is None:
-        return
-    yield [report.HEADER, *map(report.row, record.stages), report.total(record)] if record.stages else []
-    results = record.results.values()
-    figures = [report.read_json_object(run.folder / artifacts.metrics_file(one["name"])) for one in results]
-    scores = [report.scores_in_words(one, found) for one, found in zip(results, figures, strict=True)]
-    yield [*scores, *report.programs(record), *(line for one in results for line in report.verdict_in_words(one))]
-    yield record.reasons
-    yield [report.to_look_at(record), *([f"log of this run: {record.log}"] if record.log else [])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import threading
 import time
@@ -15,23 +16,28 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from flows import runs
-from flows.pages import facts, placement, timeline
+from flows.pages import placement
 from flows.pages.curves import is_training, sections, training_of
-from flows.pages.facts import KIND, link
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
-from flows.report import RunReport, outcome, record_of
-from flows.result_view import results_of
-from flows.run_params import said, settings_of
+from flows.report import RunReport, outcome
+from flows.run_params import said
+from flows.run_view import NOT_BEGUN, RunView, format_clock, format_moment
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import html_page
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
-from tasks.project.plan_file import Plan, read_plan
 
+KIND = {
+    **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
+    **{"failed": "bad", "rejected": "bad", "paused": "warn"},
+    **{"cancelled": "warn", "interrupted": "warn"},
+}
+"""Status -> colour of its word."""
 REFRESH_S = 10
 """Seconds between two writings of the page of a run that is at work, at the least; a browser asks as often."""
 FIRST_S = 2.0
@@ -40,83 +46,59 @@ LEAST_REST = 50
 """Times the CPU seconds of writing the page that pass until it is written again: 2% of a core at the most."""
 REFRESHES = b'http-equiv="refresh"'
 HEAD_BYTES = 2000
-CHECKOUTS = f"{artifacts.CHECKOUTS}/"
 MOST_COPIES = 50
 """Of pages, in a folder; of more, the oldest go."""
 NAMED = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
 STAMP = "%Y%m%d-%H%M%S"
 
 
-def page(report: RunReport, root: Path, project: Path | None = None, at_work: bool = False, copy: bool = False) -> str:
-    """The run as an HTML page.
+def page(run: RunView, copy: bool = False) -> str:
+    """Return the run as an HTML page.
 
     Args:
-        report: what is known of it.
-        root: its checkout.
-        project: where its checkout belongs; None: the same.
-        at_work: it goes on, and this page is written again.
+        run: a view of it; of one at work the page is written again and again.
         copy: it is the one that later runs of the checkout leave as it is.
     """
-    project, plan, now = project or root, read_plan(root), time.time()
-    killed = not at_work and report.began is not None and report.ended is None
-    record = record_of(project, root)  # which a run writes again and again, until it is killed
-    heard = record.stat().st_mtime if killed and record.is_file() else now
+    root, stages = run.root, run.stages
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links begin there
-    told = settings_of(report, root, project)
-    links = facts.links(report, plan, root, project, folder)
-    word = timeline.RUNNING if at_work else outcome(report)
-    jobs = facts.device_results(plan, report, root, project)
-    pipelines = [placement.of_result(result, stage) for stage, result in jobs.items()]
+    pages = {stage: link(page["path"], folder) for stage, page in run.pages.items()}
+    begun = {row["name"]: row for row in stages if row["status"] not in NOT_BEGUN}
+    trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
+    trainings = [training_of(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
+    for one in trainings:
+        begun[one.stage]["resumed"] = one.resumed
+    after = {publish_after(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
+    pipelines = [placement.of_result(result, stage) for stage, result in run.jobs.items()]
     return html_page(
         __file__,
         "run.html.j2",
-        name="in this project's folder" if report.name == "." else report.folder.removeprefix(CHECKOUTS),
-        outcome=word,
-        kinds=facts.KIND,
-        at_work=at_work,
+        run=run,
+        record=run.record,
+        kinds=KIND,
         refresh=REFRESH_S,
-        written=(timeline.clock(now), round(now)),
+        written=(format_clock(time.time()), round(time.time())),
         copy=copy,
-        killed=f"heard of last, {timeline.clock(heard)}" if killed else "",
-        facts=facts.of_run(report, facts.devices_of(jobs, report, told.values), heard, killed),
+        heard=f"heard of last, {format_clock(run.moment)}",
         pipelines_of_jobs=[one for one in pipelines if one is not None],
-        report=report,
-        reasons=report.reasons,
-        next=facts.NEXT.get(word, ""),
         duration=format_duration,
-        settings=told,
         said=said,
         newest=link(root / artifacts.RUN_PAGE, folder),
-        others=other_runs(report, root, folder),
-        earlier=[{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
-        **_work(report, plan, root, project, links, timeline.rows(report, heard, at_work)),
-        results=results_of(report, root, project),
+        others=other_runs(run.record, root, folder),
+        moment=format_moment,
+        graph=picture([_box(row, pages) for row in stages], run.plan, after),
+        places=any(stage.host for stage in run.record.stages),
+        curves=sections(trainings),
+        empty=[(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
+        pages=pages,
+        files=[(name, link(path, folder)) for name, path in run.files],
         link=lambda path: link(path, folder),
     )
 
 
-def _work(
-    report: RunReport, plan: Plan, root: Path, project: Path, links: dict[str, Any], stages: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """What its stages did: their picture, when they were at work, and what the trainings among them learned."""
-    pages = {one["stage"]: one["link"] for one in links["pages"]}
-    after = {publish_after(stage): [stage.name] for stage in plan.values() if stage.is_gate}
-    begun = {row["name"]: row for row in stages if row["status"] not in timeline.NOT_BEGUN}
-    trained = [stage for stage in plan.values() if stage.name in begun and is_training(stage)]
-    trainings = [training_of(stage, root, project, begun[stage.name]["began"]) for stage in trained]
-    for one in trainings:
-        begun[one.stage]["resumed"] = one.resumed
-    return {
-        "graph": picture([_box(row, pages) for row in stages], plan, after),
-        "stages": stages,
-        "places": any(stage.host for stage in report.stages),
-        "makers": timeline.makers(report, stages),
-        "lanes": timeline.lanes(stages),
-        "curves": sections(trainings),
-        "empty": [(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
-        "links": links,
-        "pages": pages,
-    }
+def link(path: Path, folder: Path) -> str:
+    """Return a path as a page in `folder` links it; no name in it can be taken for a scheme."""
+    words = quote(os.path.relpath(path, folder))
+    return words if "/" in words else f"./{words}"
 
 
 def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
@@ -186,8 +168,7 @@ def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) 
 
 def keep_now(run: RunReport, project: Path) -> RunReport:
     """Write the record of a run that is at work."""
-    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), made=dict(run.made), error=None)
-    now.settle(project)
+    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), error=None)
     now.keep(project)
     return now
 
@@ -195,15 +176,15 @@ def keep_now(run: RunReport, project: Path) -> RunReport:
 def write_now(run: RunReport, project: Path, root: Path) -> None:
     """Write the record and the page of a run that is at work."""
     now = keep_now(run, project)
-    write_text(root / artifacts.RUN_PAGE, page(now, root, project, at_work=True))
+    write_text(root / artifacts.RUN_PAGE, page(RunView(now, root, project, at_work=True)))
 
 
 def write_ended(run: RunReport, project: Path, root: Path) -> None:
     """Write the page of a run that has ended, and the copy of it that later runs of its checkout leave as it is."""
-    write_text(copy_place(run, root), page(run, root, project, copy=True))
+    write_text(copy_place(run, root), page(RunView(run, root, project), copy=True))
     for old in list(copies_in(root))[MOST_COPIES:]:
         old.unlink(missing_ok=True)
-    write_text(root / artifacts.RUN_PAGE, page(run, root, project))
+    write_text(root / artifacts.RUN_PAGE, page(RunView(run, root, project)))
 
 
 def correct(project: Path, run: runs.Run) -> None:

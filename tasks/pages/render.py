@@ -48,6 +48,11 @@ def markdown_page(module: str, template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
+def text_page(module: str, template: str, **values: Any) -> str:
+    """As `html_page`, of plain text, in which values stand as they are: who prints it makes it printable."""
+    return _environment(module, _text_value).get_template(template).render(values)
+
+
 @cache
 def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
     environment = Environment(
@@ -66,6 +71,10 @@ def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
 def _html_value(value: Any) -> str:
     """What Jinja escapes then, unless it is markup of the template's own."""
     return value if isinstance(value, Markup) else readable(str(value))
+
+
+def _text_value(value: Any) -> Markup:
+    return Markup(str(value))
 
 
 def _markdown_value(value: Any) -> Markup:

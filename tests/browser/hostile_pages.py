@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -18,6 +17,7 @@ from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Details, Shown
 from flows.report import RunReport, StageRecord
 from flows.run_request import resolve_request
+from flows.run_view import RunView
 from flows.runs import Run
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import Evaluation
@@ -76,16 +76,9 @@ def _run(folder: Path) -> Path:
         commit=at("commit"),
         earlier=[earlier],
     )
-    report.made = {"rows@squad": _made()}
+    made_runs.recorded(root, "rows@squad", 3.0, at("maker"), began=at("maker_began"))
     report.stages = [replace(one, status="skipped") if one.name == "rows@squad" else one for one in report.stages]
-    return _written(folder, run_page.page(report, root))
-
-
-def _made() -> Any:
-    """What a stage took in the run that made it."""
-    figures = {"seconds": 3.0, "cpu_seconds": 2.0, "peak_memory_mb": 90.0, "lock": 12 * "0"}
-    words = {name: at(f"maker_{name}") for name in ("command", "commit", "host")}
-    return {"began": "2026-11-22T10:00:00+0000", "at": made_runs.EARLIER, **figures, **words}
+    return _written(folder, run_page.page(RunView(report, root)))
 
 
 def _parameters(root: Path) -> None:
@@ -210,7 +203,7 @@ _OF_PLAN = ("preset", "why", "split", "problem", "better", "precision", "device"
 _OF_RUN = (
     *("folder", "preset", "entry", "score", "reason", "url", "check", "found", "required", "status", "host", "stage"),
     *("outcome", "earlier", "error", "paused", "program_of", "program", "packed", "command", "planned", "user"),
-    *("python", "commit", "maker_command", "maker_commit", "maker_host", "parameter", "precision", "version", "device"),
+    *("python", "commit", "maker", "maker_began", "parameter", "precision", "version", "device"),
 )
 PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "plan on a CPU": (pages.PAGES["plan on a CPU"], _OF_PLAN),

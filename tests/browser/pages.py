@@ -12,6 +12,7 @@ from flows.foretold import foresee
 from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Shown
 from flows.run_request import resolve_request
+from flows.run_view import RunView
 from ipu_model.files import write_text
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, parts_page
@@ -29,7 +30,7 @@ def _written(file: Path, html: str) -> Path:
 
 def _run(state: str, folder: Path) -> Path:
     report, root = made_runs.run(folder, state)
-    return _written(root / "reports/run.html", run_page.page(report, root, at_work=state == "running"))
+    return _written(root / "reports/run.html", run_page.page(RunView(report, root, at_work=state == "running")))
 
 
 def _evaluation(page: Callable[[], str], folder: Path) -> Path:

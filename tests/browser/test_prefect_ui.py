@@ -15,8 +15,9 @@ from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 
 from flows import on_server
-from flows.pages import run_markdown
+from flows.pages import run_texts
 from flows.pipeline import pipeline
+from flows.run_view import RunView
 from tasks.project.overlays import preset_names
 from tests.browser import chromium, made_runs
 from tests.browser.planted import SHOWN
@@ -43,11 +44,12 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
     schema = parameter_schema(pipeline).model_dump()
     deployment = client.create_deployment(client.create_flow(pipeline), "podium", parameter_openapi_schema=schema)
     report, root = made_runs.run(folder / "project", "rejected")
-    name = on_server.name_at_end("evening", report, root)
+    view = RunView(report, root)
+    name = on_server.name_at_end("evening", view)
     run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
-    texts = {"run": run_markdown.summary(report, root), "metrics": run_markdown.metrics(report, root, root)}
+    texts = {"run": run_texts.summary(view), "metrics": run_texts.metrics(view)}
     pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}
-    for what, text in {**texts, "gate": run_markdown.gates(report, root, root)}.items():
+    for what, text in {**texts, "gate": run_texts.gates(view)}.items():
         made = client.create_artifact(
             ArtifactCreate(key=f"podium-{what}", type="markdown", data=text, flow_run_id=run.id)
         )

@@ -9,13 +9,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from flows.pages import run_page
+from flows.run_view import RunView
 from ipu_model.files import write_text
 from tests.browser import chromium, made_runs
 
 
 def _written(folder: Path) -> tuple[Path, str]:
     report, root = made_runs.run(folder, "running")
-    html = run_page.page(report, root, at_work=True)
+    html = run_page.page(RunView(report, root, at_work=True))
     file = root / "reports/run.html"
     write_text(file, html)
     return file, html

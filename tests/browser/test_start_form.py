@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-from flows.pages.run_markdown import PAGES_URL
+from flows.pages.run_texts import PAGES_URL
 from flows.report import revision_of
 from tests.browser import chromium
 from tests.browser.prefect_forms import SECONDS, Form, UiServer

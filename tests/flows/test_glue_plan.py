@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from flows import report
-from flows.pages import run_page
+from flows.pages import run_page, run_texts
+from flows.run_view import RunView
 from tests import plans
 from tests.places import ROOT
 from tests.plans import values_with
@@ -55,22 +56,22 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     if accepted:
         run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "gate@glue-sst2")
     run.write(tmp_path)
-    text = report.summary(run)
-    assert text == report.summary(report.read(tmp_path, tmp_path))
+    text = run_texts.ending(RunView(run, tmp_path))
+    assert text == run_texts.ending(RunView(report.read(tmp_path, tmp_path), tmp_path))
     assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
     assert "glue-sst2: accuracy 91.50, score 91.50\nglue-sst2 gate: " in text
     assert ("published: published/podium-glue-sst2" in text) == accepted
     assert ("  - score 91.5 is under" in text) != accepted
     assert "exact match" not in text
     assert "evaluation/glue-sst2/report.html" in text
-    page = run_page.page(run, tmp_path)
+    page = run_page.page(RunView(run, tmp_path))
     assert "finetune@glue-sst2: no update was made" in page
     assert "<dt>accuracy</dt><dd>91.50" in page
     assert "held-out rows" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots/glue-sst2-finetune.csv").write_text("step,loss\n10,1.0\n20,0.6\n")
     (tmp_path / "plots/glue-sst2-finetune-held-out.csv").write_text("step,loss\n20,0.5\n")
-    page = run_page.page(run, tmp_path)
+    page = run_page.page(RunView(run, tmp_path))
     assert "<figcaption>finetune@glue-sst2</figcaption>" in page
     assert "held-out rows" in page
     assert run.packing["finetune@glue-sst2"]["packing_factor"] == 3.0

@@ -19,8 +19,9 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 
 from flows import on_server, pipeline
-from flows.pages import run_markdown
+from flows.pages import run_texts
 from flows.report import RunReport, StageRecord, revision_of
+from flows.run_view import RunView
 from tasks.project import artifacts
 from tests.places import ROOT
 
@@ -132,24 +133,28 @@ def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     assert f"commit:{commit}-changed" in on_server.tags_of(values, "bert", tmp_path)
 
 
+def places_in(summary):
+    return summary.partition("### Where to look\n\n")[2].splitlines()
+
+
 def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
-    monkeypatch.setenv(run_markdown.PAGES_URL, "https://pages.example.org/podium/")
+    monkeypatch.setenv(run_texts.PAGES_URL, "https://pages.example.org/podium/")
     record = RunReport("runs/checkouts/mine", pages=["evaluation/squad/report.html", "reports/validation/*.html"])
-    lines = run_markdown.places(record, tmp_path)
+    lines = places_in(run_texts.summary(RunView(record, tmp_path)))
     page = "runs/checkouts/mine/reports/run.html"
     assert lines[0] == f"- run: [{page}](<https://pages.example.org/podium/{page}>)"
     assert lines[1].endswith("/runs/checkouts/mine/evaluation/squad/report.html>)")
     assert lines[2].endswith(f":{tmp_path.resolve()}/runs/checkouts/mine/reports/validation/*.html`"), (
         "no page: several"
     )
-    monkeypatch.setenv(run_markdown.PAGES_URL, "javascript:alert(1)//")
-    assert run_markdown.places(record, tmp_path)[0] == f"- run: {page}"
+    monkeypatch.setenv(run_texts.PAGES_URL, "javascript:alert(1)//")
+    assert places_in(run_texts.summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
 
 
 def test_no_path_is_cut(tmp_path):
     folder = tmp_path / ("a-long-name-of-a-folder-" * 5) / ("and-another-one-" * 8)
     record = RunReport(".", stages=[StageRecord("first", "ran", 1.0)], log="runs/logs/" + "x" * 200)
-    text = run_markdown.summary(record, folder)
+    text = run_texts.summary(RunView(record, folder))
     for place in (artifacts.RUN_PAGE, record.log):
         assert f":{folder.resolve()}/{place}`" in text
 
@@ -159,7 +164,8 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
 ):
     run("downstream.squad.gate.min_f1=80.0", name="mine")
     gate = toy_project / "runs/checkouts/mine/metrics/squad-gate.json"
-    monkeypatch.setattr(run_markdown, "results_of", lambda *of: json.loads("["))
+    for table in ("metrics", "gates"):
+        monkeypatch.setattr(run_texts, table, lambda run: json.loads("["))
     found = run("downstream.squad.gate.min_f1=80.0", name="mine")
     assert gate.exists()
     assert set(tables_of(found)) == {"podium-run"}

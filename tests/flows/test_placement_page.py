@@ -6,9 +6,10 @@ import re
 import pytest
 
 from flows.foretold import foresee
-from flows.pages import facts, placement, plan_page
+from flows.pages import placement, plan_page
 from flows.report import RunReport, StageRecord
 from flows.run_request import resolve_request
+from flows.run_view import RunView
 from ipu_model.files import write_json
 from ipu_model.ipu.placement import place
 from tasks.project.plan_file import read_plan
@@ -81,7 +82,7 @@ def test_a_prediction_that_states_no_share_has_that_of_training_if_this_is_of_as
 def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tmp_path):
     job = {"kind": "predict", "sequences": 12, "train_seconds": 3.456, "plan": {"device": {"ipus": 4}}}
     write_json(tmp_path / "runs/squad-predict/dev/result.json", job)
-    plan, report = read_plan(ROOT), RunReport(".", stages=[StageRecord("predict@squad", "ran", 9.0)])
+    report = RunReport(".", stages=[StageRecord("predict@squad", "ran", 9.0)])
     figures, seconds, others = {"features": 12, "runtime": "ipu"}, {"predict_seconds": 3.46}, {"predict_seconds": 3.47}
     for metrics, measured, found in (
         (figures, seconds, job),
@@ -90,13 +91,20 @@ def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tm
     ):
         write_json(tmp_path / "metrics/squad-predict.json", metrics)
         write_json(tmp_path / "measurements/squad-predict.json", measured)
-        assert facts.device_results(plan, report, tmp_path, tmp_path) == {"predict@squad": found}
+        run = RunView(report, tmp_path)
+        run.plan = read_plan(ROOT)
+        assert run.jobs == {"predict@squad": found}
 
 
 def test_the_device_of_a_job_on_ipus_is_how_it_was_laid_out_and_no_generation_that_was_assumed():
     device = {"ipus": 8, "placement": place("question_answering", 6, [0, 2, 2, 2], 4).as_dict()}
     result = {"precision": "fp16", "plan": {"device": device}, "foretold": {"device": "8 IPUs Mk2, 2 replicas of 4"}}
-    said = facts.devices_of({"finetune@squad": result}, RunReport("."), {})["device"]
-    assert said == "8 IPUs, 2 replicas of 4, fp16"
+    assert device_of(result) == "8 IPUs, 2 replicas of 4, fp16"
     of_host = {"precision": "bf16", "plan": {"device": {}}, "foretold": {"device": "2 CPU cores"}}
-    assert facts.devices_of({"finetune@squad": of_host}, RunReport("."), {})["device"] == "2 CPU cores, bf16"
+    assert device_of(of_host) == "2 CPU cores, bf16"
+
+
+def device_of(result):
+    run = RunView(RunReport("."), ROOT)
+    run.jobs = {"finetune@squad": result}
+    return run.devices[0]

@@ -10,11 +10,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows import pipeline, report, runs
-from flows.pages import curves, facts, graph, run_page, timeline
-from flows.result_view import results_of
+from flows import pipeline, report, run_view, runs
+from flows.pages import curves, graph, run_page
+from flows.run_view import RunView
 from ipu_model import files
-from ipu_model.units import format_duration
 from tests.browser import made_runs
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.flows.test_runs import podium
@@ -48,7 +47,7 @@ def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_
     run(command="podium run <b>")
     (toy_project / "metrics" / "squad-gate.json").write_text(json.dumps(gate))
     record = report.read(toy_project, toy_project)
-    html = run_page.page(record, toy_project)
+    html = run_page.page(RunView(record, toy_project))
     text = text_of(html)
     assert status_of(html) == "rejected"
     assert "f1 fails 80.5 85 -4.5" in text
@@ -69,7 +68,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     root = toy_project / run_json(toy_project)["folder"]
     (root / "metrics" / "squad-gate.json").unlink()  # a link into the cache
     (root / "metrics" / "squad-gate.json").write_text(json.dumps({"accepted": True, "reasons": [], "checks": checks}))
-    text = text_of(run_page.page(report.read(toy_project, root), root, toy_project))
+    text = text_of(run_page.page(RunView(report.read(toy_project, root), root, toy_project)))
     assert "f1 holds 80.5 80 lowered from 85 +0.5" in text
     assert "Not as by default: min_f1 is 80, by default 85." in text
     assert "published floor lowered" in text, "beside the outcome"
@@ -116,18 +115,19 @@ def test_a_paused_run_says_why_and_the_run_that_goes_on_is_complete(prefect_sess
 
 
 def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_them(prefect_session, toy_project):
-    run(command="the first")
-    made = run_json(toy_project)["made"]
-    assert {name: one["command"] for name, one in made.items()} == dict.fromkeys(made, "the first")
-    run(command="the second")
-    values, text = run_json(toy_project), text_of(html_of(toy_project))
-    assert values["made"] == made
-    assert "Of the run of" in text
-    for name, one in made.items():
-        assert f"{name} skipped {format_duration(one['seconds'])}" in text
-    assert re.search(
-        r"3 stages that this run did not do again: as measured in the run of \S+ \S+ \S+ \(the first", text
+    run()
+    for number, stage in enumerate(("first", "second"), 1):
+        made_runs.recorded(toy_project, stage, number * 1.5, None if number == 2 else "evening")
+    run()
+    text = text_of(html_of(toy_project))
+    assert "Of the run of dvc repro" in text, "the last that made one"
+    assert "first skipped 1.5 s 2.0 s 90 MB" in text
+    assert "second skipped 3.0 s" in text
+    assert "gate@squad skipped  " in html_of(toy_project).replace("</td>", " ") or "gate@squad skipped Wall" in text
+    assert (
+        "1 stage that this run did not do again: as measured in the run of 2026-11-22 10:00:00 +0000 (evening)" in text
     )
+    assert "as measured in the run of dvc repro." in text
 
 
 def copies_of(project):
@@ -204,7 +204,7 @@ def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(pre
 
 
 def test_marks_of_the_timeline_are_short():
-    assert [timeline.marked(seconds) for seconds in (0, 30, 60, 90, 600, 3600, 5400)] == [
+    assert [run_view.format_mark(seconds) for seconds in (0, 30, 60, 90, 600, 3600, 5400)] == [
         "0 s", "30 s", "1 min", "1.5 min", "10 min", "1 h", "1.5 h"
     ]  # fmt: skip
 
@@ -212,20 +212,16 @@ def test_marks_of_the_timeline_are_short():
 def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
     for url, there in (("https://hub.example/user/demo", True), ("javascript:alert(1)", False)):
         result = {"gate@squad": {"name": "squad", "scores": {}, "decision": None, "published": {"url": url}}}
-        (found,) = results_of(report.RunReport(".", results=result), ROOT, ROOT)
+        (found,) = RunView(report.RunReport(".", results=result), ROOT).results
         assert found.published is not None
         assert bool(found.published["url"]) == there
         assert found.published["where"] == url
 
 
-def test_figures_of_another_maker_are_not_shown_as_those_of_what_is_there(prefect_session, toy_project):
-    run()
-    record = report.read(toy_project, toy_project)
-    record.made["first"]["lock"] = "of something else"
-    record.stages = [report.StageRecord(stage.name, "skipped", 0.0) for stage in record.stages]
-    record.settle(toy_project)
-    assert set(record.made) == {"second", "gate@squad"}
-    assert "first skipped  " not in text_of(run_page.page(record, toy_project))
+def test_the_record_of_an_earlier_version_is_read(toy_project):
+    record = report.RunReport(".")
+    files.write_json(toy_project / "runs/run.json", {**record.as_values(), "made": {"first": {"seconds": 1.0}}})
+    assert report.read(toy_project, toy_project) == record
 
 
 def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(tmp_path):
@@ -314,7 +310,7 @@ def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
         report.StageRecord("second", "ran", 2.0, "pod-b", 11.0),
     ]
     record = report.RunReport(".", stages=stages, host="desk", began="2026-11-23T10:00:00+0000")
-    text = text_of(run_page.page(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project))
+    text = text_of(run_page.page(RunView(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project)))
     assert "hosts desk, host-a, pod-b" in text
     assert "first ran host-a 1.0 s" in text or "first ran host-a 1 s" in text
     assert "second ran pod-b 2" in text
@@ -332,10 +328,10 @@ def html_with(text, project):
     (project / "metrics" / "squad-gate.json").write_text(
         json.dumps({"accepted": False, "reasons": [f"z{text}"], "checks": checks})
     )
-    record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "ran", 1.0)])
-    record.made = {"gate@squad": {"began": f"then{text}"}}
+    record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "skipped", 1.0)])
+    made_runs.recorded(project, "gate@squad", 1.0, f"run{text}", began=f"then{text}")
     record.read_results(project)
-    html = run_page.page(record, project)
+    html = run_page.page(RunView(record, project))
     assert without_own_script(html)
     return html
 
@@ -423,14 +419,16 @@ def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there
     record = report.RunReport(".", stages=[report.StageRecord(stage.name, "ran", 1.0)])
 
     def linked():
-        (one,) = facts.links(record, {stage.name: stage}, tmp_path, tmp_path, tmp_path / "reports")["pages"]
-        return one["link"], one["data_docs"]
+        run = RunView(record, tmp_path)
+        run.plan = {stage.name: stage}
+        (one,) = run.pages.values()
+        return one["path"], one["data_docs"]
 
-    assert linked() == ("validation/squad-rows.html", "")
+    assert linked() == (page, None)
     files.write_text(docs / "verdict.sha256", files.sha256_of(page.with_suffix(".json")))
-    assert linked() == ("validation/squad-rows.html", "data_docs/squad-rows/index.html")
+    assert linked() == (page, docs / "index.html")
     page.with_suffix(".json").write_text('{"valid": false}')
-    assert linked() == ("validation/squad-rows.html", "")
+    assert linked() == (page, None)
 
 
 def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
@@ -447,7 +445,7 @@ def test_the_page_of_a_run_of_the_demo_is_small_and_links_what_is_there(state, t
     at_work = state == "running"
     (root / "reports/runs").mkdir(parents=True)
     for copy in (False, True):
-        html = run_page.page(record, root, at_work=at_work, copy=copy)
+        html = run_page.page(RunView(record, root, at_work=at_work), copy=copy)
         assert len(html.encode()) < 400_000
         page = root / "reports" / ("runs/of-a-test.html" if copy else "run.html")
         links = {link for link in re.findall(r'href="([^"#]+)"', html) if not link.endswith("run.html")}

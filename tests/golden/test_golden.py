@@ -15,6 +15,7 @@ import pytest
 
 from flows import cli
 from flows.pages import index_page, run_page
+from flows.run_view import RunView
 from ipu_model.files import write_json, write_text
 from tasks.downstream.applying import job
 from tasks.project import artifacts
@@ -217,7 +218,7 @@ def test_pages_of_evaluations(kind: str) -> None:
 @pytest.mark.parametrize("state", ["published", "rejected", "failed", "paused"])
 def test_pages_of_runs(state: str, tmp_path: Path) -> None:
     report, root = made_runs.run(tmp_path, state)
-    require_same(f"page-run-{state}", mask(text_of(run_page.page(report, root)), {"PROJECT": root}, PLANTED))
+    require_same(f"page-run-{state}", mask(text_of(run_page.page(RunView(report, root))), {"PROJECT": root}, PLANTED))
 
 
 def test_page_of_all_runs() -> None:

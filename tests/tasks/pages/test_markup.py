@@ -20,8 +20,9 @@ from huggingface_hub import ModelCard
 from ruamel.yaml import YAML
 
 from flows.commands import ask
-from flows.pages import run_markdown, run_page
+from flows.pages import run_page, run_texts
 from flows.report import RunReport, StageRecord
+from flows.run_view import RunView
 from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
@@ -169,7 +170,7 @@ def pages(text: str, folder: Path) -> dict[str, str]:
         "validation": validate.page(planted(VERDICT, text)),
         "evaluation": _evaluation_page(text),
         "glue": _glue_page(text),
-        "run": run_page.page(_run(text), folder),
+        "run": run_page.page(RunView(_run(text), folder)),
     }
 
 
@@ -324,7 +325,8 @@ def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
     result = {"name": "squad", "scores": {text: 1.0}, "decision": {"accepted": False, "reasons": [text]}}
     run.results = {"gate@squad": {**result, "published": {"repository": text}}}
     run.stages, run.pages = [StageRecord(text, text, 1.0, text)], [text]
-    return [run_markdown.summary(run, root), run_markdown.metrics(run, root, root), run_markdown.gates(run, root, root)]
+    view = RunView(run, root)
+    return [run_texts.summary(view), run_texts.metrics(view), run_texts.gates(view)]
 
 
 @every_text
