@@ -276,12 +276,17 @@ class ResultView:
         """Name and percent of each."""
         return [(name, f"{value:.2f}") for name, value in self.result["scores"].items()]
 
+    @property
+    def entry(self) -> str:
+        """Whose model was judged; names its files."""
+        return self.gate.partition("@")[2]
+
     @cached_property
-    def intervals(self) -> dict[str, str]:
-        """Score -> its 95% interval, where it has one."""
-        figures = report.read_json_object(self.run.root / artifacts.metrics_file(self.name)) or {}
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Score -> low and high of its 95% interval, where it has one."""
+        figures = find_object(self.run.root / artifacts.metrics_file(self.entry)) or {}
         bounds = {name: (figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in self.result["scores"]}
-        return {name: f"{low:.2f} to {high:.2f}" for name, (low, high) in bounds.items() if None not in (low, high)}
+        return {name: (low, high) for name, (low, high) in bounds.items() if _is_number(low) and _is_number(high)}
 
     @property
     def verdict(self) -> str | None:
@@ -322,7 +327,8 @@ class ResultView:
     def score_line(self, intervals: bool = False) -> str:
         """Return the name of the entry and its scores as a line of text."""
         known = self.intervals if intervals else {}
-        scores = [f"{name} {value}{f' ({known[name]})' if name in known else ''}" for name, value in self.scores]
+        bounds = {name: f" ({low:.2f} to {high:.2f})" for name, (low, high) in known.items()}
+        scores = [f"{name} {value}{bounds.get(name, '')}" for name, value in self.scores]
         return f"{self.name}: {', '.join(scores) or 'no scores'}"
 
     @property
@@ -343,7 +349,7 @@ class ResultView:
         """Those of the gate that the run was told, and those that are not as by default; none if it did not run."""
         if not self.checks_written:
             return [], []
-        section = f"downstream.{self.run.plan[self.gate].item}.gate."
+        section = f"downstream.{self.entry}.gate."
         told, unusual = (
             [(name.removeprefix(section), *both) for name, *both in rows if name.startswith(section)]
             for rows in (self.run.settings.told, self.run.settings.unusual)
@@ -353,8 +359,7 @@ class ResultView:
     @cached_property
     def checks_written(self) -> list[dict[str, Any]]:
         """What the gate wrote of its checks; empty where it did not run."""
-        plan = self.run.plan
-        return list(metrics_of(plan[self.gate], self.run.root).get("checks", [])) if self.gate in plan else []
+        return (find_object(self.run.root / artifacts.metrics_file(self.entry, "gate")) or {}).get("checks", [])
 
     @cached_property
     def checks(self) -> list[GateRow]:
@@ -372,9 +377,10 @@ class ResultView:
         return [(name, format_value(default), format_value(value)) for name, default, value in self._parameters[1]]
 
     @property
-    def floors(self) -> dict[str, str]:
+    def floors(self) -> dict[str, float]:
         """Score -> what its gate requires of it."""
-        return {check.check: check.required for check in self.checks if check.margin}
+        required = {str(check["name"]): check["required"] for check in self.checks_written}
+        return {name: required[name] for name in self.result["scores"] if _is_number(required.get(name))}
 
     @property
     def lowered(self) -> bool:

@@ -7,13 +7,14 @@ its own alone, whatever number of others there is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flows import report, run_params, runs
 from flows.pages.curves import read_curve
+from flows.run_view import RunView
 from ipu_model.files import read_json, write_text
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
@@ -110,39 +111,18 @@ def _details(project: Path, run: runs.Run) -> Details:
         known = Details(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows})
     except (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError):  # of another revision, or damaged
         known = Details()
-    figures, gates = ({name: _figures(run, name, what) for name in run.scores} for what in ("", "gate"))
+    record = run.record or report.RunReport(".")
+    results = RunView(record, run.folder, project).results
     return replace(
         known,
-        intervals={name: _intervals(figures[name], metrics) for name, metrics in run.scores.items()},
-        floors={name: _floors(gates[name], metrics) for name, metrics in run.scores.items()},
+        intervals={one.name: {name: list(both) for name, both in one.intervals.items()} for one in results},
+        floors={one.name: one.floors for one in results},
         curves=_curves(run.folder / artifacts.PLOTS),
     )
 
 
 def _as_json(values: Sequence[Any]) -> list[str]:
     return ["" if value is ABSENT else json.dumps(value, ensure_ascii=False) for value in values]
-
-
-def _figures(run: runs.Run, entry: str, what: str) -> dict[str, Any]:
-    try:
-        found = report.read_json_object(run.folder / artifacts.metrics_file(entry, what))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _intervals(figures: dict[str, Any], metrics: Iterable[str]) -> dict[str, list[float]]:
-    bounds: dict[str, list[Any]] = {name: [figures.get(f"{name}_{end}") for end in ("low", "high")] for name in metrics}
-    return {name: both for name, both in bounds.items() if _all_numbers(both)}
-
-
-def _floors(gate: dict[str, Any], metrics: Iterable[str]) -> dict[str, float]:
-    required = {check["name"]: check["required"] for check in gate.get("checks", ())}
-    return {name: required[name] for name in metrics if _all_numbers([required.get(name)])}
-
-
-def _all_numbers(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, int | float) for value in values)
 
 
 def _curves(folder: Path) -> dict[str, list[Point]]:

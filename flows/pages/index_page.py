@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -45,32 +45,22 @@ def write(project: Path, ended: str = "", anew: int | None = None) -> None:
 
 
 def page(project: Path, found: Sequence[Shown]) -> str:
-    """The page of these runs, the newest first."""
+    """Return the page of these runs, the newest first."""
     most = MOST_RUNS
-    while (size := len((html := _drawn(project, found, most)).encode())) > LARGEST and most > 1:
+    while (size := len((html := _draw(project, found, most)).encode())) > LARGEST and most > 1:
         most = int(most * min(0.9, LARGEST / size))
     return html
 
 
-def _drawn(project: Path, found: Sequence[Shown], most: int) -> str:
-    shown = found[:most]
-    varied = _varied(shown)
-    shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
-    columns = _columns(shown)
-    dotted = MOST_SCORES // max(1, len(columns))
+def _draw(project: Path, found: Sequence[Shown], most: int) -> str:
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
     return html_page(
         __file__,
         "index.html.j2",
-        rows=[_row(project, one, number, columns, varied, shared) for number, one in enumerate(shown)],
-        left_out=len(found) - len(shown),
+        view=IndexView(project, found[:most]),
+        left_out=len(found[most:]),
         statuses=Counter(one.run.status for one in found).most_common(),
         kinds=KINDS,
-        columns=[f"{entry} {metric.replace('_', ' ')}" for entry, metric in columns],
-        parameters=[(name, _cut(_default(shown, name))) for name in varied],
-        scores=[_scores(shown[:dotted], *column) for column in columns],
-        dotted=dotted,
-        curves=list(_curves(shown[:MOST_DRAWN])),
         drawn=MOST_DRAWN,
         stated=MOST_STATED,
         comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MOST_COMPARISONS]],
@@ -78,25 +68,97 @@ def _drawn(project: Path, found: Sequence[Shown], most: int) -> str:
     )
 
 
-def _columns(shown: Sequence[Shown]) -> list[tuple[str, str]]:
-    """The entries that most runs have, each with the score that its gate asks for first."""
-    entries = Counter(entry for one in shown for entry, scores in one.run.scores.items() if scores)
-    return [(entry, _leading(shown, entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
+class IndexView:
+    """Runs next to each other, the newest first."""
 
+    def __init__(self, project: Path, shown: Sequence[Shown]) -> None:
+        self.project, self.shown = project, shown
+        names = sorted({name for one in shown for name in one.details.parameters})
+        self.varied = [name for name in names if len({_value(one, name) for one in shown} - {NONE}) > 1]
+        """The parameters that not all of these runs have alike, among those that have them at all."""
+        self._shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
+        entries = Counter(entry for one in shown for entry, scores in one.run.scores.items() if scores)
+        self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
+        """The entries that most runs have, each with the score that its gate asks for first."""
+        self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
+        self.dotted = MOST_SCORES // max(1, len(self._columns))
+        """Of how many runs the scores are drawn."""
 
-def _leading(shown: Sequence[Shown], entry: str) -> str:
-    required = next((floors for one in shown if (floors := one.details.floors.get(entry))), None)
-    return next(iter(required or next(scores for one in shown if (scores := one.run.scores.get(entry)))))
+    def _leading(self, entry: str) -> str:
+        required = next((floors for one in self.shown if (floors := one.details.floors.get(entry))), None)
+        return next(iter(required or next(scores for one in self.shown if (scores := one.run.scores.get(entry)))))
 
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Name and default of each that varies."""
+        known = {name: both[0] for one in self.shown for name, both in one.details.parameters.items()}
+        return [(name, _cut(known[name])) for name in self.varied]
 
-def _varied(shown: Sequence[Shown]) -> list[str]:
-    """The parameters that not all of these runs have alike, among those that have them at all."""
-    names = sorted({name for one in shown for name in one.details.parameters})
-    return [name for name in names if len({_value(one, name) for one in shown} - {NONE}) > 1]
+    @property
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """What the table says of each run; of its parameters first those that it shares with the fewest others."""
+        for number, one in enumerate(self.shown):
+            run, details, record = one.run, one.details, one.run.record
+            seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
+            kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
+            own = [(name, details.parameters[name][1]) for name in self.varied if name in details.parameters]
+            yield {
+                "number": number,
+                "name": runs.called(run.name),
+                "word": shlex.quote(run.name),
+                "href": runs.href(self.project, run),
+                "color": number % COLORS,
+                "status": run.status,
+                "kind": KINDS.get(run.status, "warn"),
+                "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
+                "began_s": round(run.began),
+                "seconds": seconds,
+                "took": NONE if seconds is None else format_duration(seconds),
+                "what": ", ".join(
+                    [(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]
+                ),
+                "scores": [_score(one, entry, metric) for entry, metric in self._columns],
+                "stated": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
+                "values": "\n".join(
+                    f"{place} {_cut(value)}" for place, name in enumerate(self.varied) if (value := _value(one, name))
+                ),
+                "published": _published(record),
+            }
 
+    @property
+    def scores(self) -> Iterator[tuple[str, Plot]]:
+        """A plot for each score: dots with whiskers, the oldest run first."""
+        shown = self.shown[: self.dotted]
+        for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
+            traces = []
+            for number, one in enumerate(shown):
+                if (score := _score(one, entry, metric)) is not None:
+                    place, both = float(len(shown) - number), score["interval"]
+                    whisker = [(place, bound) for bound in both] if both else []
+                    more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
+                    dot = (place, score["value"], f"{runs.called(one.run.name)}\n{name} {score['value']:.2f}{more}")
+                    traces.append(Trace(number, number, whisker, [dot], marks=True))
+            label = f"{name} of each run with its 95% interval"
+            yield name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, room=0.5)
 
-def _default(shown: Sequence[Shown], name: str) -> str:
-    return next(one.details.parameters[name][0] for one in shown if name in one.details.parameters)
+    @property
+    def curves(self) -> Iterator[tuple[str, Plot]]:
+        """A plot for each training and each table of held-out losses, those that most runs have, ordered by name."""
+        shown = self.shown[:MOST_DRAWN]
+        counts = Counter(name for one in shown for name in one.details.curves)
+        names = [name for name, _ in counts.most_common(MOST_PLOTS)]
+        drawn = sum(counts[name] for name in names) or 1
+        for name in sorted(names):
+            traces = []
+            for number, one in enumerate(shown):
+                if points := one.details.curves.get(name):
+                    told = [
+                        (x, y, f"{runs.called(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                        for x, y in _some(points, max(1, MOST_DOTS // drawn))
+                    ]
+                    line = _some(points, max(8, MOST_PLACES // drawn))
+                    traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # which is no line
+            yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
 def _value(one: Shown, name: str) -> str:
@@ -108,47 +170,6 @@ def _value(one: Shown, name: str) -> str:
     if not one.details.runtime or (words[0] == "downstream" and words[1] not in there):
         return NONE
     return ""
-
-
-def _row(
-    project: Path,
-    one: Shown,
-    number: int,
-    columns: Sequence[tuple[str, str]],
-    varied: Sequence[str],
-    shared: Mapping[tuple[str, str], int],
-) -> dict[str, Any]:
-    """What the table says of a run; of its parameters first those that it shares with the fewest others."""
-    run, details, record = one.run, one.details, one.run.record
-    seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
-    kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
-    own = [(name, details.parameters[name][1]) for name in varied if name in details.parameters]
-    stated = [(name, _cut(value)) for name, value in sorted(own, key=lambda both: shared[both])]
-    return {
-        "number": number,
-        "name": runs.called(run.name),
-        "word": shlex.quote(run.name),
-        "href": runs.href(project, run),
-        "color": number % COLORS,
-        "status": run.status,
-        "kind": KINDS.get(run.status, "warn"),
-        "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
-        "began_s": round(run.began),
-        "seconds": seconds,
-        "took": NONE if seconds is None else format_duration(seconds),
-        "what": ", ".join([(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]),
-        "scores": [_score(one, entry, metric) for entry, metric in columns],
-        "stated": stated,
-        "values": "\n".join(_values(one, varied)),
-        "published": _published(record),
-    }
-
-
-def _values(one: Shown, varied: Sequence[str]) -> Iterator[str]:
-    """Number and value of each parameter that varies and is not as the defaults have it, for the page's script."""
-    for number, name in enumerate(varied):
-        if value := _value(one, name):
-            yield f"{number} {_cut(value)}"
 
 
 def _cut(value: str) -> str:
@@ -172,38 +193,6 @@ def _score(one: Shown, entry: str, metric: str) -> dict[str, Any] | None:
 def _published(record: report.RunReport | None) -> str:
     receipts = [one["published"] for one in (record.results.values() if record else ()) if one["published"]]
     return ", ".join(report.where_published(receipt) for receipt in receipts)
-
-
-def _scores(shown: Sequence[Shown], entry: str, metric: str) -> tuple[str, Plot]:
-    """Dots with whiskers, the oldest run first."""
-    name, traces = f"{entry} {metric.replace('_', ' ')}", []
-    for number, one in enumerate(shown):
-        if (score := _score(one, entry, metric)) is not None:
-            place, both = float(len(shown) - number), score["interval"]
-            whisker = [(place, bound) for bound in both] if both else []
-            more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
-            dot = (place, score["value"], f"{runs.called(one.run.name)}\n{name} {score['value']:.2f}{more}")
-            traces.append(Trace(number, number, whisker, [dot], marks=True))
-    label = f"{name} of each run with its 95% interval"
-    return name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, room=0.5)
-
-
-def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Plot]]:
-    """A plot for each training and each table of held-out losses, those of most runs first, in the order of stages."""
-    counts = Counter(name for one in shown for name in one.details.curves)
-    names = [name for name, _ in counts.most_common(MOST_PLOTS)]
-    drawn = sum(counts[name] for name in names) or 1
-    for name in sorted(names):
-        traces = []
-        for number, one in enumerate(shown):
-            if points := one.details.curves.get(name):
-                told = [
-                    (x, y, f"{runs.called(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
-                    for x, y in _some(points, max(1, MOST_DOTS // drawn))
-                ]
-                line = _some(points, max(8, MOST_PLACES // drawn))
-                traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # which is no line
-        yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
 def _some(points: Sequence[index_facts.Point], most: int) -> list[index_facts.Point]:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from flows import report, run_params, runs
-from flows.run_view import RunView
+from flows.run_view import RunView, format_value
 from tasks.pages.markup import markdown_code, markdown_link, markdown_text
 from tasks.pages.render import markdown_page, text_page
 from tasks.project import artifacts
@@ -71,7 +71,7 @@ def summary(run: RunView) -> str:
 def metrics(run: RunView) -> str:
     """Return every score with its interval and its floor as Markdown; empty where the run judged nothing."""
     results = [one for one in run.results if one.scores]
-    return markdown_page(__file__, "metrics.md.j2", results=results) if results else ""
+    return markdown_page(__file__, "metrics.md.j2", results=results, said=format_value) if results else ""
 
 
 def gates(run: RunView) -> str:
