@@ -28,8 +28,8 @@ from tasks.statistics.calibration import Bin, Calibration, calibration
 
 
 @dataclass(frozen=True)
-class Evaluation(Generic[E, A]):
-    """All that was found, by development set."""
+class EvaluationView(Generic[E, A]):
+    """All that was found, by development set, as its page and files show it."""
 
     examples: Mapping[str, E]
     answers: Mapping[str, A]
@@ -54,14 +54,14 @@ class PageTask(ScoresTask[E, L, A]):
         """Scores by property of the examples."""
 
     @abstractmethod
-    def page(self, found: Evaluation[E, A]) -> str:
+    def page(self, found: EvaluationView[E, A]) -> str:
         """The evaluation as HTML."""
 
     def more_figures(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> dict[str, float]:
         """Figures of this kind beside the metrics, which the predictions alone do not tell."""
         return {}
 
-    def more_files(self, found: Evaluation[E, A]) -> dict[str, str]:
+    def more_files(self, found: EvaluationView[E, A]) -> dict[str, str]:
         """Name -> text of what else the folder of the evaluation holds."""
         return {}
 
@@ -96,7 +96,7 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
 
 
 def write_evaluation(
-    task: PageTask[E, Any, A], found: Evaluation[E, A], folder: Path, judged: Mapping[Path, Path]
+    task: PageTask[E, Any, A], found: EvaluationView[E, A], folder: Path, judged: Mapping[Path, Path]
 ) -> None:
     """Write predictions, page and what else the evaluation holds into a folder.
 
@@ -112,7 +112,7 @@ def write_evaluation(
         write_text(folder / file, text)
 
 
-def drawn(task: PageTask[E, Any, A], found: Evaluation[E, A]) -> dict[str, str]:
+def drawn(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[str, str]:
     """Name -> CSV of what dvc.yaml draws: the leading score of every slice in percent with the bounds of its interval,
     and stated probabilities against the shares that came true."""
     slices = []
@@ -128,7 +128,7 @@ def drawn(task: PageTask[E, Any, A], found: Evaluation[E, A]) -> dict[str, str]:
 
 def answered(
     task: PageTask[E, Any, A], root: Path = Path(), development: Sequence[str] | None = None
-) -> Evaluation[E, A]:
+) -> EvaluationView[E, A]:
     """The answers that follow from the logits, and all scores, of all development sets or of those named."""
     task.settle(root)
     examples: dict[str, E] = {}
@@ -155,7 +155,7 @@ def answered(
     }
     reading = read_reading(root / artifacts.examples_folder(task.entry.name))
     note = "; ".join(f"{reading['numbers'].get(what, 0):,} {what}" for what in reading["notes"])
-    return Evaluation(examples, answers, predictions, outcomes, slices, calibrated, metrics, note)
+    return EvaluationView(examples, answers, predictions, outcomes, slices, calibrated, metrics, note)
 
 
 def _calibrated(

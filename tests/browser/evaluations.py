@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import Task as EntityTask
 from tasks.downstream.ner.page import type_slices
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
@@ -130,7 +130,9 @@ def entities() -> str:
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": 120, "calibration_error": 0.1, "files": FILES}
     slices: list[Any] = [*type_slices(gold, answers.texts, ("O", "B-person", "B-location")), *lengths]
     texts = {"dev": answers.texts}
-    found = Evaluation({"dev": examples}, {"dev": answers}, texts, {"dev": outcomes}, slices, None, metrics, "12 lost")
+    found = EvaluationView(
+        {"dev": examples}, {"dev": answers}, texts, {"dev": outcomes}, slices, None, metrics, "12 lost"
+    )
     return EntityTask.__new__(EntityTask).page(found)
 
 
@@ -139,7 +141,7 @@ def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 
-def evaluated(task: Any, examples: Any, logits: Any, pair: Pair | None) -> Evaluation[Any, Any]:
+def evaluated(task: Any, examples: Any, logits: Any, pair: Pair | None) -> EvaluationView[Any, Any]:
     """One development set, scored as the stage does."""
     answers = task.answer(examples, logits)
     predictions = task.predictions(answers)
@@ -157,7 +159,7 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Pair | None) -> Evalu
     shown = (Shown(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
     source = Source("training examples", 1200, 3, (pair,) if pair else (), shown)
     near = near_duplicates(task, Report(0.8, (source,)), outcomes)
-    return Evaluation(
+    return EvaluationView(
         {"dev": examples},
         {"dev": answers},
         {"dev": predictions},

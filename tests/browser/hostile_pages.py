@@ -20,7 +20,7 @@ from flows.run_request import resolve_request
 from flows.run_view import RunView
 from flows.runs import Run
 from ipu_model.files import write_json, write_text
-from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad.answers import Answer
@@ -180,7 +180,7 @@ def _questions(folder: Path) -> Path:
     task = task_with("squad", "page")
     source = Source(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
     near = near_duplicates(task, Report(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)})
-    found = Evaluation(
+    found = EvaluationView(
         {"dev": [question]},
         {"dev": [answers]},
         {"dev": [""]},

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from tasks.downstream.evaluate import Evaluation, PageTask
+from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, outcomes_of
@@ -32,12 +32,13 @@ class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
         of_length = by_name("length", names, order, self.metrics, split, outcomes)
         return [*type_slices(examples.tags, predictions, logits.labels), *of_length]
 
-    def page(self, found: Evaluation[Examples, Answers]) -> str:
+    def page(self, found: EvaluationView[Examples, Answers]) -> str:
         [(split, examples)] = found.examples.items()
         mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
         return html_page(
             __file__,
             "ner.html.j2",
+            title="Evaluation of named entities",
             metrics=found.metrics,
             note=found.note,
             near=found.near,

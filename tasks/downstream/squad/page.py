@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tasks.downstream.evaluate import Evaluation, PageTask
+from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.squad import official_v2, scores
 from tasks.downstream.squad.answers import Answer
@@ -51,14 +51,15 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
             "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
         }
 
-    def page(self, found: Evaluation[list[Question], list[list[Answer]]]) -> str:
+    def page(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         assert found.calibrated is not None
         curve = self._curve(found)
         return html_page(
             __file__,
-            "evaluation.html.j2",
+            "squad.html.j2",
+            title="Evaluation of the answers",
             metrics=found.metrics,
             titles=self.metrics.titles,
             curve=curve,
@@ -75,7 +76,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
             excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
         )
 
-    def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
+    def more_files(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
         files = {"nbest.json": nbest_json(questions, found.answers[split])}
         if curve := self._curve(found):
@@ -87,7 +88,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
         return files
 
-    def _curve(self, found: Evaluation[list[Question], list[list[Answer]]]) -> RiskCoverage | None:
+    def _curve(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> RiskCoverage | None:
         """Risk and coverage, where a question may have no answer."""
         if not self.nullable:
             return None

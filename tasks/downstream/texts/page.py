@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.downstream.evaluate import Evaluation, PageTask
+from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.downstream.texts import scores
 from tasks.downstream.texts.metrics import PREDICTION
@@ -47,7 +47,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
             found += by_name(f"{prefix}class", classes, order, metrics, split, outcomes)
         return found
 
-    def page(self, found: Evaluation[Examples, Array]) -> str:
+    def page(self, found: EvaluationView[Examples, Array]) -> str:
         return html_page(
             __file__,
             "texts.html.j2",
@@ -57,6 +57,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
             heading="Farthest off" if self.is_regression else "Wrong, and sure of it",
             metrics=found.metrics,
             titles=self.metrics.titles,
+            constant=found.metrics["constant_score"],
             slices=found.slices,
             sliced=[name for name in self.metrics.titles if any(name in part.figures for part in found.slices)],
             sets=[

@@ -23,7 +23,7 @@ from flows.commands import ask
 from flows.pages import run_page, run_texts
 from flows.report import RunReport, StageRecord
 from flows.run_view import RunView
-from tasks.downstream.evaluate import Evaluation, drawn
+from tasks.downstream.evaluate import EvaluationView, drawn
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import Changed, changed_csv
@@ -184,7 +184,7 @@ def _evaluation_page(text: str) -> str:
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
     metrics = {**SCORES, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}]}
     part, outcomes, calibrated = Slice(TITLE, f"t{text}", 1, SCORES), np.array([[0.0, 0.5]]), calibration([0.5], [0.0])
-    found = Evaluation(
+    found = EvaluationView(
         {"dev": [question]}, {"dev": [answers]}, {"dev": [""]}, {"dev": outcomes}, [part], calibrated, metrics
     )
     return str(task_with("squad", "page").page(found))
@@ -198,7 +198,7 @@ def _glue_page(text: str) -> str:
     split, predictions = f"dev{text}", task.predictions(logits)
     outcomes = task.outcomes(examples, predictions)
     slices = [Slice("class", f"no{text}", 1, {f"acc{text}": 50.0, "score": 50.0})]
-    found = Evaluation(
+    found = EvaluationView(
         {split: examples}, {split: logits}, {split: predictions}, {split: outcomes}, slices, None, metrics
     )
     return task.page(found)
@@ -342,7 +342,7 @@ def test_a_link_leads_to_a_page_or_is_text(text: str) -> None:
 def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     part = Slice(TITLE, text, 1, SCORES)
     outcomes = {"dev": np.array([[0.0, 0.5]])}
-    found = Evaluation({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
+    found = EvaluationView({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
     tables = list(drawn(task_with("squad", "page"), found).values())
     tables.append(changed_csv([Changed(text, text, text, 0.0, 1.0, 0.0, 1.0)]))
     assert len(tables) == 3

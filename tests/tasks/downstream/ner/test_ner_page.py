@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import Piece, Task, pieces, type_slices, worst_mistakes
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
 from tasks.downstream.ner.tags import entities
@@ -75,7 +75,7 @@ def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]
     slices: list[Any] = [*type_slices(gold, given.texts, LABELS)]
     slices += by_name("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "calibration_error": 0.1}
-    found: Evaluation[Examples, Answers] = Evaluation(
+    found: EvaluationView[Examples, Answers] = EvaluationView(
         {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics
     )
     return Task.__new__(Task).page(found)
