@@ -129,7 +129,7 @@ class RunView:
     def stages(self) -> list[dict[str, Any]]:
         """Every stage: what became of it, and what it took; of one that was skipped, as its maker measured that."""
         record = self.record
-        found = [_stage_row(stage, self.root) for stage in record.stages]
+        found = [_make_stage_row(stage, self.root) for stage in record.stages]
         named = {row["name"] for row in found}
         for name, began in record.at_work.items():
             if name not in named:  # else it was killed with the run
@@ -171,7 +171,7 @@ class RunView:
         """Stage -> what its device job says of itself: its result where that lies here, else its figures."""
         names = [stage.name for stage in self.record.stages if stage.name in self.plan]
         stages = [stage for stage in map(self.plan.__getitem__, names) if stage.holds_device]
-        return {stage.name: found for stage in stages if (found := _result_of_job(stage, self.root, self.project))}
+        return {stage.name: found for stage in stages if (found := _read_job_result(stage, self.root, self.project))}
 
     @property
     def devices(self) -> tuple[str, list[str]]:
@@ -182,7 +182,7 @@ class RunView:
         runtimes: list[str] = []
         versions: list[str] = []
         for result in self.jobs.values():
-            device, precision = _device_of(result), result.get("precision")
+            device, precision = _describe_device(result), result.get("precision")
             words = ", ".join(str(one) for one in (device or result.get("runtime"), precision) if one)
             (names if device else runtimes).append(words)
             versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
@@ -232,7 +232,7 @@ class RunView:
             if page.is_file():
                 own = page.stem == "report"
                 title = f"evaluation of {page.parent.name}" if own else f"{page.parent.name} of {page.stem}"
-                found[name] = {"name": title, "path": page, "data_docs": _data_docs(page, self.root)}
+                found[name] = {"name": title, "path": page, "data_docs": _find_data_docs(page, self.root)}
         return found
 
     @property
@@ -369,7 +369,7 @@ class ResultView:
             if name.startswith(FLOOR) and _is_number(before) and (floor is None or floor < before):
                 check = name.removeprefix(FLOOR)
                 highest[check] = max(before, highest.get(check, before))
-        return [_gate_row(check, highest.get(check["name"])) for check in self.checks_written]
+        return [_make_gate_row(check, highest.get(check["name"])) for check in self.checks_written]
 
     @property
     def unusual(self) -> list[tuple[str, str, str]]:
@@ -388,7 +388,7 @@ class ResultView:
         return any(check.lowered_from is not None for check in self.checks)
 
 
-def _gate_row(check: Mapping[str, Any], lowered: float | None) -> GateRow:
+def _make_gate_row(check: Mapping[str, Any], lowered: float | None) -> GateRow:
     name, found, required = str(check["name"]), check["found"], check["required"]
     figures = _is_number(found) and _is_number(required)
     margin = f"{'+' if found >= required else '-'}{format_value(abs(found - required))}" if figures else ""
@@ -407,7 +407,7 @@ def format_value(value: object) -> str:
     return f"{value:,.4f}".rstrip("0").rstrip(".") if _is_number(value) else str(value)
 
 
-def _stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
+def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
     """Return what a stage took: by the record of the run, or of one that was skipped, by its own."""
     row: dict[str, Any] = {"name": stage.name, "status": stage.status}
     if stage.status not in ("skipped", "restored"):
@@ -422,19 +422,20 @@ def _stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
     return {**row, **figures, "made": when, "maker": maker}
 
 
-def _result_of_job(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
+def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
+    """Return what the device job of a stage says of itself; its figures where its own file is not here."""
     if not (values := metrics_of(stage, root)):
         return {}
     for folder in (place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)):
         path = folder / str(values.get("fingerprint")) / "result.json"
         if path.is_file():
             return dict(read_json(path))
-        if (found := _result_of_prediction(values, folder)) is not None:
+        if (found := _read_prediction_result(values, folder)) is not None:
             return found
     return values
 
 
-def _result_of_prediction(values: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+def _read_prediction_result(values: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
     """Return that of the first set that these figures are of; another run may have written it again."""
     for path in sorted(folder.glob("*/result.json")):
         figures, result = values.get(path.parent.name, values), read_json(path)
@@ -444,8 +445,8 @@ def _result_of_prediction(values: Mapping[str, Any], folder: Path) -> dict[str, 
     return None
 
 
-def _device_of(result: Mapping[str, Any]) -> str | None:
-    """As it was foretold; of IPUs as they were laid out, since what was foretold is of Mk2 wherever a job ran."""
+def _describe_device(result: Mapping[str, Any]) -> str | None:
+    """Return the device as it was estimated; IPUs as they were laid out, since estimates are of Mk2 on any IPU."""
     device = (result.get("plan") or {}).get("device") or {}
     if (placed := device.get("placement")) is None:
         return (result.get("foretold") or {}).get("device")
@@ -453,8 +454,8 @@ def _device_of(result: Mapping[str, Any]) -> str | None:
     return f"{device['ipus']} IPUs, {replicas} replica{'s' * (replicas > 1)} of {placed['ipus_per_replica']}"
 
 
-def _data_docs(page: Path, root: Path) -> Path | None:
-    """Great Expectations' own page of the verdict that a page shows; None where there is none, or one of another."""
+def _find_data_docs(page: Path, root: Path) -> Path | None:
+    """Return Great Expectations' own page of the verdict that a page shows; None where it is missing or of another."""
     folder, verdict = root / artifacts.DATA_DOCS / page.stem, page.with_suffix(".json")
     said = folder / artifacts.SPEAKS_OF
     if page.parent != root / artifacts.VALIDATION or not said.is_file() or not verdict.is_file():
