@@ -285,8 +285,12 @@ class ResultView:
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Score -> low and high of its 95% interval, where it has one."""
         figures = find_object(self.run.root / artifacts.metrics_file(self.entry)) or {}
-        bounds = {name: (figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in self.result["scores"]}
-        return {name: (low, high) for name, (low, high) in bounds.items() if _is_number(low) and _is_number(high)}
+        known = {name for name, value in figures.items() if _is_number(value)}
+        return {
+            name: (figures[f"{name}_low"], figures[f"{name}_high"])
+            for name in self.result["scores"]
+            if {f"{name}_low", f"{name}_high"} <= known
+        }
 
     @property
     def verdict(self) -> str | None:
