@@ -63,6 +63,7 @@ class RunView:
         """
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
         self.outcome = RUNNING if at_work else report.outcome(record)
+        self.next = NEXT.get(self.outcome, "")
         self.killed = not at_work and record.began is not None and record.ended is None
         self.results = [ResultView(self, gate, result) for gate, result in record.results.items()]
 
@@ -71,16 +72,6 @@ class RunView:
         """What its page is headed by."""
         folder = self.record.folder.removeprefix(f"{artifacts.CHECKOUTS}/")
         return "in this project's folder" if self.record.name == PROJECT else folder
-
-    @property
-    def headline(self) -> str:
-        """How it ended."""
-        return f"Podium run: {self.outcome}"
-
-    @property
-    def next(self) -> str:
-        """What to do about how it ended."""
-        return NEXT.get(self.outcome, "")
 
     @property
     def places(self) -> list[str]:
