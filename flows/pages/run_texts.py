@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from flows import report, run_params, runs
 from flows.run_view import RunView, format_value
-from tasks.pages.markup import markdown_code, markdown_link, markdown_text
 from tasks.pages.render import markdown_page, text_page
 from tasks.project import artifacts
 
@@ -54,8 +51,9 @@ def summary(run: RunView) -> str:
     record = run.record
     own, *others = run.places
     named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
-    places = [(name, _place(run, path)) for name, path in named]
-    places += [(one.published["how"], _published(run, one.result["published"])) for one in run.results if one.published]
+    places = [(name, *_find(run, path)) for name, path in named]
+    receipts = [receipt for one in run.results if (receipt := one.result["published"]) is not None]
+    places += [(report.how_published(receipt), *_find_published(run, receipt)) for receipt in receipts]
     return markdown_page(
         __file__,
         "summary.md.j2",
@@ -79,16 +77,22 @@ def gates(run: RunView) -> str:
     return markdown_page(__file__, "gates.md.j2", results=[one for one in run.results if one.verdict])
 
 
-def _place(run: RunView, path: str) -> Markup:
+def _find(run: RunView, path: str) -> tuple[str, str | None]:
+    """Return what a file of the project is called on another host, and its address; empty where none is known."""
     address = os.environ.get(PAGES_URL)
     if address and "*" not in path and not path.startswith(".."):
-        return Markup(markdown_link(path, f"{address.rstrip('/')}/{quote(path)}"))
-    return Markup(markdown_code(f"{socket.gethostname()}:{os.path.normpath(run.project.resolve() / path)}"))
+        return path, f"{address.rstrip('/')}/{quote(path)}"
+    return _on_host(run, path), ""
 
 
-def _published(run: RunView, receipt: dict[str, Any]) -> Markup:
+def _on_host(run: RunView, path: str) -> str:
+    return f"{socket.gethostname()}:{os.path.normpath(run.project.resolve() / path)}"
+
+
+def _find_published(run: RunView, receipt: dict[str, Any]) -> tuple[str, str | None]:
+    """Return place and address of a release; None where the place is a name."""
     if url := receipt.get("url"):
-        return Markup(markdown_link(url, str(url)))
+        return url, url
     if folder := receipt.get("folder"):
-        return Markup(markdown_code(f"{socket.gethostname()}:{os.path.normpath(run.project.resolve() / folder)}"))
-    return Markup(markdown_text(report.where_published(receipt)))
+        return _on_host(run, folder), ""
+    return report.where_published(receipt), None

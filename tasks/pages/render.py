@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tasks.pages.markup import markdown_code, markdown_text, readable
+from tasks.pages.markup import markdown_code, markdown_link, markdown_text, readable
 from tasks.project.strict_yaml import yaml_text
 
 FOLDER = "templates"
@@ -41,6 +41,7 @@ def markdown_page(module: str, template: str, **values: Any) -> str:
     environment = _environment(module, _markdown_value)
     environment.filters |= {
         "code": lambda value: Markup(markdown_code(value)),
+        "link": lambda value, address: Markup(markdown_link(value, address)),
         # As Python and JSON write a value, on one line of code.
         "json": lambda value: Markup(readable(json.dumps(value, ensure_ascii=False))),
         "yaml": lambda value: Markup(yaml_text(value).strip()),

@@ -174,7 +174,7 @@ def recorded(root: Path, stage: str, seconds: float, run: str | None, began: str
     """Write what a stage records of itself when the run of this name makes it; None: `dvc repro` does."""
     process = {"began": EARLIER, "ended": EARLIER + seconds, "cpu_seconds": 2.0, "peak_memory_mb": 90.0}
     made = None if run is None else {"name": run, "began": began}
-    write_json(root / stage_run_file(stage), {"run": made, "process": process})
+    write_text(root / stage_run_file(stage), json.dumps({"run": made, "process": process}))
 
 
 def _said(moment: float) -> str:

@@ -121,7 +121,7 @@ def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_th
     run()
     text = text_of(html_of(toy_project))
     assert "Of the run of 2026-11-22 10:00:00 +0000, which made what this one found up to date" in text
-    assert "first skipped 1.5 s 2.0 s 90 MB" in text
+    assert "first skipped 1.5 s 2 s 90 MB" in text
     assert "second skipped 3.0 s" in text
     assert "gate@squad skipped Wall" in text, "it has no record"
     assert (
