@@ -122,7 +122,7 @@ def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_th
     text = text_of(html_of(toy_project))
     assert "Of the run of 2026-11-22 10:00:00 +0000, which made what this one found up to date" in text
     assert "first skipped 1.5 s 2 s 90 MB" in text
-    assert "second skipped 3.0 s" in text
+    assert "second skipped 3 s" in text
     assert "gate@squad skipped Wall" in text, "it has no record"
     assert (
         "1 stage that this run did not do again: as measured in the run of 2026-11-22 10:00:00 +0000 (evening)" in text
