@@ -22,12 +22,13 @@ from torch.nn import functional
 from ipu_model.ipu.model import DeviceModel, losses_of, pick, real, right, sums_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
-from ipu_model.models.flat import FlatBatch, Places, fill, to_tensor
+from ipu_model.models.flat import TOKEN_TILE, FlatBatch, Places, fill, to_tensor
 from ipu_model.models.head import Head, judged, summed_loss
-from ipu_model.models.tiles import LOGITS_AT_ONCE, TOKEN_TILE
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.reading import Batch
 
+LOGITS_AT_ONCE = 1 << 24
+"""fp32 numbers, 64 MB: bound on the vocabulary logits of masked tokens while a model is evaluated."""
 LOGITS_IN_CACHE = 1 << 18
 """fp32 numbers that stay in the cache of a core, 1 MB."""
 LOGITS_ON_ACCELERATOR = 1 << 28

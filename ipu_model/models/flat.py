@@ -20,9 +20,19 @@ import torch
 from torch import Tensor
 
 from ipu_model.models.encoder import Tokens, keep_mask, kept_scale, masked
-from ipu_model.models.tiles import SCORES_PER_GROUP, SEQUENCE_TILE, TOKEN_TILE
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.reading import Batch, Columns
+
+SEQUENCE_TILE = 32
+"""Tokens to a multiple of which attention pads each sequence. oneDNN compiles a kernel for every new shape of a
+product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
+SCORES_PER_GROUP = 1 << 20
+"""Scores of all heads in a group of attention, at most (a longer sequence is a group of its own): more leave the
+cache, with fewer the calls themselves cost most."""
+TOKEN_TILE = 64
+"""Tokens, and masked tokens, are filled up to a multiple of it: oneDNN compiles a kernel for every new shape
+of a product, some milliseconds each, so that shapes must repeat. The filler is a sequence of its own that no loss
+reads."""
 
 
 @dataclass(frozen=True)

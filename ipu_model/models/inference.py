@@ -19,8 +19,10 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch
-from ipu_model.models.tiles import TOKENS_PER_PASS
 
+TOKENS_PER_PASS = 4096
+"""Tokens of one forward pass of a prediction at most (but one sequence at least): more leave the cache, fewer cost
+calls."""
 ROUND_TO = 256
 """Tokens of a pass are a multiple of this; what is added is computed for nothing, 3% on the average."""
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from ipu_model.models.encoder import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
-from ipu_model.models.flat import HeadLayout, SequenceAttention
-from ipu_model.models.tiles import SCORES_PER_GROUP, SEQUENCE_TILE
+from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, HeadLayout, SequenceAttention
 from tests.row_attention import RowAttention
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
