@@ -153,6 +153,16 @@ def marginal(found: Sequence[Measured]) -> list[str]:
     return lines
 
 
+def validation(found: Sequence[Measured]) -> list[str]:
+    """Return what the stages of validation take together, one line a size; nothing is required of it."""
+    lines = []
+    for megabytes in sorted({one.megabytes for one in found}):
+        own = [one for one in found if one.megabytes == megabytes and one.stage.startswith("validate@")]
+        cpu, wall = sum(one.cpu_s for one in own), sum(one.wall_s for one in own)
+        lines.append(f"validation of {megabytes:.1f} MB: {cpu:.2f} s of CPU, {wall:.2f} s, in {len(own)} stages")
+    return lines
+
+
 def promises(found: Sequence[Measured]) -> list[str]:
     """Whether cost is flat and memory bounded, one line each."""
     worst, where = 0.0, "nothing"
@@ -207,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = [found[key] for key in keys]
     facts = {**host_facts([]), "workers": workers, "source": options.source, "load": load_average()}
     write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in asked]})
-    print("\n".join(["", *table(asked), "", *marginal(asked), "", *promises(asked)]))
+    print("\n".join(["", *table(asked), "", *marginal(asked), "", *validation(asked), "", *promises(asked)]))
 
 
 if __name__ == "__main__":

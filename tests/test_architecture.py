@@ -32,7 +32,7 @@ ALLOWED = {
         "tests/load/",
     ),
     "dvc": ("flows/dvc/child.py",),  # a process of its own
-    "great_expectations": ("tasks/validation/gx.py",),
+    "great_expectations": ("tasks/validation/judge.py",),
     "huggingface_hub": (
         "tasks/reading/",
         "tasks/release/",

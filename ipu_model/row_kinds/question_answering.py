@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, Column
+from ipu_model.rows.format import FEATURE_IDS, IGNORED, SEQUENCES, Column
 
 COLUMNS = (
     Column("start_positions", "int16", SEQUENCES, IGNORED, "row_length"),
     Column("end_positions", "int16", SEQUENCES, IGNORED, "row_length"),
-    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+    FEATURE_IDS,
 )

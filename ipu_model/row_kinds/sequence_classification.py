@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, Column
+from ipu_model.rows.format import FEATURE_IDS, IGNORED, SEQUENCES, Column
 
 COLUMNS = (
-    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+    FEATURE_IDS,
     Column("class_labels", "int32", SEQUENCES, IGNORED, "num_labels"),
 )

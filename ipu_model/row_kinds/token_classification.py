@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, TOKENS, Column
+from ipu_model.rows.format import FEATURE_IDS, IGNORED, TOKENS, Column
 
 COLUMNS = (
-    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+    FEATURE_IDS,
     Column("token_labels", "int16", TOKENS, IGNORED, "num_labels"),
 )

@@ -43,8 +43,6 @@ DERIVED = ("packing_factor", "packing_efficiency")
 """Keys of a manifest for people, computed from others."""
 ABSENT = -1
 """cls_positions and feature_ids of a sequence that is not there."""
-FEATURES = 2**31 - 1
-"""feature_ids are int32, and smaller than this."""
 MAX_SEQUENCES = 255
 """sequence_ids are uint8 and 0 is padding."""
 MAX_ROW_LENGTH = 32767
@@ -67,11 +65,16 @@ class Column:
     least: int
     """Also the value that means nothing: of padding and of unused slots."""
     below: Union[str, float]
-    """Values are smaller than this number, or than the size of this name (reading.RowFolder.sizes)."""
+    """Values are smaller than this number, or than the size of this name (`Manifest.sizes`)."""
 
     def end(self, sizes: Mapping[str, int]) -> float:
         """Return the number that values are smaller than."""
         return sizes[self.below] if isinstance(self.below, str) else self.below
+
+
+FEATURE_IDS = Column("feature_ids", "int32", SEQUENCES, ABSENT, 2**31 - 1)
+"""The number of the example, or of the line of features.parquet, that a sequence is of: 0, 1, ..., each once. Kinds of
+rows that are predicted with have it."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,17 @@ class Manifest:
     def schema(self) -> pa.Schema:
         """The Arrow schema of its files."""
         return row_schema(self.kind, self.row_length, self.max_sequences, self.max_predictions, self.vocab_size)
+
+    def sizes(self, vocab_size: int, type_vocab_size: int, max_positions: int) -> Dict[str, int]:
+        """Return what bounds the values of columns, for a model or a tokenizer of these sizes."""
+        return {
+            "vocab_size": vocab_size,
+            "type_vocab_size": type_vocab_size,
+            "max_positions": max_positions,
+            "row_length": self.row_length,
+            "sequence_numbers": self.max_sequences + 1,
+            "num_labels": max(1, self.num_labels),
+        }
 
     @property
     def packing_factor(self) -> float:

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional
 import numpy as np
 
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import FEATURES, PREDICTIONS, TOKENS, Column, Manifest, columns_of
+from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Column, Manifest, columns_of
 from ipu_model.rows.reading import Batch, RowFolder
 
 LEAST_TOKENS = 3
@@ -83,7 +83,7 @@ class GeneratedRows(RowFolder):
 
     def _value(self, column: Column, rng: np.random.Generator) -> float:
         """A label, the number of an example, or a value of a regression."""
-        if column.below == FEATURES or column.below == float("inf"):
+        if column == FEATURE_IDS or column.below == float("inf"):
             return 0
         return int(rng.integers(0, max(1, int(column.end(self.sizes)))))
 

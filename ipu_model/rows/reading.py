@@ -167,15 +167,9 @@ class RowFolder:
 
     @property
     def sizes(self) -> Dict[str, int]:
-        """What bounds the values of columns (format.Column.below)."""
-        return {
-            "vocab_size": self.model.vocab_size,
-            "type_vocab_size": self.model.type_vocab_size,
-            "max_positions": self.model.max_positions,
-            "row_length": self.manifest.row_length,
-            "sequence_numbers": self.manifest.max_sequences + 1,
-            "num_labels": max(1, self.manifest.num_labels),
-        }
+        """What bounds the values of columns."""
+        model = self.model
+        return self.manifest.sizes(model.vocab_size, model.type_vocab_size, model.max_positions)
 
     def _check_values(self, batch: Batch) -> None:
         sizes = self.sizes

@@ -7,7 +7,7 @@ another kind, or a new one, changes nothing for it:
     params     EntryParams             its sections of params.yaml, with their defaults: KINDS names the class
     about      DownstreamTask (here)   its names and its head: all that training and prediction need
     examples   ExamplesTask            how examples are read
-    checks     ChecksTask              what Great Expectations is to judge of them and of their rows
+    checks     ChecksTask              what is judged of them and of their rows
     rows       RowsTask                how they become sequences of rows
     scores     ScoresTask              how logits become answers, and what these score
     page       PageTask                what people see of an evaluation

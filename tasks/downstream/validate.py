@@ -32,7 +32,7 @@ READ_AT_ONCE = 8192
 
 
 class ChecksTask(DownstreamTask):
-    """What Great Expectations is to judge of examples and of their rows, and which text of an example counts."""
+    """What is judged of examples and of their rows, and which text of an example counts."""
 
     text_columns: ClassVar[tuple[str, ...]]
     """Columns of the text that no development example should have in common with training."""

@@ -1,4 +1,4 @@
-"""Stage validate_rows: Great Expectations' verdict on the rows of an entry, and on their labels beside its examples.
+"""Stage validate_rows: the verdict on the rows of an entry, by their declared columns, and on their labels.
 
 python -m tasks.downstream.validate_rows NAME
 """

@@ -34,7 +34,6 @@ from tasks.reading.parquet import sizes_of_groups
 from tasks.reading.text_files import Reading
 from tasks.validation import validate
 from tasks.validation.checks import FRAME_RECORDS
-from tasks.validation.judge import Judge
 from tasks.vocabulary.tokenizer import make_tokenizer
 
 MB = 10**6
@@ -60,7 +59,7 @@ class Spent:
     disk: float = 0.0
     """Bytes that stay."""
     records: float = 0.0
-    """Judged by Great Expectations, at a fixed price for each FRAME_RECORDS of them."""
+    """Judged, at a fixed price for each FRAME_RECORDS of them."""
 
 
 @dataclass(frozen=True)
@@ -150,13 +149,12 @@ def _prepare(
 ) -> dict[str, Spent]:
     """Run the stages on these documents in the folder `root`; what each of them spent, rows with a single process."""
     found: dict[str, Spent] = {}
-    judge = Judge()
     folder, tokenizer = root / artifacts.CORPUS, root / artifacts.TOKENIZER
     rows = packed(params.pretrain_rows, params.packing)
     with _timed(found, "corpus", folder):
         corpus.write_documents(iter(documents), params.corpus.source, folder)
     with _timed(found, "validate@corpus") as records:
-        records.append(_judge(judge, "corpus", params, root))
+        records.append(_judge("corpus", params, root))
     with _timed(found, "tokenizer", tokenizer):
         make_tokenizer(params.tokenizer, params.model.max_positions, folder, tokenizer)
     for phase in PHASES:
@@ -164,7 +162,7 @@ def _prepare(
         with _timed(found, f"pretrain_rows@{phase}", made):
             write_pretrain_rows(rows, phase, folder, tokenizer, made, workers=1)
         with _timed(found, f"validate@{phase}") as records:
-            records.append(_judge(judge, phase, params, root) if phase in judged else 0)
+            records.append(_judge(phase, params, root) if phase in judged else 0)
     with _timed(found, "hashes (DVC)"):
         for path, times in ((folder, CORPUS_HASHED), *((root / artifacts.rows_folder(p), ROWS_HASHED) for p in PHASES)):
             for _ in range(times):
@@ -183,9 +181,10 @@ def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iter
     found[stage] = Spent(cpu, sum(path.stat().st_size for path in files), sum(records))
 
 
-def _judge(judge: Judge, name: str, params: Params, root: Path) -> int:
-    """Records judged."""
-    return sum(validate.judged(data, judge).rows for data in validate.data_sets(name, params, root))
+def _judge(name: str, params: Params, root: Path) -> int:
+    """Judge data sets; return their records."""
+    sets = validate.data_sets(name, params, root)
+    return sum(validate.judged(data, validate.judge_of(data)).rows for data in sets)
 
 
 def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) -> Spent:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ipu_model.rows.format import (
     ABSENT,
+    FEATURE_IDS,
     IGNORED,
     MANIFEST,
     MAX_ROW_LENGTH,
@@ -34,6 +35,7 @@ from tasks.project.errors import InputError
 
 __all__ = [
     "ABSENT",
+    "FEATURE_IDS",
     "IGNORED",
     "PREDICTIONS",
     "SEQUENCES",

@@ -1,15 +1,16 @@
 """What is required of data, and the verdict on it; knows neither the data's format nor the judge.
 
 A data set says which checks it must pass and yields scalar features: one integer per record for every
-record check, one number per total check. `tasks/validation/validate.py` lets Great Expectations judge them.
+record check, one number per total check. tasks/validation/judge.py judges them.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +42,14 @@ class Check:
     """Which knob to turn or which file to look at when it fails."""
     minimum: float | None = None
     maximum: float | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest value of its feature."""
+        if self.minimum is None and self.maximum is None:
+            return -math.inf, 0.0
+        low, high = -math.inf if self.minimum is None else self.minimum, self.maximum
+        return float(low), math.inf if high is None else float(high)
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ class DataSet(Requirements, ABC):
     name: str
     record: str
     """What one record is called: document, question, row."""
+    is_given: ClassVar[bool] = True
+    """Whether people gave the data; else this program made them."""
     prerequisites: Sequence[Check]
     """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
 

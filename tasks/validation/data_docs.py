@@ -19,8 +19,7 @@ from urllib.parse import quote
 from ipu_model.files import new_folder, sha256_of, write_text
 from tasks.project import artifacts
 from tasks.validation.checks import RECORD, Check, Finding, number
-from tasks.validation.gx import great_expectations
-from tasks.validation.judge import expectation, suite_of
+from tasks.validation.judge import expectation, great_expectations, suite_values
 
 RESULTS, SUITE = "index.html", "expectations.html"
 _NOT_KEPT = re.compile(
@@ -69,7 +68,8 @@ def write_data_docs(
     with new_folder(folder) as site:
         write_text(site / artifacts.SPEAKS_OF, sha256_of(report))
         found = pages.ValidationResultsPageRenderer(run_info_at_end=True).render(result)
-        required = pages.ExpectationSuitePageRenderer().render(suite_of(name, [_escaped(check) for check in checks]))
+        suite = great_expectations().ExpectationSuite(**suite_values(name, [_escaped(check) for check in checks]))
+        required = pages.ExpectationSuitePageRenderer().render(suite)
         for file, document in ((RESULTS, found), (SUITE, required)):
             write_text(site / file, alone(view.render(document, show_how_to_buttons=False), name))
 

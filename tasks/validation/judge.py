@@ -1,23 +1,84 @@
-"""Great Expectations as the judge of checks, and its suites of them.
+"""Great Expectations as the judge of checks, and its suites of them; the only file that imports it.
 
 It sees scalar features only (tasks/validation/checks.py): its own expectations on list columns measure their text form,
-or take quadratic time.
+or take quadratic time. Half of what its import takes is packages that it needs for other work: plots, statistical
+tests, databases, clouds. They are not loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import version
+from importlib.util import LazyLoader
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from tasks.project import process
+from tasks.project.errors import ParamsError
 from tasks.validation.checks import MAX_UNEXPECTED, RECORD, Check, Frame, Judgement, Unexpected, short
-from tasks.validation.gx import great_expectations
+
+LATER = ("altair", "scipy.stats")
+"""Requirements of Great Expectations that load when something of them is first used, which no check of ours does."""
+LEFT_OUT = (
+    "azure", "boto3", "botocore", "google.api_core", "google.auth", "google.cloud", "google.oauth2", "pyspark",
+    "snowflake", "sqlalchemy",
+)  # fmt: skip
+"""Extras that it asks for and goes without where they are not installed; here others need some of them."""
+
+
+class _Later(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname in LATER else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+@contextmanager
+def _lightly() -> Iterator[None]:
+    """Imports inside leave the extras out, and load LATER on first use."""
+    finder = _Later()
+    left_out = [name for name in LEFT_OUT if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: not to be found
+    sys.meta_path.insert(0, finder)
+    try:
+        with process.loading_packages():
+            yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in left_out:
+            if sys.modules.get(name, finder) is None:
+                del sys.modules[name]
+
+
+@cache
+def great_expectations() -> Any:
+    """The package.
+
+    Raises:
+        ParamsError: Python was told to forget docstrings.
+    """
+    if sys.flags.optimize > 1:
+        raise ParamsError(
+            "PYTHONOPTIMIZE=2 (python -OO) takes docstrings away, without which Great Expectations is not even "
+            "imported: unset PYTHONOPTIMIZE"
+        )
+    with _lightly():
+        import great_expectations as package
+    return package
+
 
 COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
-RECORDS = {
-    "result_format": "SUMMARY",
-    "partial_unexpected_count": MAX_UNEXPECTED,
-    "unexpected_index_column_names": [RECORD],
-}
 NO_BARS = {"globally": False, "metric_calculations": False}
 
 
@@ -25,7 +86,23 @@ class CheckCrashed(RuntimeError):
     """A check could not be evaluated. It says nothing of the data: it is a defect of ours, so no verdict is written."""
 
 
-class Judge:
+class LimitJudge:
+    """Judges rows: their features and limits follow from declared columns, and Great Expectations would only compare
+    the same numbers with the same limits, after an import that takes longer than the rows of most runs."""
+
+    def judge(self, checks: Sequence[Check], frame: Frame) -> dict[str, Judgement]:
+        """Judge every check on the records of `frame`."""
+        judged = {}
+        for check in checks:
+            values, (low, high) = frame[check.name], check.limits
+            failed = np.flatnonzero(~((values >= low) & (values <= high)))
+            shown = failed[:MAX_UNEXPECTED].tolist()
+            unexpected = tuple(Unexpected(float(values[one]), short(frame[RECORD][one])) for one in shown)
+            judged[check.name] = Judgement(len(failed), len(values), unexpected)
+        return judged
+
+
+class Judge(LimitJudge):
     """Great Expectations in memory: no project folder, no progress bars, no network."""
 
     def __init__(self) -> None:
@@ -40,31 +117,27 @@ class Judge:
         """Judge every check on the records of `frame`.
 
         Raises:
-            CheckCrashed: an expectation raised, or was not evaluated on every record.
+            CheckCrashed: an expectation raised, was not evaluated on every record, or counts other failures.
         """
         import pandas as pd
 
-        table = pd.DataFrame(frame)
-        batch = self._batches.get_batch({"dataframe": table})
-        judged = self._judged(checks, batch, len(table), COUNTS)
-        # Which records these are takes half as long again, and is nothing where all is well.
-        failed = [check for check in checks if judged[check.name].failed]
-        return judged | self._judged(failed, batch, len(table), RECORDS) if failed else judged
-
-    def _judged(
-        self, checks: Sequence[Check], batch: Any, records: int, result_format: Mapping[str, Any]
-    ) -> dict[str, Judgement]:
+        batch = self._batches.get_batch({"dataframe": pd.DataFrame(frame)})
         suite = self._gx.ExpectationSuite("checks", expectations=[expectation(check) for check in checks])
-        result = batch.validate(suite, result_format=dict(result_format))
-        judged = {one.expectation_config.meta["check"]: _judgement(one, records) for one in result.results}
+        result = batch.validate(suite, result_format=COUNTS)
+        failed = {one.expectation_config.meta["check"]: _failed(one, len(frame[RECORD])) for one in result.results}
         # An expectation that Great Expectations does not know is dropped without a word, and all is well.
         evaluated = result.statistics["evaluated_expectations"]
-        if evaluated != len(checks) or set(judged) != {check.name for check in checks}:
-            raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(judged)}")
+        if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
+            raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(failed)}")
+        # Which records these are would take Great Expectations half as long again.
+        judged = super().judge(checks, frame)
+        if other := [name for name, one in judged.items() if one.failed != failed[name]]:
+            raise CheckCrashed(f"Great Expectations counts other failures of {', '.join(other)} than there are")
         return judged
 
 
-def _judgement(result: Any, records: int) -> Judgement:
+def _failed(result: Any, records: int) -> int:
+    """Return how many records failed an expectation."""
     name = result.expectation_config.meta["check"]
     found = result.result
     # `exception_info` has two shapes; what was evaluated has counts in either.
@@ -78,29 +151,39 @@ def _judgement(result: Any, records: int) -> Judgement:
         )
     if result.success != (found["unexpected_count"] == 0):
         raise CheckCrashed(f"check {name}: success={result.success} with {found['unexpected_count']} failures")
-    rows = found.get("partial_unexpected_index_list", ())
-    unexpected = tuple(Unexpected(float(row[name]), short(row[RECORD])) for row in rows)
-    return Judgement(int(found["unexpected_count"]), records, unexpected)
+    return int(found["unexpected_count"])
 
 
 def expectation(check: Check) -> Any:
-    """A check as an expectation on the column of features that has its name."""
-    counts_faults = check.minimum is None and check.maximum is None
-    return great_expectations().expectations.ExpectColumnValuesToBeBetween(
-        column=check.name,
-        min_value=check.minimum,
-        max_value=0 if counts_faults else check.maximum,
-        description=check.required,
-        notes=check.advice,
-        meta={"check": check.name, "column": check.column},
-    )
+    """Return a check as an expectation on the column of features that has its name."""
+    values = _expectation_values(check)
+    del values["type"], values["severity"]  # of the class, and as by default
+    return great_expectations().expectations.ExpectColumnValuesToBeBetween(**values.pop("kwargs"), **values)
 
 
-def suite_of(name: str, checks: Sequence[Check]) -> Any:
-    """The suite of a data set: an expectation for every check, of records and of the whole set."""
-    notes = (
-        f"What Podium requires of {name} before anything is trained on it. A column holds one integer per record, or "
-        "one number for the whole set, which tasks/validation makes of the data that meta.column names."
-    )
-    expectations = [expectation(check) for check in checks]
-    return great_expectations().ExpectationSuite(name, expectations=expectations, notes=notes)
+def suite_values(name: str, checks: Sequence[Check]) -> dict[str, Any]:
+    """Return the suite of a data set as Great Expectations writes it: an expectation for every check, of records and of
+    the whole set. Writing it does not take the package."""
+    return {
+        "name": name,
+        "id": None,
+        "expectations": list(map(_expectation_values, checks)),
+        "meta": {"great_expectations_version": version("great_expectations")},
+        "notes": (
+            f"What Podium requires of {name} before anything is trained on it. A column holds one integer per record, "
+            "or one number for the whole set, which tasks/validation makes of the data that meta.column names."
+        ),
+    }
+
+
+def _expectation_values(check: Check) -> dict[str, Any]:
+    low, high = check.limits
+    limits = {"min_value": low, "max_value": high}
+    return {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": check.name, **{name: one for name, one in limits.items() if math.isfinite(one)}},
+        "description": check.required,
+        "notes": check.advice,
+        "meta": {"check": check.name, "column": check.column},
+        "severity": "critical",
+    }

@@ -10,8 +10,7 @@ from tasks.reading.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import RowLimits, RowRules
+from tasks.validation.row_rules import Columns, RowLimits, RowRules, Sequences
 
 ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""

@@ -12,22 +12,36 @@ import pyarrow as pa
 from ipu_model.files import read_json, sha256_of
 from tasks.project.errors import InputError
 from tasks.project.row_folders import Manifest, read_manifest
+from tasks.rows.row_files import (
+    ABSENT,
+    FEATURE_IDS,
+    IGNORED,
+    PREDICTIONS,
+    SEQUENCES,
+    TOKENS,
+    Column,
+    columns_of,
+    from_arrow,
+)
 from tasks.rows.unknown import UnknownTokens
-from tasks.validation import row_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
-from tasks.validation.column_rules import ColumnRules
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_rules import RowLimits, RulesOf
+from tasks.validation.row_rules import Columns, RowLimits, RulesOf, Sequences
 
 CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
 BATCH_TOKENS = 1 << 20
 """Tokens looked at together: the temporary arrays stay in the processor's cache."""
 
+STRUCTURE = ("sequence_ids", "cls_positions")
+"""Columns that say where sequences are, and so what is in use; `sequence_checks` hold them against each other."""
+NOWHERE = {TOKENS: "in padding", SEQUENCES: "where no sequence is", PREDICTIONS: "where nothing is masked"}
+TOKEN_TYPES = 2
+
 
 class RowData(DataSet):
     """The rows of one folder."""
 
-    record = "row"
+    record, is_given = "row", False
 
     def __init__(
         self,
@@ -68,6 +82,8 @@ class RowData(DataSet):
             *self.rules.record_checks,
         )
         self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
+        self._features_seen = np.zeros(self.manifest.sequences, np.int64)
+        """How often each number of feature_ids was seen."""
         self._tokens_per_sequence, self._sequences_per_row = Lengths(), Lengths()
 
     def prepare(self) -> Totals:
@@ -99,7 +115,7 @@ class RowData(DataSet):
         }
 
     def frames(self) -> Iterator[Frame]:
-        return gathered(self._features(batch) for batch in self._batches())
+        return map(self._features, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         size = max(1, BATCH_TOKENS // self.manifest.row_length)
@@ -112,10 +128,13 @@ class RowData(DataSet):
 
     def _features(self, batch: pa.RecordBatch) -> Frame:
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
-        found, features = row_features.find_sequences(rows["sequence_ids"])
-        features.update(row_features.token_features(rows, found, self.cls_id))
+        found, features = find_sequences(rows["sequence_ids"])
+        features.update(token_features(rows, found, self.cls_id))
         features.update(self._columns.features(rows, found))
         features.update(self.rules.features(rows, found))
+        ids = rows.get(FEATURE_IDS.name, np.zeros((0, 0), np.int32)).reshape(-1)
+        known = ids[(ids >= 0) & (ids < len(self._features_seen))]
+        self._features_seen += np.bincount(known, minlength=len(self._features_seen))
         self._unknown.add(rows["input_ids"], found.real)
         self._tokens_per_sequence.add(found.length)
         self._sequences_per_row.add(found.per_row)
@@ -134,7 +153,7 @@ class RowData(DataSet):
         if nulls:
             self._seen["nulls"] += nulls
             values = values.fill_null(0)
-        return values.to_numpy(zero_copy_only=False).reshape(-1, width)
+        return from_arrow(values).reshape(-1, width)
 
     def totals(self) -> Totals:
         seen = self._seen
@@ -144,8 +163,16 @@ class RowData(DataSet):
             "manifest_sequences": Total(seen["sequences"]),
             "manifest_real_tokens": Total(seen["real_tokens"]),
             "unknown_share": Total(self._unknown.share, str(self._unknown)),
+            **self._features_once(),
             **self.rules.totals(),
         }
+
+    def _features_once(self) -> Totals:
+        if FEATURE_IDS.name not in self.schema.names:
+            return {}
+        times, wrong = self._features_seen, np.flatnonzero(self._features_seen != 1)
+        shown = f"{len(wrong):,} of {len(times):,} features are not there exactly once"
+        return {"features_once": Total(len(wrong), shown, [f"feature {i}: {times[i]} times" for i in wrong[:3]])}
 
     def numbers(self) -> dict[str, Any]:
         seen, length = self._seen, self.manifest.row_length
@@ -193,6 +220,8 @@ def total_checks(limits: RowLimits) -> tuple[Check, ...]:
     manifest, again, most = limits.manifest, limits.again, limits.max_unknown_share
     no_text = "there was no text to make rows of: look at the corpus or the questions"
     counts = {"sequences": manifest.sequences, "real tokens": manifest.real_tokens}
+    numbered = FEATURE_IDS in columns_of(manifest.kind, manifest.vocab_size)
+    once = Check("features_once", FEATURE_IDS.name, "every feature, from 0 on, exactly once", again)
     return (
         Check("rows", "all", "at least one row", no_text, minimum=1),
         Check("nulls", "all", "no null anywhere", again),
@@ -215,6 +244,7 @@ def total_checks(limits: RowLimits) -> tuple[Check, ...]:
             "raise tokenizer.vocabulary_size if it is trained here, or raise validate.max_unknown_share",
             maximum=most,
         ),
+        *([once] if numbered else []),
     )
 
 
@@ -231,6 +261,103 @@ def sequence_checks(limits: RowLimits) -> tuple[Check, ...]:
         Check("first_tokens", "input_ids, token_type_ids", starts, changed),
         Check("cls_positions", "cls_positions", "the start of every sequence, -1 for none", again),
     )
+
+
+def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
+    """Sequences of rows, and what is wrong with their order.
+
+    Args:
+        sequence_ids: uint8 [n, L], 1.. in order, 0 = padding.
+
+    Returns:
+        The sequences; features [n] `sequences` (how many), `padding_at_end` (padding before the last real
+        token), `sequences_in_order` (tokens that break 1, 1, 2, 2, 3 ...).
+    """
+    n, length = sequence_ids.shape
+    real = sequence_ids > 0
+    end_of_row = np.where(real.any(axis=1), length - np.argmax(real[:, ::-1], axis=1), 0)
+    holes = end_of_row - real.sum(axis=1)
+    columns = np.arange(length, dtype=np.int16)
+    before = np.zeros_like(sequence_ids)
+    before[:, 1:] = sequence_ids[:, :-1]
+    if holes.any():  # a sequence goes on after padding inside it
+        last_real = np.maximum.accumulate(np.where(real, columns, np.int16(0)), axis=1)
+        before[:, 1:] = np.take_along_axis(sequence_ids, last_real.astype(np.int64), axis=1)[:, :-1]
+    is_start = real & (sequence_ids != before)
+    row, start = np.nonzero(is_start)
+    per_row = np.bincount(row, minlength=n)
+    slot = np.arange(len(row)) - (np.cumsum(per_row) - per_row)[row]
+    end = end_of_row[row]
+    same_row = row[1:] == row[:-1]
+    end[:-1][same_row] = start[1:][same_row]
+    start_of_token = np.maximum.accumulate(np.where(is_start, columns, np.int16(0)), axis=1)
+    jumps = is_start & (sequence_ids.astype(np.int16) != before.astype(np.int16) + 1)
+    features = {
+        "sequences": per_row,
+        "padding_at_end": holes,
+        "sequences_in_order": jumps.sum(axis=1),
+    }
+    return Sequences(row, slot, start, end - start, per_row, real, start_of_token), features
+
+
+def token_features(rows: Columns, found: Sequences, cls_id: int) -> Columns:
+    """Features [n] of where sequences begin, which the columns that all rows have state in several ways."""
+    expected = np.arange(found.real.shape[1], dtype=np.int16) - found.start_of_token
+    first = found.row, found.start
+    other_start = (rows["input_ids"][first] != cls_id) | (rows["token_type_ids"][first] != 0)
+    slots = rows["cls_positions"].shape[1]
+    wrong_slots = rows["cls_positions"] != found.table(found.start, slots, ABSENT)
+    return {
+        "positions_restart": (found.real & (rows["position_ids"] != expected)).sum(axis=1),
+        "first_tokens": np.bincount(found.row[other_start], minlength=len(found.per_row)),
+        "cls_positions": wrong_slots.sum(axis=1) + np.maximum(found.per_row - slots, 0),
+    }
+
+
+class ColumnRules:
+    """A check for each column of the rows of one folder."""
+
+    def __init__(self, limits: RowLimits) -> None:
+        """Take note of what is required."""
+        manifest, again = limits.manifest, limits.again
+        sizes = manifest.sizes(limits.vocab_size, TOKEN_TYPES, limits.max_positions)
+        advice = {
+            "vocab_size": f"the tokenizer may have changed: {again}",
+            "max_positions": f"raise model.max_positions or lower {limits.section}.row_length",
+        }
+        declared = columns_of(manifest.kind, manifest.vocab_size)
+        self._ends = {column: column.end(sizes) for column in declared if column.name not in STRUCTURE}
+        self.record_checks = tuple(
+            Check(column.name, column.name, _requirement(column, end), advice.get(str(column.below), again))
+            for column, end in self._ends.items()
+        )
+
+    def features(self, rows: Columns, found: Sequences) -> Columns:
+        """Return the number of values that are not as declared, by column. int64 [n] each."""
+        used = {TOKENS: found.real, SEQUENCES: found.present(rows["cls_positions"].shape[1])}
+        for column in self._ends:
+            if column.width == PREDICTIONS and column.least == IGNORED:
+                used[PREDICTIONS] = rows[column.name] != IGNORED
+        return {
+            column.name: _are_wrong(rows[column.name], used[column.width], column, end).sum(axis=1)
+            for column, end in self._ends.items()
+        }
+
+
+def _requirement(column: Column, end: float) -> str:
+    values = "a finite number" if end == float("inf") else f"from 0 to {int(end) - 1:,}"
+    if isinstance(column.below, str):
+        values += f", as {column.below} is {int(end):,}"
+    # A token or a sequence may be without a label, which its kind allows or not; what is masked has one.
+    or_none = f", or {IGNORED} for none" if column.least == IGNORED and column.width != PREDICTIONS else ""
+    return f"{values}{or_none}; {column.least} {NOWHERE[column.width]}"
+
+
+def _are_wrong(values: np.ndarray, used: np.ndarray, column: Column, end: float) -> np.ndarray:
+    right = np.isfinite(values) if end == float("inf") else (values >= 0) & (values < end)
+    if column.least == IGNORED:
+        right |= values == IGNORED
+    return np.where(used, ~right, values != column.least)
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:

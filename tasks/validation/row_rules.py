@@ -1,8 +1,7 @@
-"""What a kind of rows adds to the requirements on all rows (row_checks.py) and to those that its columns declare
-(column_rules.py), stated where the kind is at home.
+"""What a kind of rows adds to the requirements on all rows (row_checks.py), stated where the kind is at home.
 
 Those of pre-training are in pretrain_rules.py, those of downstream work in tasks/downstream/<kind>/, which
-`ChecksTask.row_rules` offers.
+`ChecksTask.row_rules` offers. Legend: n rows of L tokens and S slots.
 """
 
 from __future__ import annotations
@@ -16,10 +15,47 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from tasks.project import artifacts
 from tasks.project.row_folders import Manifest
 from tasks.reading.parquet import read_batches
-from tasks.validation.checks import Requirements, Total
-from tasks.validation.row_features import Columns, Sequences
+from tasks.rows.row_files import from_arrow
+from tasks.validation import text_features
+from tasks.validation.checks import Check, Requirements, Total, Totals
+
+Columns = dict[str, np.ndarray]
+"""Column name -> [n, width] array as stored."""
+FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Where the sequences of some rows are, found from sequence_ids alone."""
+
+    row: np.ndarray
+    """Row of every sequence, in order of row and position. int64 [sequences]."""
+    slot: np.ndarray
+    """Its number within the row, from 0. int64 [sequences]."""
+    start: np.ndarray
+    """Its first token. int64 [sequences]."""
+    length: np.ndarray
+    """Its tokens, up to the next sequence or the last real token. int64 [sequences]."""
+    per_row: np.ndarray
+    """Sequences of every row. int64 [n]."""
+    real: np.ndarray
+    """True where a token is no padding. [n, L]."""
+    start_of_token: np.ndarray
+    """First token of the sequence that a token is in. int16 [n, L]."""
+
+    def present(self, slots: int) -> np.ndarray:
+        """Return where a row has a sequence. bool [n, slots]."""
+        return np.arange(slots) < self.per_row[:, None]
+
+    def table(self, values: np.ndarray, slots: int, absent: int) -> np.ndarray:
+        """One value per sequence as [n, slots]; `absent` where there is no sequence."""
+        table = np.full((len(self.per_row), slots), absent, np.int64)
+        fits = self.slot < slots
+        table[self.row[fits], self.slot[fits]] = values[fits]
+        return table
 
 
 @dataclass(frozen=True)
@@ -99,26 +135,91 @@ RulesOf = Callable[[RowLimits], RowRules]
 """Makes the rules for a folder once it is known what its rows are measured against."""
 
 
-class Occurrences:
-    """How often each of the numbers 0, 1, ... was seen, each of which should be there once."""
+@dataclass(frozen=True)
+class Lines:
+    """The lines that the slots of some rows name. n rows of S slots."""
 
-    def __init__(self, count: int) -> None:
-        self._seen = np.zeros(count, np.int64)
+    present: np.ndarray
+    """Where a sequence is. bool [n, S]."""
+    known: np.ndarray
+    """Where the file has the line that it names. bool [n, S]."""
+    starts: np.ndarray
+    """First token of the sequence. int64 [n, S]."""
+    lengths: np.ndarray
+    """Tokens of the sequence, 0 where there is none. int64 [n, S]."""
+    columns: Columns
+    """Integers of these lines by column; they mean nothing where the line is not known. int64 [n, S]."""
 
-    def __len__(self) -> int:
-        return len(self._seen)
 
-    def add(self, numbers: np.ndarray) -> None:
-        """Count some; those that are none of the numbers, such as the -1 of unused slots, are left out."""
-        known = numbers[(numbers >= 0) & (numbers < len(self._seen))]
-        self._seen += np.bincount(known, minlength=len(self._seen))
+class WindowRules(RowRules):
+    """Rules of features.parquet of a folder, held against the sequences of its rows; a kind adds those of labels."""
 
-    def total(self, called: str) -> Total:
-        """Count those that are missing or there more than once.
+    def __init__(self, limits: RowLimits, schema: pa.Schema, columns: tuple[str, ...] = ()) -> None:
+        """Take note of what is required.
 
         Args:
-            called: what a number is of.
+            schema: its columns; feature_id and n_tokens are among them.
+            columns: others of them, of integers, that the lines are to have.
         """
-        wrong = np.flatnonzero(self._seen != 1)
-        examples = [f"{called} {number}: {self._seen[number]} times" for number in wrong[:3]]
-        return Total(len(wrong), examples=examples)
+        super().__init__(limits)
+        again = limits.again
+        self.total_checks: tuple[Check, ...] = (
+            Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ..., one for each sequence", again),
+        )
+        self.record_checks: tuple[Check, ...] = (
+            Check("feature_slots", "feature_ids", "a line of features.parquet for every sequence", again),
+            Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again),
+        )
+        self._path, self._schema, self._names = limits.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
+        self._ids = np.zeros(0, np.int64)
+        self._columns: Columns = {}
+
+    def prepare(self) -> list[str]:
+        if not self._path.is_file():
+            return [f"{self._path.name} is missing"]
+        differences = text_features.schema_differences(self._path, self._schema)
+        if differences:
+            return differences
+        required = [FEATURE_ID, *self._names]
+        table = text_features.open_parquet(self._path).read(columns=required)
+        columns = {name: _read_numbers(table[name].combine_chunks()) for name in required}
+        self._ids, self._columns = columns.pop(FEATURE_ID), columns
+        return []
+
+    def features(self, rows: Columns, found: Sequences) -> Columns:
+        lines = self._lines(rows, found)
+        return {
+            "feature_slots": (lines.present & ~lines.known).sum(axis=1),
+            "feature_lengths": (lines.known & (lines.lengths != lines.columns[N_TOKENS])).sum(axis=1),
+            **self.label_features(rows, found, lines),
+        }
+
+    @abstractmethod
+    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+        """Return the features [n] of the checks of labels.
+
+        Args:
+            lines: of features.parquet, that the slots of the rows name.
+        """
+
+    def _lines(self, rows: Columns, found: Sequences) -> Lines:
+        """The lines of the slots of some rows."""
+        ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
+        present = found.present(ids.shape[1])
+        starts, lengths = (found.table(values, ids.shape[1], 0) for values in (found.start, found.length))
+        # Without lines there is nothing to take from; `known` is false everywhere then.
+        taken = np.clip(ids, 0, max(0, count - 1))
+        columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
+        return Lines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)
+
+    def totals(self) -> Totals:
+        sequences = self.limits.manifest.sequences
+        other = np.flatnonzero(self._ids != np.arange(len(self._ids)))
+        lines = [f"line {i}: feature_id {self._ids[i]}" for i in other[:3]]
+        shown = f"{len(other):,} lines with another feature_id, {len(self._ids):,} lines of {sequences:,} sequences"
+        return {"features_numbered": Total(len(other) + abs(len(self._ids) - sequences), shown, lines)}
+
+
+def _read_numbers(column: pa.Array) -> np.ndarray:
+    """Return the integers of a column; -1 for null. int64 [n]."""
+    return from_arrow(column.fill_null(-1) if column.null_count else column).astype(np.int64)

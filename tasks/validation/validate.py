@@ -1,4 +1,4 @@
-"""Great Expectations' verdict on a data set.
+"""The verdict on a data set: Great Expectations' on what people gave, that of the declared limits on rows.
 
     python -m tasks.validation.validate corpus|phase1|phase2
 
@@ -40,7 +40,7 @@ from tasks.validation.checks import (
 )
 from tasks.validation.corpus_checks import corpus_data
 from tasks.validation.data_docs import write_data_docs
-from tasks.validation.judge import Judge, suite_of
+from tasks.validation.judge import Judge, LimitJudge, suite_values
 from tasks.validation.pretrain_rules import PretrainRules
 from tasks.validation.row_checks import RowData
 from tasks.validation.row_rules import RulesOf
@@ -104,7 +104,12 @@ class Judged:
         )
 
 
-def judged(data: DataSet, judge: Judge) -> Judged:
+def judge_of(data: DataSet) -> LimitJudge:
+    """Return who judges a data set: Great Expectations what people gave, the limits alone what this program made."""
+    return Judge() if data.is_given else LimitJudge()
+
+
+def judged(data: DataSet, judge: LimitJudge) -> Judged:
     """Judge all that is required of `data`.
 
     Raises:
@@ -134,7 +139,7 @@ def _of_records(data: DataSet, check: Check, judgement: Judgement, records: int)
     return Finding(check, judgement, said, tuple(one.of for one in judgement.unexpected[:MAX_EXAMPLES]))
 
 
-def _judge_totals(judge: Judge, checks: Sequence[Check], totals: Totals) -> list[Finding]:
+def _judge_totals(judge: LimitJudge, checks: Sequence[Check], totals: Totals) -> list[Finding]:
     import numpy as np
 
     frame = {check.name: np.array([totals[check.name].value]) for check in checks}
@@ -180,7 +185,8 @@ def judge_and_report(
     report = artifacts.validation_report(name)
     report.unlink(missing_ok=True)  # an older verdict does not speak of these data, nor do older pages
     shutil.rmtree(artifacts.DATA_DOCS / name, ignore_errors=True)
-    judge, (data, *others) = Judge(), open_sets()
+    data, *others = open_sets()
+    judge = judge_of(data)
     found = judged(data, judge)
     for other in others:
         found = found.with_another(judged(other, judge), HELD_OUT if other.name == name else other.name)
@@ -191,7 +197,7 @@ def judge_and_report(
     html = report.with_suffix(".html")
     write_json(report, values)
     write_text(html, page(values))
-    write_json(artifacts.EXPECTATIONS / f"{name}.json", suite_of(name, found.checks).to_json_dict())
+    write_json(artifacts.EXPECTATIONS / f"{name}.json", suite_values(name, found.checks))
     if data_docs:
         write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)
     for text in values["notes"]:
@@ -245,7 +251,7 @@ def _compact(value: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.validation.validate",
-        description="Give the verdict of Great Expectations on a data set.",
+        description="Give the verdict on a data set.",
     )
     parser.add_argument("name", type=item, choices=NAMES)
     name = parser.parse_args().name

@@ -14,9 +14,7 @@ from tasks.reading.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.feature_file import Lines, WindowRules
-from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import Examples, RowLimits
+from tasks.validation.row_rules import Columns, Examples, Lines, RowLimits, Sequences, WindowRules
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
@@ -64,22 +62,21 @@ class TagRules(WindowRules):
             return []
         return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
 
-    def features(self, rows: Columns, found: Sequences) -> Columns:
-        lines, labels = self.lines(rows, found), rows[COLUMN]
+    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+        labels = rows[COLUMN]
         word = found.real & (rows["position_ids"] > 0)
         self._labelled += int((word & (labels != IGNORED)).sum())
         at_cls = found.real & ~word & (labels != IGNORED)
-        features = {"labels_at_words": at_cls.sum(axis=1), **self.window_features(rows, found, lines)}
-        return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, found, lines)}
+        features = {"labels_at_words": at_cls.sum(axis=1)}
+        return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, lines)}
 
-    def _count_other(self, rows: Columns, found: Sequences, lines: Lines) -> np.ndarray:
+    def _count_other(self, rows: Columns, lines: Lines) -> np.ndarray:
         """Count, in each row, the words with another label than their tag."""
         row, slot = np.nonzero(lines.known)
         window = rows["feature_ids"][row, slot]
         first, count = self._words_before[window], self._words_before[window + 1] - self._words_before[window]
         words, row = ranges(first, count), np.repeat(row, count)
-        starts = found.table(found.start, lines.known.shape[1], 0)[lines.known]
-        place = np.repeat(starts, count) + self._positions[words]
+        place = np.repeat(lines.starts[lines.known], count) + self._positions[words]
         labels = rows[COLUMN][row, np.clip(place, 0, rows[COLUMN].shape[1] - 1)]
         return np.bincount(row[labels != self._tags[words]], minlength=len(lines.known))
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pyarrow as pa
+
 from tasks.downstream.task import DownstreamTask
 from tasks.project.artifacts import HELD_OUT
+
+ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("context", pa.string(), nullable=False),
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("answers", pa.list_(pa.field("item", ANSWER, nullable=False)), nullable=False),
+    ]
+)
+"""answer_start counts characters (Unicode code points) of the context, from 0."""
 
 
 class Task(DownstreamTask):

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
+from tasks.downstream.squad.about import SCHEMA
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.examples import SCHEMA, write_questions
+from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.format import (
     Problems,

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.squad import about
+from tasks.downstream.squad.about import SCHEMA
 from tasks.downstream.squad.row_rules import AnswerRules
 from tasks.downstream.validate import ChecksTask
 from tasks.validation import text_features
@@ -21,15 +22,6 @@ from tasks.validation.row_rules import Examples, RowLimits, RowRules
 SPLITS = ("train", "dev")
 PAIR = ("question", "context")
 """Columns that are read a second time, where hashes met."""
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("title", pa.string()),
-        ("context", pa.string()),
-        ("question", pa.string()),
-        ("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())]))),
-    ]
-)
 LOOK = "look at train_path and dev_path of its section data in params.yaml"
 MORE = "give more questions ({split}_path or demo_{split} of its section data), or lower min_examples there"
 

@@ -1,6 +1,6 @@
 """SQuAD questions for training and for development, as Parquet.
 
-Writes train.parquet and dev.parquet with the columns of `SCHEMA`. `demo` asks about the invented world,
+Writes train.parquet and dev.parquet with the columns of `about.SCHEMA`. `demo` asks about the invented world,
 `files` reads SQuAD JSON, CSV, JSON lines or Parquet by the ending of the name (`train_path`, `dev_path` of
 the section data), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
 what was changed or looks odd is counted in reading.json.
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from ipu_model.files import new_folder
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
+from tasks.downstream.squad.about import SCHEMA
 from tasks.downstream.squad.format import (
     UNANSWERABLE,
     Answer,
@@ -38,17 +39,6 @@ from tasks.project.given import require_readable
 from tasks.reading.parquet import row_groups
 from tasks.reading.text_files import Reading, ending_of, first_bytes, write_reading
 
-ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("title", pa.string(), nullable=False),
-        pa.field("context", pa.string(), nullable=False),
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("answers", pa.list_(pa.field("item", ANSWER, nullable=False)), nullable=False),
-    ]
-)
-"""answer_start counts characters (Unicode code points) of the context, from 0."""
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Questions, and characters of their contexts, from which on a row group is full: a reader decodes one at a time, and
 each question has its context with it."""

@@ -4,7 +4,6 @@ reference answers of their questions. Legend: n rows of S slots."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,13 +11,10 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.squad.metrics import normalize_answer
 from tasks.downstream.squad.windows import FEATURES_SCHEMA
-from tasks.project import artifacts
 from tasks.reading.parquet import group_batches
-from tasks.rows.row_files import IGNORED
+from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.feature_file import Lines, WindowRules
-from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import Examples, RowLimits
+from tasks.validation.row_rules import Columns, Examples, Lines, RowLimits, Sequences, WindowRules
 
 BOTH = "start_positions, end_positions"
 MAX_SHARE = 0.2
@@ -52,47 +48,87 @@ class AnswerRules(WindowRules):
             f"answers lie outside of every window: look at {limits.section}.row_length and {limits.section}.doc_stride",
             minimum=smallest,
         )
-        self._targets = Targets(limits.folder / artifacts.FEATURES, examples) if training and examples else None
-        self.total_checks += (answers, *([_TARGETS] if self._targets else []))
+        self._examples = examples if training else None
+        self._spans = np.zeros((0, 2), np.int32)
+        """The target of each window, as its first and last token, counted from the first of the context."""
+        self._notes: list[str] = []
+        self.total_checks += (answers, *([_TARGETS] if self._examples else []))
         self.record_checks = (*_answer_checks(limits.again), *self.record_checks)
         self._counts = {"answered": 0, "labelled": 0}
 
     def prepare(self) -> list[str]:
         problems = super().prepare()
-        if self._targets is not None and not problems:
-            self._targets.prepare()
+        self._spans = np.full((len(self._ids), 2), NONE, np.int32)
         return problems
 
-    def features(self, rows: Columns, found: Sequences) -> Columns:
-        windows = self.lines(rows, found)
-        features = answer_features(rows, found, windows)
+    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+        features = answer_features(rows, lines)
         for name in self._counts:
             self._counts[name] += int(features[name].sum())
-        if self._targets is not None:
-            self._targets.add(*taught_spans(rows, found, windows))
-        return {**features, **self.window_features(rows, found, windows)}
+        if self._examples is not None:
+            windows, first, last = taught_spans(rows, lines)
+            self._spans[windows] = np.stack([first, last], axis=1)
+        return features
 
     def totals(self) -> Totals:
         totals = {**super().totals(), "answers": Total(self._counts["answered"])}
-        return totals if self._targets is None else {**totals, "targets": self._targets.total()}
+        return totals if self._examples is None else {**totals, "targets": self._compare_targets(self._examples)}
 
     def notes(self) -> list[str]:
-        return [self._targets.note] if self._targets is not None and self._targets.note else []
+        return self._notes
+
+    def _compare_targets(self, examples: Examples) -> Total:
+        """Return the share of targets that differ from every answer of their question, with a few examples."""
+        targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
+        shown: list[str] = []
+        for decoded, answers in self._decode(examples):
+            if normalize_answer(decoded) not in map(normalize_answer, answers):
+                differ += 1
+                if len(shown) < 3:
+                    shown.append(f"{decoded!r} for {answers[0]!r}")
+        share = differ / max(1, targets)
+        text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from every answer of their question"
+        if differ:
+            self._notes = [f"{text}, as their tokens are wider; for example {shown[0]}"]
+        return Total(share, text, shown)
+
+    def _decode(self, examples: Examples) -> Iterator[tuple[str, list[str]]]:
+        """Yield the characters of every target and the answers of its question; read alongside, a few at a time."""
+        batches, before, batch = examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, None
+        for example, first, last in self._characters():
+            while batch is None or example >= before + len(batch):
+                before, batch = before + (0 if batch is None else len(batch)), next(batches)
+            context = batch.column("context")[example - before].as_py()
+            answers = batch.column("answers")[example - before].as_py()
+            yield context[first:last], [one["text"] for one in answers]
+
+    def _characters(self) -> Iterator[tuple[int, int, int]]:
+        """Yield example, first and last character of every target, in order of the examples."""
+        with pq.ParquetFile(self._path, pre_buffer=False) as file:
+            line = 0
+            for batch in group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
+                spans = self._spans[line : line + len(batch)]
+                line += len(batch)
+                taught = np.flatnonzero(spans[:, 0] != NONE)
+                lists = batch.column("offsets")
+                starts, characters = from_arrow(lists.offsets), from_arrow(lists.values)
+                example = from_arrow(batch.column("example_index"))[taught]
+                first = characters[starts[taught] + 2 * spans[taught, 0]]
+                last = characters[starts[taught] + 2 * spans[taught, 1] + 1]
+                yield from zip(example.tolist(), first.tolist(), last.tolist(), strict=True)
 
     def numbers(self) -> dict[str, Any]:
         return {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}
 
 
-def answer_features(rows: Columns, found: Sequences, windows: Lines) -> Columns:
+def answer_features(rows: Columns, windows: Lines) -> Columns:
     """Features [n] of start_positions and end_positions.
 
     Args:
         windows: of the sequences, with their `n_tokens` and `context_start`.
     """
     start, end = (rows[name].astype(np.int64) for name in ("start_positions", "end_positions"))
-    slots, length, present = start.shape[1], found.real.shape[1], windows.present
-    first = found.table(found.start, slots, 0)
-    tokens = found.table(found.length, slots, 0)
+    length, present, first, tokens = rows["input_ids"].shape[1], windows.present, windows.starts, windows.lengths
     labelled = (start != IGNORED) | (end != IGNORED)
     inside = (start >= 0) & (start < length) & (end >= 0) & (end < length)
     complete = labelled & present & inside
@@ -112,14 +148,13 @@ def answer_features(rows: Columns, found: Sequences, windows: Lines) -> Columns:
     }
 
 
-def taught_spans(rows: Columns, found: Sequences, windows: Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def taught_spans(rows: Columns, windows: Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Windows with a target inside their context: their numbers, and its first and last token from the context's first.
 
     Args:
         windows: as for `answer_features`.
     """
-    slots = rows["start_positions"].shape[1]
-    context = found.table(found.start, slots, 0) + windows.columns["context_start"]
+    context = windows.starts + windows.columns["context_start"]
     first, last = (rows[name].astype(np.int64) - context for name in ("start_positions", "end_positions"))
     tokens = windows.columns["n_tokens"] - windows.columns["context_start"] - 1
     taught = windows.known & (first >= 0) & (first <= last) & (last < tokens)
@@ -143,62 +178,3 @@ def _answer_checks(again: str) -> list[Check]:
         "answer_in_context": "in the context of the window, or both at [CLS] where it has no answer",
     }
     return [Check(name, BOTH, text, again) for name, text in required.items()]
-
-
-class Targets:
-    """The targets of one folder of rows."""
-
-    def __init__(self, features: Path, examples: Examples) -> None:
-        """Prepare for windows of the file `features`, made from `examples`."""
-        self._path, self._examples = features, examples
-        self._spans = np.zeros((0, 2), np.int32)
-        self.note = ""
-        """What people must see, once `total` has counted."""
-
-    def prepare(self) -> None:
-        """Make room for a span of each window."""
-        self._spans = np.full((pq.read_metadata(self._path).num_rows, 2), NONE, np.int32)
-
-    def add(self, windows: np.ndarray, first: np.ndarray, last: np.ndarray) -> None:
-        """Note the targets of some windows: their first and last token, counted from the first of the context."""
-        self._spans[windows] = np.stack([first, last], axis=1)
-
-    def total(self) -> Total:
-        """Return the share that differs, with a few examples."""
-        targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
-        shown: list[str] = []
-        for decoded, answers in self._decoded():
-            if normalize_answer(decoded) not in map(normalize_answer, answers):
-                differ += 1
-                if len(shown) < 3:
-                    shown.append(f"{decoded!r} for {answers[0]!r}")
-        share = differ / max(1, targets)
-        text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from every answer of their question"
-        if differ:
-            self.note = f"{text}, as their tokens are wider; for example {shown[0]}"
-        return Total(share, text, shown)
-
-    def _decoded(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the characters of every target and the answers of its question; read alongside, a few at a time."""
-        examples, before, batch = self._examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, None
-        for example, first, last in self._characters():
-            while batch is None or example >= before + len(batch):
-                before, batch = before + (0 if batch is None else len(batch)), next(examples)
-            context = batch.column("context")[example - before].as_py()
-            answers = batch.column("answers")[example - before].as_py()
-            yield context[first:last], [one["text"] for one in answers]
-
-    def _characters(self) -> Iterator[tuple[int, int, int]]:
-        """Yield example, first and last character of every target, in order of the examples."""
-        with pq.ParquetFile(self._path, pre_buffer=False) as file:
-            line = 0
-            for batch in group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
-                spans = self._spans[line : line + len(batch)]
-                line += len(batch)
-                taught = np.flatnonzero(spans[:, 0] != NONE)
-                lists = batch.column("offsets")
-                starts, characters = lists.offsets.to_numpy(), lists.values.to_numpy()
-                example = batch.column("example_index").to_numpy()[taught]
-                first = characters[starts[taught] + 2 * spans[taught, 0]]
-                last = characters[starts[taught] + 2 * spans[taught, 1] + 1]
-                yield from zip(example.tolist(), first.tolist(), last.tolist(), strict=True)

@@ -9,8 +9,7 @@ import numpy as np
 
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_features import Columns, Sequences
-from tasks.validation.row_rules import Occurrences, RowLimits, RowRules
+from tasks.validation.row_rules import Columns, RowLimits, RowRules, Sequences
 
 COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
 
@@ -31,17 +30,13 @@ class LabelRules(RowRules):
         super().__init__(limits)
         sequences, again = limits.manifest.sequences, limits.again
         every, least = ("every sequence has a label", sequences) if training else ("no more labels than sequences", 0)
-        self.total_checks = (
-            Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again),
-            Check("labels", COLUMN, every, again, minimum=least, maximum=sequences),
-        )
+        self.total_checks = (Check("labels", COLUMN, every, again, minimum=least, maximum=sequences),)
         self.record_checks = (
             () if expected is None else (Check(AS_EXAMPLES, COLUMN, "the label of its example", again),)
         )
         self._read_expected = expected
         self._expected = np.zeros(0)
         self._labelled = 0
-        self._examples = Occurrences(sequences)
 
     def prepare(self) -> list[str]:
         if self._read_expected is not None:
@@ -51,7 +46,6 @@ class LabelRules(RowRules):
     def features(self, rows: Columns, found: Sequences) -> Columns:
         ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
         self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
-        self._examples.add(ids.reshape(-1))
         if self._read_expected is None:
             return {}
         # Slots of no known example are left out.
@@ -61,7 +55,7 @@ class LabelRules(RowRules):
         return {AS_EXAMPLES: other.sum(axis=1)}
 
     def totals(self) -> Totals:
-        return {"examples_once": self._examples.total("example"), "labels": Total(self._labelled)}
+        return {"labels": Total(self._labelled)}
 
     def numbers(self) -> dict[str, Any]:
         return {"labelled sequences": self._labelled}

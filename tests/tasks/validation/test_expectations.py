@@ -15,8 +15,7 @@ from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.data_docs import write_data_docs
-from tasks.validation.gx import great_expectations
-from tasks.validation.judge import Judge, suite_of
+from tasks.validation.judge import CheckCrashed, Judge, LimitJudge, great_expectations, suite_values
 from tasks.validation.validate import judged
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import corpus_columns, write_corpus
@@ -45,7 +44,7 @@ def bad_columns():
 
 def written_suite(found, folder):
     (folder / "expectations").mkdir(parents=True)
-    suite = suite_of("corpus", found.checks).to_json_dict()
+    suite = suite_values("corpus", found.checks)
     (folder / "expectations" / "corpus.json").write_text(json.dumps(suite), encoding="utf-8")
 
 
@@ -63,6 +62,12 @@ def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with
     result = batch.validate(suite)
     failed = [one.expectation_config.meta["check"] for one in result.results if not one.success]
     assert failed == ["texts_present"]
+
+
+def test_a_suite_is_written_as_great_expectations_writes_it(judge, tmp_path):
+    checks = [*found_of(judge, tmp_path / "data", corpus_columns()).checks, Check("share", "b", "c", "d", 0.5, 2)]
+    values = suite_values("corpus", checks)
+    assert great_expectations().ExpectationSuite(**values).to_json_dict() == values
 
 
 def test_a_suite_requires_what_cannot_be_checked_yet_as_well(judge, tmp_path):
@@ -94,6 +99,22 @@ def test_frames_of_records_are_counted_together_with_the_first_values(judge):
     whole = parts[0] + parts[1]
     assert (whole.failed, whole.of) == (3, 5)
     assert whole.unexpected == (Unexpected(10.0, "r1"), Unexpected(11.0, "r2"), Unexpected(12.0, "r1"))
+
+
+def test_the_limits_alone_judge_as_great_expectations_does(judge):
+    limits = [(None, None), (1, None), (None, 2), (0.5, 2)]
+    checks = [Check(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
+    values = np.array([-1, 0, 1, 2, 3, *range(40)])
+    frame = {RECORD: np.array([f"r{i}" for i in range(len(values))]), **{check.name: values for check in checks}}
+    assert LimitJudge().judge(checks, frame) == judge.judge(checks, frame)
+    assert [one.failed for one in judge.judge(checks, frame).values()] == [42, 3, 38, 41]
+
+
+def test_failures_that_great_expectations_does_not_count_are_noticed(judge, monkeypatch):
+    monkeypatch.setattr(LimitJudge, "judge", lambda self, checks, frame: {"size": Judgement(0, 2)})
+    check = Check("size", "text", "at most 9", "nothing", maximum=9)
+    with pytest.raises(CheckCrashed, match="counts other failures of size"):
+        judge.judge([check], {RECORD: np.array(["a", "b"]), "size": np.array([1, 10])})
 
 
 def test_data_docs_show_what_was_found_and_need_nothing_from_elsewhere(judge, tmp_path):

@@ -16,8 +16,7 @@ from tasks.project.errors import InputError
 from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
-from tasks.validation.gx import great_expectations
-from tasks.validation.judge import CheckCrashed, Judge
+from tasks.validation.judge import CheckCrashed, Judge, great_expectations
 from tasks.validation.validate import judge_and_report, main
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
@@ -128,6 +127,26 @@ def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path,
     Path("params.yaml").write_text(params, encoding="utf-8")
     main()
     assert not Path("reports/data_docs/phase1").exists()
+
+
+ROWS_ALONE = """
+import sys
+from tasks.validation.validate import main
+sys.argv = ["validate", "phase1"]
+main()
+print([name for name in ("great_expectations", "pandas") if name in sys.modules])
+"""
+
+
+def test_rows_are_judged_without_loading_great_expectations(tmp_path):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    tokenizer = write_tokenizer(tmp_path / "data" / "tokenizer")
+    write_rows(tmp_path / "data" / "rows" / "phase1", "pretrain", row_columns("pretrain"), tokenizer)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", ROWS_ALONE], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_great_expectations_opens_the_folder_of_suites_as_a_store(tmp_path, monkeypatch):

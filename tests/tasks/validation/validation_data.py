@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad import checks as question_checks
 from tasks.downstream.squad import row_rules
 from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.row_folders import Manifest
@@ -27,6 +26,16 @@ from tasks.validation.validate import judged
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
 MASKED_FRACTION = 0.15
+QUESTIONS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("title", pa.string()),
+        ("context", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())]))),
+    ]
+)
+"""Columns of questions that may be null."""
 
 
 def corpus_columns() -> dict[str, list[Any]]:
@@ -62,7 +71,7 @@ def question_columns(split: str) -> dict[str, list[Any]]:
 
 
 def write_questions(
-    folder: Path, train: dict[str, list[Any]], dev: dict[str, list[Any]], schema: pa.Schema = question_checks.SCHEMA
+    folder: Path, train: dict[str, list[Any]], dev: dict[str, list[Any]], schema: pa.Schema = QUESTIONS
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(train, schema=schema), folder / "train.parquet")
