@@ -87,7 +87,7 @@ def measured(way: str, words: argparse.Namespace, folder: Path) -> tuple[float, 
         wall, cpu = time.perf_counter(), time.process_time()
         for done in range(1, words.updates + 1):
             runtime.train_step(batches[done % 4], RATE)
-            keep.look()
+            keep.collect()
             if way != NONE and done % words.every == 0:
                 keep.save(done)
         return time.perf_counter() - wall, time.process_time() - cpu

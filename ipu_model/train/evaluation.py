@@ -71,7 +71,7 @@ class Evaluations(Hook):
         """
         done, per_call = training.done, training.per_call
         if self.is_due(done, per_call):
-            training.leave_out(self.look(done))
+            training.leave_out(self.evaluate(done))
             training.ends_early = self.stops
         if self.is_due(done + per_call, per_call):
             training.seconds_needed += self._slowest
@@ -81,7 +81,7 @@ class Evaluations(Hook):
         every = self._config.every_updates
         return done == self._updates or done // every > (done - per_call) // every
 
-    def look(self, done: int) -> float:
+    def evaluate(self, done: int) -> float:
         """Evaluate the weights after update `done`; the seconds it took.
 
         Raises:

@@ -37,11 +37,11 @@ ALIGNMENT = mmap.PAGESIZE
 CHECKPOINT_PROCESS = "ipu_model.train.checkpoint_process"
 
 
-class InTurn(Exception):
+class NoProcess(Exception):
     """Checkpoints cannot be written beside the training; the message says why."""
 
 
-class Beside:
+class CheckpointProcess:
     """One process that writes one checkpoint at a time.
 
     Attributes:
@@ -53,7 +53,7 @@ class Beside:
         """Start the process.
 
         Raises:
-            InTurn: this system cannot do that.
+            NoProcess: this system cannot do that.
         """
         self.path: Optional[Path] = None
         self.bytes = 0
@@ -63,7 +63,7 @@ class Beside:
             self._memory = shared_memory("podium-checkpoint", 0)
             self._companion = Companion(CHECKPOINT_PROCESS, str(self._memory), memory=self._memory)
         except OSError as error:
-            raise InTurn(f"a process beside the training cannot be had ({error.strerror or error})") from None
+            raise NoProcess(f"a process beside the training cannot be had ({error.strerror or error})") from None
 
     def start(self, path: Path, tensors: Mapping[str, Dict[str, Tensor]], texts: Mapping[str, bytes]) -> None:
         """Copy a state and have it written; none may be under way.
@@ -74,7 +74,7 @@ class Beside:
             texts: the other files.
 
         Raises:
-            InTurn: the memory for it is not free.
+            NoProcess: the memory for it is not free.
         """
         assert self.path is None
         layouts = {name: lay_out(inside) for name, inside in tensors.items()}
@@ -94,16 +94,20 @@ class Beside:
         self._companion.ask({"path": str(path), "files": self._places})
 
     def _make_room(self, size: int) -> None:
-        """Raises: InTurn, if the memory for that many bytes is not free."""
+        """Raises: NoProcess, if the memory for that many bytes is not free."""
         free, more = free_memory(), size - self.bytes
         if more > 0 and free is not None and free < more + (ROOM - 1) * size:
-            raise InTurn(f"a copy of the state takes {mb(size)}, {ROOM} times that is needed and {mb(free)} are free")
+            raise NoProcess(
+                f"a copy of the state takes {mb(size)}, {ROOM} times that is needed and {mb(free)} are free"
+            )
         if more > 0:
             try:
                 reserve(self._memory, size)
                 self._mapped = mmap.mmap(self._memory, size)  # the one before goes with its last tensor
             except OSError as error:
-                raise InTurn(f"{mb(size)} of memory for a copy of the state cannot be had ({error.strerror})") from None
+                raise NoProcess(
+                    f"{mb(size)} of memory for a copy of the state cannot be had ({error.strerror})"
+                ) from None
             self.bytes = size
 
     def has_answered(self) -> bool:
@@ -115,18 +119,18 @@ class Beside:
 
         Raises:
             OSError: it could not be written.
-            InTurn: the process has ended; this one wrote the checkpoint in its place.
+            NoProcess: the process has ended; this one wrote the checkpoint in its place.
         """
         assert self.path is not None
         path, self.path = self.path, None
         try:
-            said = self._companion.answer()
+            answer = self._companion.answer()
         except CompanionLost as lost:  # what it left half is removed once it is gone
             write_checkpoint(path, self._memory, self._places)
-            raise InTurn(f"the process that wrote checkpoints {lost}") from None
-        if "seconds" not in said:
-            raise OSError(said["errno"], said["strerror"], said["filename"])
-        return float(said["seconds"])
+            raise NoProcess(f"the process that wrote checkpoints {lost}") from None
+        if "seconds" not in answer:
+            raise OSError(answer["errno"], answer["strerror"], answer["filename"])
+        return float(answer["seconds"])
 
     def close(self) -> None:
         """End the process; a checkpoint under way is written to its end."""
@@ -166,11 +170,11 @@ class CheckpointWriter(Hook):
         self._runtime, self._checkpoints, self._emit, self._clock = runtime, checkpoints, emit, clock
         self._seconds_between, self._last, self._slowest = 60.0 * job.checkpoint_every_minutes, clock(), 0.0
         self._copying = 0.0  # seconds, of the state of the newest one
-        self._beside: Optional[Beside] = None
+        self._process: Optional[CheckpointProcess] = None
         if checkpoints.is_writer and (job.checkpoint_every_minutes or job.checkpoint_every_updates):
             try:
-                self._beside = Beside()
-            except InTurn as reason:
+                self._process = CheckpointProcess()
+            except NoProcess as reason:
                 self._say_in_turn(reason)
 
     def start(self, training: Training) -> None:
@@ -184,15 +188,15 @@ class CheckpointWriter(Hook):
             Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
             NonFiniteWeights, OSError: as `save`.
         """
-        self.look()
+        self.collect()
         stopping, saving = self._stop.decide(training.seconds_needed + self.save_seconds, self.is_due)
         if stopping:
-            self.stop_here(training.done, training.updates)
+            self.save_and_stop(training.done, training.updates)
         if saving or training.reached(self._every_updates):
             self.save(training.done)
 
     def after_aborted_step(self, training: Training) -> None:
-        self.stop_here(training.done, training.updates)
+        self.save_and_stop(training.done, training.updates)
 
     @property
     def is_due(self) -> bool:
@@ -210,7 +214,7 @@ class CheckpointWriter(Hook):
 
     @property
     def _is_free(self) -> bool:
-        return self._beside is None or self._beside.path is None
+        return self._process is None or self._process.path is None
 
     def save(self, done: int) -> None:
         """Make a checkpoint after update `done`; every process of the training must call it.
@@ -223,20 +227,20 @@ class CheckpointWriter(Hook):
         began, made = time.perf_counter(), self._state_after(done)
         if not self._checkpoints.is_writer:
             return
-        if self._beside is not None:
+        if self._process is not None:
             try:
-                self._start(self._beside, made)
-            except InTurn as reason:
+                self._start(self._process, made)
+            except NoProcess as reason:
                 self._write_in_turn_from_now(reason)
         if self._is_free:
-            self._told(self._checkpoints.save(made), time.perf_counter() - began)
+            self._note_saved(self._checkpoints.save(made), time.perf_counter() - began)
         self._copying, self._last = time.perf_counter() - began, self._clock()
 
-    def _start(self, beside: Beside, made: Checkpoint) -> None:
-        before, texts = beside.bytes, {STATE: self._checkpoints.state_text(made).encode()}
-        beside.start(self._checkpoints.path_of(made.step), made.tensors, texts)
+    def _start(self, process: CheckpointProcess, made: Checkpoint) -> None:
+        before, texts = process.bytes, {STATE: self._checkpoints.state_text(made).encode()}
+        process.start(self._checkpoints.path_of(made.step), made.tensors, texts)
         if not before:
-            what = f"checkpoints are written beside the training, from a copy of its state of {mb(beside.bytes)}"
+            what = f"checkpoints are written beside the training, from a copy of its state of {mb(process.bytes)}"
             self._emit("message", text=what)
 
     def _state_after(self, done: int) -> Checkpoint:
@@ -247,13 +251,13 @@ class CheckpointWriter(Hook):
         self.done = done
         return Checkpoint(done, weights, *states, *evaluated)
 
-    def look(self) -> None:
+    def collect(self) -> None:
         """Take note of a checkpoint that was written meanwhile.
 
         Raises:
             OSError: it could not be; those before it stay.
         """
-        if self._beside is not None and self._beside.has_answered():
+        if self._process is not None and self._process.has_answered():
             self.finish()
 
     def finish(self) -> None:
@@ -262,31 +266,31 @@ class CheckpointWriter(Hook):
         Raises:
             OSError: it could not be written; those before it stay.
         """
-        if self._beside is None or self._beside.path is None:
+        if self._process is None or self._process.path is None:
             return
-        path, began = self._beside.path, time.perf_counter()
+        path, began = self._process.path, time.perf_counter()
         try:
-            seconds = self._beside.take()
-        except InTurn as reason:
+            seconds = self._process.take()
+        except NoProcess as reason:
             self._write_in_turn_from_now(reason)
             seconds = time.perf_counter() - began
         self._checkpoints.remove_old()
-        self._told(path, self._copying + seconds)
+        self._note_saved(path, self._copying + seconds)
 
-    def _told(self, path: Path, seconds: float) -> None:
+    def _note_saved(self, path: Path, seconds: float) -> None:
         self._emit("saved", path=str(path))
         self._slowest = max(self._slowest, seconds)
 
-    def _write_in_turn_from_now(self, reason: InTurn) -> None:
-        assert self._beside is not None
-        self._beside.close()
-        self._beside = None
+    def _write_in_turn_from_now(self, reason: NoProcess) -> None:
+        assert self._process is not None
+        self._process.close()
+        self._process = None
         self._say_in_turn(reason)
 
-    def _say_in_turn(self, reason: InTurn) -> None:
+    def _say_in_turn(self, reason: NoProcess) -> None:
         self._emit("message", text=f"checkpoints are written in turn with the training, which waits: {reason}")
 
-    def stop_here(self, done: int, updates: int) -> NoReturn:
+    def save_and_stop(self, done: int, updates: int) -> NoReturn:
         """Raises: Terminated, after a checkpoint of what the newest one lacks."""
         if done > self.done:
             self.save(done)
@@ -297,13 +301,13 @@ class CheckpointWriter(Hook):
 
     def close(self) -> None:
         """End what writes beside; what is under way is written to its end first."""
-        if self._beside is None:
+        if self._process is None:
             return
         with contextlib.suppress(OSError):  # the training has failed otherwise: that error matters more
             self.finish()
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
+        if self._process is not None:
+            self._process.close()
+            self._process = None
 
 
 def require_time(stop: StopRequest, done: int, updates: int) -> None:

@@ -277,7 +277,7 @@ def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **co
 def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path: Path) -> None:
     evaluations = evaluations_of(tmp_path, [3.0, 5.0, 5.0, 5.0, 4.0], [1.0, 9.0, 8.0, 8.0, 1.0], keep="best")
     for step in (10, 20, 30, 40, 50):
-        evaluations.look(step)
+        evaluations.evaluate(step)
     step, weights = evaluations.result(50)
     assert step == 30
     assert weights is not None
@@ -289,7 +289,7 @@ def test_patience_counts_evaluations_in_a_row_without_a_new_best(tmp_path: Path)
     evaluations = evaluations_of(tmp_path, [3.0, 2.0, 4.0, 4.0, 1.0], [1.0] * 5, patience=2)
     stops = []
     for step in (10, 20, 30, 40, 50):
-        evaluations.look(step)
+        evaluations.evaluate(step)
         stops.append(evaluations.stops)
     assert stops == [False, False, False, False, True]
     assert evaluations.result(50) == (50, None)  # keep: last
@@ -303,7 +303,7 @@ def test_evaluations_fall_on_multiples_and_on_the_last_update_whatever_a_call_ho
 
 def test_figures_that_are_no_numbers_end_the_training(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteWeights, match="after update 10 .* the logits of the held-out rows"):
-        evaluations_of(tmp_path, [1.0], [math.nan]).look(10)
+        evaluations_of(tmp_path, [1.0], [math.nan]).evaluate(10)
 
 
 def test_evaluations_that_cannot_be_made_are_refused_before_training(

@@ -21,7 +21,7 @@ from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.train.running import run_job
-from ipu_model.train.saving import GUESSED_SAVE_SECONDS, InTurn
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS, NoProcess
 
 NOON = 1_800_000_000.0
 
@@ -74,9 +74,9 @@ def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
     tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def in_turn() -> None:
-        raise InTurn("its time is known before the next update")
+        raise NoProcess("its time is known before the next update")
 
-    monkeypatch.setattr("ipu_model.train.saving.Beside", in_turn)
+    monkeypatch.setattr("ipu_model.train.saving.CheckpointProcess", in_turn)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=1)
     # Of the 60 seconds that are kept for a first checkpoint, those of this size need none: the job ends in time.
     with only_one(Path(job.run_folder)):

@@ -27,7 +27,7 @@ from ipu_model.models.tensors import DTYPES
 from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.preparation import check_job
-from ipu_model.train.saving import GUESSED_SAVE_SECONDS, Beside, CheckpointWriter
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS, CheckpointProcess, CheckpointWriter
 
 
 class Weights:
@@ -73,8 +73,8 @@ class Training:
     @property
     def process(self) -> int:
         """The one that writes."""
-        assert self.keep._beside is not None
-        return self.keep._beside._companion.process.pid
+        assert self.keep._process is not None
+        return self.keep._process._companion.process.pid
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_beside_and_in_turn_the_files_are_the_same(tmp_path: Path) -> None:
     state = Checkpoint(3, runtime.model, runtime.moments, {}, {"lines": []}, {}, {"best": torch.full((2,), 2.0)})
     checkpoints = Checkpoints(tmp_path, {}, lambda event, **fields: None)
     in_turn = contents(checkpoints.save(state))
-    beside = Beside()
+    beside = CheckpointProcess()
     beside.start(tmp_path / "beside", state.tensors, {STATE: checkpoints.state_text(state).encode()})
     assert beside.take() > 0
     beside.close()
@@ -145,7 +145,7 @@ def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Ca
     os.kill(training.process, signal.SIGSTOP)
     keep.save(1)
     training.now = 500.0
-    keep.look()
+    keep.collect()
     assert not keep.is_due
     assert keep.save_seconds == GUESSED_SAVE_SECONDS
     os.kill(training.process, signal.SIGCONT)
@@ -168,7 +168,7 @@ def test_without_minutes_and_in_processes_that_do_not_write_none_is_due(
     training = made(**how)
     training.now = 1e9
     assert not training.keep.is_due
-    assert training.keep._beside is None
+    assert training.keep._process is None
 
 
 def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_update(
@@ -177,7 +177,7 @@ def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_upda
     training = made()
     training.keep.save(6)
     with pytest.raises(Terminated, match="after update 6 of 9, which a checkpoint holds"):
-        training.keep.stop_here(6, 9)
+        training.keep.save_and_stop(6, 9)
     assert training.saved() == ["step-00000006"]
 
 
@@ -187,11 +187,11 @@ def test_what_cannot_be_written_is_told_at_the_next_look_and_leaves_nothing_half
     training.keep.finish()
     resource.prlimit(training.process, resource.RLIMIT_FSIZE, (100, 100))
     training.keep.save(2)
-    assert training.keep._beside is not None
-    while not training.keep._beside.has_answered():
+    assert training.keep._process is not None
+    while not training.keep._process.has_answered():
         pass
     with pytest.raises(OSError, match="File too large") as failed:
-        training.keep.look()
+        training.keep.collect()
     assert failed.value.errno == errno.EFBIG
     assert failed.value.filename == str(training.folder / "step-00000002" / "model.safetensors")
     assert [path.name for path in training.folder.iterdir()] == ["step-00000001"]
@@ -225,7 +225,7 @@ def test_signals_to_the_whole_group_do_not_reach_what_is_under_way(made: Callabl
     os.kill(training.process, signal.SIGINT)
     training.keep.save(2)
     training.keep.finish()
-    assert training.keep._beside is not None
+    assert training.keep._process is not None
     assert training.saved() == ["step-00000001", "step-00000002"]
 
 
