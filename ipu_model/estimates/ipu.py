@@ -75,16 +75,14 @@ def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
     return first if optimizer.name == "sgd" else first + 4.0
 
 
-def propose_cut(
-    job: Job, model: ModelConfig, manifest: Manifest, tight: bool = False, instances: PopRunInstances = ALONE
-) -> Proposal:
+def propose_cut(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> Proposal:
     """A faster way to lay a training over the same IPUs, if there is one; see ipu_balance.propose.
 
     Raises:
         ConfigError: the job cannot run on IPUs as it is stated.
     """
     plan, rows = ipu_plan_of(job, model, manifest, instances), RowShape.of(manifest)
-    return propose(plan.training(model, rows), held_of(job, model, plan, rows), tight, instances.count)
+    return propose(plan.training(model, rows), held_of(job, model, plan, rows), instances.count)
 
 
 def held_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Optional, Tuple
 
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
-from ipu_model.estimates.ipu_memory import Held, fits, ipu_memories, likely_fits
+from ipu_model.estimates.ipu_memory import Held, fits, ipu_memories
 from ipu_model.estimates.ipu_time import Training, call_seconds, micro_batch_seconds
 from ipu_model.ipu.config import MATMUL_PROPORTION
 from ipu_model.ipu.placement import Placement
@@ -89,18 +89,16 @@ def in_words(cut: Cut, proposal: Proposal) -> str:
     )
 
 
-def propose(training: Training, held: Held, tight: bool = False, instances: int = 1) -> Proposal:
+def propose(training: Training, held: Held, instances: int = 1) -> Proposal:
     """The fastest cut that fits the IPUs of this training, beside its own.
 
     Args:
-        tight: cuts count as well whose likely memory is there, and the upper end is not: published ones are such.
         instances: that share the replicas.
     """
     stated = _judged(training, held)
     faster = [(_rate(one), one, memory) for one, memory in _cuts(training, held, instances)]
     faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
-    room = likely_fits if tight else fits
-    found = next(((one, memory) for _, one, memory in faster if room(memory)), None)
+    found = next(((one, memory) for _, one, memory in faster if fits(memory)), None)
     return Proposal(stated, None if found is None else _judged(*found))
 
 

@@ -94,12 +94,6 @@ def fits(held: Held) -> bool:
     return all(_sum(_terms(held, ipu, constants.HIGH)) <= constants.TILE_BYTES for ipu in ipus)
 
 
-def likely_fits(held: Held) -> bool:
-    """The same of the likely sums."""
-    ipus = range(held.placement.ipus_per_replica)
-    return all(_sum(_terms(held, ipu, constants.LIKELY)) <= constants.TILE_BYTES for ipu in ipus)
-
-
 def _sum(terms: Tuple[Term, ...]) -> float:
     return sum(term.amount for term in terms)
 

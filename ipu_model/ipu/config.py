@@ -157,7 +157,6 @@ def read_ipu_config(
     values: Mapping[str, Any],
     where: str = "ipu_config",
     say: Callable[[str], None] = ignore,
-    pod_type: Optional[str] = None,
 ) -> IpuConfig:
     """Read the keys of an ipu_config.json, of this release of Optimum Graphcore or an older one.
 
@@ -165,8 +164,6 @@ def read_ipu_config(
         values: the parsed JSON object.
         where: name of the source, used in messages.
         say: gets one line for every key that was translated or dropped.
-        pod_type: which entry of values such as {"pod4": 1, "pod16": 4, "default": 1} is meant; None = the key
-            "pod_type" of `values`, else "default".
 
     Raises:
         ConfigError: not an object; unknown keys (with the nearest name), wrong types, values out of range and
@@ -174,7 +171,7 @@ def read_ipu_config(
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where} must be a JSON object, found {type(values).__name__}")
-    current, problems = migrate(values, say, pod_type)
+    current, problems = migrate(values, say)
     known = IpuConfig()._values()
     problems += [unknown_key(name, list(known)) for name in current if name not in known]
     stated = {name: value for name, value in current.items() if name in known}

@@ -7,7 +7,7 @@ here because it asks for nothing any more, or refused here with the reason. Each
 from __future__ import annotations
 
 import difflib
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ipu_model.ipu.config_checks import shown
 
@@ -56,22 +56,20 @@ def ignore(line: str) -> None:
     """Take a line and do nothing: the default of `say`."""
 
 
-def migrate(
-    values: Mapping[str, Any], say: Callable[[str], None] = ignore, pod_type: Optional[str] = None
-) -> Tuple[Dict[str, Any], List[str]]:
+def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> Tuple[Dict[str, Any], List[str]]:
     """Translate the keys of any release to those of today.
 
     Args:
-        values: parsed ipu_config.json; not changed.
+        values: parsed ipu_config.json; not changed. Of values such as {"pod4": 1, "pod16": 4, "default": 1} the one is
+            taken that its key "pod_type" names, else "default".
         say: gets one line per change.
-        pod_type: which value of a dict per machine size is meant; None = the key "pod_type", else "default".
 
     Returns:
         The keys of today, and the problems found on the way (values that cannot be honoured).
     """
     problems: List[str] = []
     lines: List[str] = []
-    current = _without_pod_types(dict(values), lines, pod_type, problems)
+    current = _without_pod_types(dict(values), lines, problems)
     for name, reason in DROPPED.items():
         if name in current:
             lines.append(f"{name}={shown(current.pop(name))}: dropped, {reason}")
@@ -101,11 +99,8 @@ def unknown_key(name: str, valid: Sequence[str]) -> str:
     return f"{name} is not known; {hint}"
 
 
-def _without_pod_types(
-    values: Dict[str, Any], lines: List[str], pod_type: Optional[str], problems: List[str]
-) -> Dict[str, Any]:
-    wanted = values.pop("pod_type", None) if pod_type is None else pod_type
-    values.pop("pod_type", None)
+def _without_pod_types(values: Dict[str, Any], lines: List[str], problems: List[str]) -> Dict[str, Any]:
+    wanted = values.pop("pod_type", None)
     if wanted is not None and wanted not in POD_TYPES:
         problems.append(f"pod_type={shown(wanted)} must be one of {', '.join(POD_TYPES)}")
         wanted = None

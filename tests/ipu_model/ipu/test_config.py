@@ -40,7 +40,7 @@ def same_meaning(one: IpuConfig, other: IpuConfig) -> bool:
 
 
 def test_the_published_base_config_on_a_pod16_means_what_its_card_says_and_keeps_meaning_it(tmp_path: Path) -> None:
-    config = read_ipu_config(BERT_BASE_IPU, pod_type="pod16")
+    config = read_ipu_config({**BERT_BASE_IPU, "pod_type": "pod16"})
 
     assert config.training == ModeConfig(4, 1, [0, 4, 4, 4], 4, [0.25, 0.25, 0.25, 0.25], 1, 1)
     assert config.inference == ModeConfig(4, 5, [0, 4, 4, 4], 4, [0.25, 0.25, 0.25, 0.25], 1, 1)
@@ -53,7 +53,7 @@ def test_the_published_base_config_on_a_pod16_means_what_its_card_says_and_keeps
 
 
 def test_the_published_large_config_on_a_pod4_means_what_its_card_says_and_keeps_meaning_it(tmp_path: Path) -> None:
-    config = read_ipu_config(BERT_LARGE_IPU, pod_type="pod4")
+    config = read_ipu_config({**BERT_LARGE_IPU, "pod_type": "pod4"})
 
     assert config.training == ModeConfig(1, 1, [3, 7, 7, 7], 4, [0.15, 0.18, 0.2, 0.25], 2, 1)
     assert config.inference == ModeConfig(1, 4, [3, 7, 7, 7], 4, [0.15, 0.18, 0.2, 0.25], 2, 1)

@@ -94,7 +94,7 @@ def inferred(config: IpuConfig, **changes: Any) -> Dict[str, Any]:
 
 
 def test_training_with_the_published_base_config_sets_exactly_these_options() -> None:
-    found = trained(read_ipu_config(BERT_BASE_IPU, pod_type="pod16"))
+    found = trained(read_ipu_config({**BERT_BASE_IPU, "pod_type": "pod16"}))
 
     assert found["general"] == {
         "accumulation_and_replication_reduction_type": MEAN,
@@ -114,7 +114,7 @@ def test_training_with_the_published_base_config_sets_exactly_these_options() ->
 
 
 def test_inference_with_the_published_base_config_sets_exactly_these_options() -> None:
-    found = inferred(read_ipu_config(BERT_BASE_IPU, pod_type="pod16"))
+    found = inferred(read_ipu_config({**BERT_BASE_IPU, "pod_type": "pod16"}))
 
     assert found["general"] == {
         "accumulation_and_replication_reduction_type": MEAN,  # PopTorch's default, without meaning here
@@ -134,7 +134,9 @@ def test_inference_with_the_published_base_config_sets_exactly_these_options() -
 
 
 def test_training_with_the_published_large_config_sets_exactly_these_options(tmp_path: Path) -> None:
-    found = trained(read_ipu_config(BERT_LARGE_IPU, pod_type="pod8"), cache_folder=str(tmp_path), accumulation=64)
+    found = trained(
+        read_ipu_config({**BERT_LARGE_IPU, "pod_type": "pod8"}), cache_folder=str(tmp_path), accumulation=64
+    )
 
     assert found["general"] == {
         "accumulation_and_replication_reduction_type": MEAN,
@@ -160,7 +162,7 @@ def test_training_with_the_published_large_config_sets_exactly_these_options(tmp
 
 
 def test_inference_with_the_published_large_config_sets_exactly_these_options() -> None:
-    found = inferred(read_ipu_config(BERT_LARGE_IPU, pod_type="pod4"))
+    found = inferred(read_ipu_config({**BERT_LARGE_IPU, "pod_type": "pod4"}))
 
     assert found["general"] == {
         "accumulation_and_replication_reduction_type": MEAN,  # PopTorch's default, without meaning here
