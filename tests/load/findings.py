@@ -94,6 +94,7 @@ def _sizes(outcome: Outcome) -> Iterator[Row]:
 
 
 def _flat(what: str, unit: str, begin: float, end: float, told: bool) -> Row:
+    told = told and begin > 0
     found = f"{begin:.1f} {unit}, then {end:.1f} ({end / max(begin, 0.001) - 1:+.0%})"
     found += "" if told else "; too short to tell"
     return Row(what, found, f"at most {FLAT - 1:+.0%}", end <= begin * FLAT if told else None)

@@ -94,8 +94,13 @@ class Watch:
         return self.looks[max(0, place - 1)].in_flight
 
     def memory(self, name: str) -> tuple[float, float]:
-        """MB at the begin, when all was warm, and at the end; a worker that was dead at a moment does not count."""
+        """MB at the begin, when all was warm, and at the end; a worker that was dead at a moment does not count.
+
+        Both are 0 where it was dead each time.
+        """
         found = [look.memory[name] for look in self.looks if look.at >= (self.warm or 0.0) and look.memory[name]]
+        if not found:
+            return 0.0, 0.0
         return median(found[:AROUND]), median(found[-AROUND:])
 
     def warm_disk(self) -> Disk:
