@@ -19,8 +19,7 @@ from tasks.downstream.judging.recipe_words import figure_of
 from tasks.downstream.judging.seeds import Trained
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
 from tasks.downstream.scoring.scores import Limit, Task
-from tasks.statistics.seeds import interval_over_seeds
-from tasks.statistics.significance import Interval
+from tasks.statistics.significance import Interval, interval_over_seeds
 
 HIGHEST = 100.0
 """No metric leaves -100 to 100, as an interval of few seeds would."""

@@ -215,7 +215,7 @@ def propose(caller: Caller, release: Release, head: Any) -> HubRelease:
     for attempt in itertools.count():
         found = _open_requests(caller, release, state)
         if found:
-            return _keep_the_first(caller, release, found, unchanged=lost is None, state=state)
+            return _keep_the_first(caller, found, unchanged=lost is None, state=state)
         if lost is not None and not caller.waits.before_next("the pull request", lost, attempt - 1):
             raise caller.failed("opening the pull request", lost, state)
         try:
@@ -232,7 +232,7 @@ def propose(caller: Caller, release: Release, head: Any) -> HubRelease:
                 f"pull request {opened.pr_num} of {caller.repository} does not hold what was sent, or was closed "
                 f"meanwhile: look at {opened.pr_url}. Now: {state}"
             )
-        return _keep_the_first(caller, release, found, unchanged=False, state=state, ours=opened.pr_num)
+        return _keep_the_first(caller, found, unchanged=False, state=state, ours=opened.pr_num)
     raise AssertionError("unreachable")
 
 
@@ -254,9 +254,7 @@ def _content(caller: Caller, number: int, state: str) -> Any:
     return caller.info(f"reading pull request {number}", f"refs/pr/{number}", state)
 
 
-def _keep_the_first(
-    caller: Caller, release: Release, found: list[Any], *, unchanged: bool, state: str, ours: int = 0
-) -> HubRelease:
+def _keep_the_first(caller: Caller, found: list[Any], *, unchanged: bool, state: str, ours: int = 0) -> HubRelease:
     """The lowest of the open requests with this content; ours is closed if somebody's was opened just before."""
     first = int(found[0].num)
     if ours > first:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.downstream.scoring.metrics import drawn_counts
-from tasks.statistics.seeds import interval_over_seeds
+from tasks.statistics.significance import interval_over_seeds
 
 Array = NDArray[np.float64]
 LEVEL, DIFFICULTY, TASTE = 1.2, 1.5, 0.7

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tasks.statistics.seeds import interval_over_seeds
+from tasks.statistics.significance import interval_over_seeds
 from tests.tasks.statistics.seed_coverage import World, coverage
 
 
