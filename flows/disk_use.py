@@ -20,9 +20,6 @@ class Size:
     shared: int = 0
     """Of files that have one: DVC links its outs to its cache. Each counts once, however many names it has."""
 
-    def __add__(self, other: Size) -> Size:
-        return Size(self.own + other.own, self.shared + other.shared)
-
 
 def of(paths: Iterable[Path]) -> Size:
     """The room of files and folders together. Links are not followed; what goes meanwhile is not counted.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import Column, of_parameter, together
+from flows.commands.options import of_parameter, read_column, together
 from flows.commands.project import Place, given
 from tasks.project import streams
 from tasks.project.param_downstream import RowsParams
@@ -33,7 +33,12 @@ using_a_model = together(
         "--tokenizer", type=click.Path(path_type=Path), metavar="FOLDER", help="where the model folder has none"
     ),
     click.option(
-        "--column", "columns", multiple=True, type=Column(), help="a column of the file, where it has another name"
+        "--column",
+        "columns",
+        multiple=True,
+        type=read_column,
+        metavar="PART=NAME",
+        help="a column of the file, where it has another name",
     ),
     click.option(
         "--separator", metavar="SIGN", help="of the fields of a .csv file (comma, semicolon, tab, ...; found)"

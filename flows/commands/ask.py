@@ -26,18 +26,13 @@ MAX_CONTEXT_BYTES = 64 << 20
 AT_LEAST_ONE = click.IntRange(min=1)
 
 
-class _Place(click.ParamType):
-    """RUNTIME[:PRECISION]."""
+def _read_place(text: str) -> Place:
+    from tasks.project.param_sections import Place
 
-    name = "runtime[:precision]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        from tasks.project.param_sections import Place
-
-        try:
-            return value if isinstance(value, Place) else Place.of(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return Place.of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(help="Ask MODEL, a run, a published or model folder, or a Hub repository, a question about a text.")
@@ -52,7 +47,7 @@ class _Place(click.ParamType):
 @click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (as the release, else 30)")
 @click.option("--null-threshold", type=float, metavar="ODDS", help="above it no answer is given (the model's own)")
 @click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="(cpu)")
-@click.option("--compare", type=_Place(), metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
+@click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:

@@ -18,14 +18,11 @@ from tasks.project.params_command import table
 SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
-class _Age(click.ParamType):
-    name = "age"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        stated = re.fullmatch(r"(\d+)([hdw])", value)
-        if stated is None:
-            self.fail(f"{value!r} is no age: a number and h, d or w for hours, days or weeks, as in 30d", param, ctx)
-        return int(stated[1]) * SECONDS[stated[2]]
+def _read_age(text: str) -> float:
+    stated = re.fullmatch(r"(\d+)([hdw])", text)
+    if stated is None:
+        raise click.BadParameter(f"{text!r} is no age: a number and h, d or w for hours, days or weeks, as in 30d")
+    return int(stated[1]) * SECONDS[stated[2]]
 
 
 @click.command(
@@ -35,7 +32,7 @@ class _Age(click.ParamType):
     "their outs until --orphans.",
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=options.complete_runs)
-@click.option("--older-than", type=_Age(), metavar="30d", help="runs that ended so long ago, logs, damaged files")
+@click.option("--older-than", type=_read_age, metavar="30d", help="runs that ended so long ago, logs, damaged files")
 @click.option("--caches", is_flag=True, help="what is made again: a lent home, programs for IPUs beside DVC's")
 @click.option("--orphans", is_flag=True, help="objects of DVC's cache that no run here uses")
 @click.option("--all", "every", is_flag=True, help="every run and log, and the results in the project's own folder")

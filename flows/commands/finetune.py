@@ -34,7 +34,8 @@ DEV = together(
         "--column",
         "columns",
         multiple=True,
-        type=options.Column(),
+        type=options.read_column,
+        metavar="PART=NAME",
         help="a column of a table, where it has another name",
     ),
 )

@@ -125,31 +125,28 @@ def tell_unread(project: Path, preset: str | None) -> None:
         streams.note(text)
 
 
-class Number(click.ParamType):
-    """A number within the bounds that the type of a parameter states."""
+def number_of(field: FieldInfo) -> Callable[[str], Any]:
+    """Return how click reads a number within the bounds that the type of a parameter states."""
 
-    def __init__(self, field: FieldInfo) -> None:
-        self._field = field
-        self._plain = click.INT if field.annotation is int else click.FLOAT
-        self.name = self._plain.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def read(text: str) -> Any:
         from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-        kind: Any = Annotated[self._field.annotation, *self._field.metadata]
-        number = self._plain.convert(value, param, ctx)
+        kind: Any = Annotated[field.annotation, *field.metadata]
+        number = (click.INT if field.annotation is int else click.FLOAT).convert(text, None, None)
         try:
             return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(number)
         except ValidationError as error:
             message = error.errors()[0]["msg"]
-            self.fail(f"{value!r}: {message[0].lower()}{message[1:]}", param, ctx)
+            raise click.BadParameter(f"{text!r}: {message[0].lower()}{message[1:]}") from None
+
+    return read
 
 
-def type_of(field: FieldInfo) -> click.ParamType | None:
+def type_of(field: FieldInfo) -> click.ParamType | Callable[[str], Any] | None:
     """Return how click reads a parameter of params.yaml; None: as text, or it is a flag."""
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    return Number(field) if field.annotation in (int, float) else None
+    return number_of(field) if field.annotation in (int, float) else None
 
 
 def of_parameter(section: type[Section], name: str, word: str | None = None, **how: Any) -> Decorator:
@@ -174,16 +171,12 @@ def of_parameter(section: type[Section], name: str, word: str | None = None, **h
     return click.option(f"--{(word or name).replace('_', '-')}", name, **{**stated, **how})
 
 
-class Column(click.ParamType):
-    """PART=NAME."""
-
-    name = "part=name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        part, sign, name = value.partition("=")
-        if not (part and sign and name):
-            self.fail(f"{value!r} must be PART=NAME, such as context=text", param, ctx)
-        return part, name
+def read_column(text: str) -> tuple[str, str]:
+    """Read PART=NAME."""
+    part, sign, name = text.partition("=")
+    if not (part and sign and name):
+        raise click.BadParameter(f"{text!r} must be PART=NAME, such as context=text")
+    return part, name
 
 
 def answer(json_wanted: bool, values: Any, text: str, after: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -16,30 +17,28 @@ from tasks.project.param_training import FinetuneParams
 from tasks.project.params import check
 
 
-class _List(click.ParamType):
-    """Values of a parameter, apart by commas."""
+def _list_of(name: str) -> Callable[[str], list[Any]]:
+    """Return how click reads values of a parameter that are apart by commas."""
+    read_one = options.number_of(FinetuneParams.model_fields[name])
 
-    name = "list"
-
-    def __init__(self, name: str) -> None:
-        self._one = options.Number(FinetuneParams.model_fields[name])
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        if isinstance(value, list):
-            return value
+    def read(text: str) -> list[Any]:
         try:
-            found = [self._one.convert(part, param, ctx) for part in str(value).split(",")]
+            found = [read_one(part) for part in text.split(",")]
         except click.BadParameter as error:
-            self.fail(f"{value!r} is no list of numbers such as 1e-5,3e-5: {error.message}", param, ctx)
+            raise click.BadParameter(f"{text!r} is no list of numbers such as 1e-5,3e-5: {error.message}") from None
         if len(set(found)) < len(found):
-            self.fail(f"{value!r} names a number twice", param, ctx)
+            raise click.BadParameter(f"{text!r} names a number twice")
         return found
+
+    return read
 
 
 LISTS = options.together(
-    click.option("--learning-rate", type=_List("learning_rate"), metavar="RATE,...", help="to try"),
-    click.option("--epochs", type=_List("epochs"), metavar="N,...", help="to try"),
-    click.option("--batch-size", "global_batch_size", type=_List("global_batch_size"), metavar="N,...", help="to try"),
+    click.option("--learning-rate", type=_list_of("learning_rate"), metavar="RATE,...", help="to try"),
+    click.option("--epochs", type=_list_of("epochs"), metavar="N,...", help="to try"),
+    click.option(
+        "--batch-size", "global_batch_size", type=_list_of("global_batch_size"), metavar="N,...", help="to try"
+    ),
     click.option(
         "--seeds",
         type=click.IntRange(min=1),

@@ -104,10 +104,6 @@ class Asked:
             code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             return f"no answer within {self.limit_s:g} s ({CHECK_SECONDS})"
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
         return f"it ended with {describe_exit(code)}{_last_words(self.said)}" if code else ""
 
 
@@ -120,19 +116,7 @@ def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
     """
     limit = _limit()
     with contextlib.ExitStack() as stack:
-        started: list[Asked] = []
-        try:
-            for question in questions:
-                told, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-                told.write(json.dumps(question.told).encode())
-                told.seek(0)
-                started.append(_start(question, folder, told, said, limit or question.limit_s))
-            yield started
-        finally:
-            for one in started:
-                if one.process is not None and one.process.poll() is None:
-                    one.process.kill()
-                    one.process.wait()
+        yield [stack.enter_context(_started(one, folder, limit or one.limit_s)) for one in questions]
 
 
 def _limit() -> float | None:
@@ -145,17 +129,26 @@ def _limit() -> float | None:
     raise InputError(f"{CHECK_SECONDS}={text!r} is no number of seconds above 0: correct it, or unset it")
 
 
-def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes], limit_s: float) -> Asked:
+@contextlib.contextmanager
+def _started(question: Question, folder: Path, limit_s: float) -> Iterator[Asked]:
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
     env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
     command, end = [question.python, "-m", question.module], subprocess.STDOUT
-    try:
-        process = subprocess.Popen(
-            command, cwd=folder, env=env, stdin=told, stdout=said, stderr=end, preexec_fn=die_with_parent
-        )
-    except OSError as error:
-        return Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
-    return Asked(question, process, said, limit_s)
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
+        told.write(json.dumps(question.told).encode())
+        told.seek(0)
+        try:
+            process = subprocess.Popen(
+                command, cwd=folder, env=env, stdin=told, stdout=said, stderr=end, preexec_fn=die_with_parent
+            )
+        except OSError as error:
+            yield Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
+            return
+        try:
+            yield Asked(question, process, said, limit_s)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _lines(said: IO[bytes]) -> list[str]:

@@ -67,14 +67,8 @@ def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerCo
     return OptimizerConfig(
         name=params.optimizer,
         learning_rate=batch.learning_rate,
-        weight_decay=params.weight_decay,
-        beta1=params.beta1,
-        beta2=params.beta2,
-        eps=params.eps,
-        bias_correction=params.bias_correction,
-        max_grad_norm=params.max_grad_norm,
         loss_scaling=batch.loss_scaling,
-        first_moment_precision=params.first_moment_precision,
+        **params.model_dump(include=set(OptimizerParams.model_fields) - {"optimizer"}),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tasks.project import streams
 from tasks.project.errors import FAILED, PodiumError, StagePaused
 from tasks.project.process import die_with_parent
+from tasks.project.usage import write_stage_run, write_usage
 
 
 def run_main(main: Callable[[], None]) -> None:
@@ -35,7 +36,7 @@ def run_main(main: Callable[[], None]) -> None:
             _enter(stage)
         main()
         if stage is not None:
-            _tell_run(stage, began)
+            write_stage_run(stage, began)
         sys.stdout.flush()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
@@ -51,7 +52,8 @@ def run_main(main: Callable[[], None]) -> None:
         raise SystemExit(FAILED) from None
     finally:
         if stage is not None:
-            _tell_usage(stage, began)
+            with contextlib.suppress(OSError):  # a disk that is full is named by what needs it
+                write_usage(stage, began)
         streams.finish()
 
 
@@ -88,17 +90,3 @@ def _enter(stage: str) -> None:
     inputs = plan[stage].deps if stage in plan else ()
     require_one_plan(Path(), inputs)
     require(inputs)
-
-
-def _tell_run(stage: str, began: float) -> None:
-    from tasks.project.usage import write_stage_run
-
-    write_stage_run(stage, began)
-
-
-def _tell_usage(stage: str, began: float) -> None:
-    """A disk that is full is named by what needs it."""
-    from tasks.project.usage import write_usage
-
-    with contextlib.suppress(OSError):
-        write_usage(stage, began)
