@@ -132,7 +132,8 @@ def number_of(field: FieldInfo) -> Callable[[str], Any]:
         from pydantic import ConfigDict, TypeAdapter, ValidationError
 
         kind: Any = Annotated[field.annotation, *field.metadata]
-        number = (click.INT if field.annotation is int else click.FLOAT).convert(text, None, None)
+        plain: click.ParamType = click.INT if field.annotation is int else click.FLOAT
+        number = plain.convert(text, None, None)
         try:
             return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(number)
         except ValidationError as error:
