@@ -9,7 +9,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(HERE)]
 
 project = "Podium"
 copyright = "the Podium developers, Apache License 2.0"
@@ -32,11 +32,10 @@ NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\](\([\w-]+\.md(?:#[\w-]+)?\))")
 
 def make_pages(app):
     """Write what the types and the commands say of themselves, where it is not there as it must be."""
-    from flows.commands_page import page as commands
-    from tasks.project.param_docs import params_page as parameters
+    from reference_pages import commands_page, params_page
 
     (HERE / "made").mkdir(exist_ok=True)
-    for name, make in {"commands": commands, "parameters": parameters}.items():
+    for name, make in {"commands": commands_page, "parameters": params_page}.items():
         path, text = HERE / "made" / f"{name}.md", make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

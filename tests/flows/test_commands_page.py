@@ -4,9 +4,8 @@ import re
 
 import click
 
+from docs.reference_pages import commands_page, escaped, params_page
 from flows.cli import COMMANDS, cli
-from flows.commands_page import page
-from tasks.project.param_docs import escaped, params_page
 
 
 def every_command():
@@ -22,7 +21,7 @@ def every_command():
 
 
 def test_every_command_and_option_stands_on_the_page():
-    text = page()
+    text = commands_page()
     found = dict(every_command())
     assert len(found) > 30
     for words, command in found.items():
