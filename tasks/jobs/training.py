@@ -261,13 +261,13 @@ def program_measurements(result: JobResult) -> dict[str, Any]:
     return {"program": result.program, "compile_seconds": round(result.compile_seconds, 1)}
 
 
-def require_verdict(name: str, root: Path = Path(), stage: str | None = None) -> None:
+def require_verdict(name: str, stage: str | None = None) -> None:
     """Refuse to train on data whose verdict is missing or red; `stage` writes it, validate@<name> by default.
 
     Raises:
         InputError: naming the stage that writes the verdict.
     """
-    path = root / artifacts.validation_report(name)
+    path = artifacts.validation_report(name)
     if not path.is_file():
         raise InputError(f"{path} is missing: run `dvc repro {stage or f'validate@{name}'}` first")
     if not read_json(path)["valid"]:
