@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +26,6 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc, releases
 from flows.api import extra, is_cancelled
-from flows.at_once import Bring, bring_all
 from flows.dvc import leftovers
 from flows.dvc.session import DvcSession, RemoteFailed, StageFailed, StagePaused, StageStopped
 from flows.plan import publish_after
@@ -75,6 +76,8 @@ def cancelled_by(error: BaseException) -> str:
 
 Entered = Callable[[StageRecord], None]
 """Takes the record of each stage as soon as it has ended, however it ended."""
+Bring = Callable[[str, DvcSession], None]
+"""Brings a stage up to date with a DVC that nobody else uses meanwhile."""
 
 
 def _nothing(record: StageRecord) -> None:
@@ -93,7 +96,7 @@ def run_plan(
     """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
 
     First the released models are fetched that gates compare with. Stages that do not need each other run at once where
-    the host has room (flows/at_once.py). Where DVC has a default remote they run one by one, and the outs of each stage
+    the host has room (`bring_all`). Where DVC has a default remote they run one by one, and the outs of each stage
     are there when the next one starts; so they do on a worker. There, only the stages of `plan` may run; what they need
     must be restored; and `released` says which releases are fetched.
 
@@ -154,6 +157,60 @@ def _bring(left: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring:
     for kind, between in ((RunFailed, "\n"), (RunPaused, "\n"), (RunStopped, " and stage ")):
         if said := [str(error) for error in failed if isinstance(error, kind)]:
             raise kind(between.join(said))
+
+
+def bring_all(
+    stages: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring, tell: Callable[[str], None]
+) -> list[BaseException]:
+    """Bring stages up to date, as many at once as there are lanes.
+
+    The order of the plan decides who begins; a stage that needs a device has the host for itself, as training is slower
+    beside anything else. Where one fails nothing more begins, and those at work come to their end: what they make is
+    kept.
+
+    Args:
+        stages: in the order of the plan; what else they need is up to date.
+        known: the plan.
+        lanes: see `Bring`.
+        bring: is called in threads of its own.
+        tell: takes who is waited for, for people.
+
+    Returns:
+        What was raised by stages, in the order in which they ended.
+    """
+    left, free, failed = list(stages), list(lanes), list[BaseException]()
+    working: dict[Future[None], tuple[str, DvcSession]] = {}
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        try:
+            while True:
+                while free and not failed and (stage := _next(left, [name for name, _ in working.values()], known)):
+                    lane = free.pop()
+                    lane.start()  # here: it ends with the thread that starts it
+                    left.remove(stage)
+                    working[threads.submit(contextvars.copy_context().run, bring, stage, lane)] = stage, lane
+                if not working:
+                    return failed
+                for ended in wait(working, return_when=FIRST_COMPLETED).done:
+                    stage, lane = working.pop(ended)
+                    free.append(lane)
+                    if error := ended.exception():
+                        failed.append(error)
+                        if others := ", ".join(name for name, _ in working.values()):
+                            tell(f"after {stage} nothing more begins; {others} may come to an end")
+        except BaseException:
+            for lane in lanes:
+                lane.end()  # else its thread would be waited for
+            raise
+
+
+def _next(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
+    """The first stage that may begin now; None while it is better to wait."""
+    if any(known[stage].uses_device for stage in working):
+        return None
+    unfinished = {*left, *working}
+    ready = (stage for stage in left if unfinished.isdisjoint(known.needs[stage]))
+    first = next(ready, None)
+    return None if first is not None and working and known[first].uses_device else first
 
 
 def reproduce(

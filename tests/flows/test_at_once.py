@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flows import pipeline, stages
-from flows.at_once import bring_all
+from flows.stages import bring_all
 from tasks.project.errors import ParamsError
 from tasks.project.parallel import STAGES_AT_ONCE, runs_at_once, stages_at_once
 from tasks.project.plan_file import Plan, expand
