@@ -17,7 +17,7 @@ from typing import Any
 from tasks.project.overlays import ENTRIES, Head
 from tasks.project.param_downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
 from tasks.project.param_sections import Section
-from tasks.project.params import Params
+from tasks.project.params import Params, inner_sections
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -49,21 +49,9 @@ def meanings(values: Mapping[str, Any], section: type[Section] = Params) -> dict
         if key not in values:
             continue
         found[key] = said_of_fields(section).get(name, "")
-        for inner, of_inner, place in _inside(section, key, field.annotation, values[key]):
+        for inner, of_inner, place in inner_sections(section, key, field.annotation, values[key]):
             found.update({f"{place}.{below}": text for below, text in meanings(of_inner, inner).items()})
     return found
-
-
-def _inside(
-    section: type[Section], key: str, inner: Any, value: Any
-) -> Iterator[tuple[type[Section], Mapping[str, Any], str]]:
-    """The sections that a value holds, each with its own values and its place."""
-    if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
-        yield inner, value, key
-    elif section is Params and key in ENTRIES and isinstance(value, Mapping):
-        for name, entry in value.items():
-            if isinstance(entry, Mapping) and entry.get("kind") in kind_names():
-                yield kind_params(entry["kind"]), entry, f"{key}.{name}"
 
 
 def params_schema() -> dict[str, Any]:

@@ -240,7 +240,7 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
         ParamsError: all problems in one message, each with the nearest valid name, the range or the default; a key of
             before is answered with what it is called now.
     """
-    unstated = _unstated(kind, values, ()) if kind is Params else ()
+    unstated = _unstated(kind, values) if kind is Params else ()
     problems = [f"{place} is missing; its default is {json.dumps(default)}" for place, default in unstated]
     try:
         built = kind.model_validate(values)
@@ -253,23 +253,28 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
     raise ParamsError(f"{where} cannot be used:\n{lines}") from None
 
 
-def _unstated(kind: type[Section], values: Any, place: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _unstated(kind: type[Section], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Parameters that only their defaults give: DVC would not know of them."""
     for name, field in kind.model_fields.items():
         key = field.alias or name
-        here, inner = (*place, key), field.annotation
-        if key not in values:
-            if not field.is_required():
-                default = field.get_default(call_default_factory=True)
-                yield ".".join(here), default.model_dump(mode="json") if isinstance(default, Section) else default
-        elif not isinstance(values[key], dict):
-            continue
-        elif isinstance(inner, type) and issubclass(inner, Section):
-            yield from _unstated(inner, values[key], here)
-        elif kind is Params and key == "downstream":
-            for entry, own in values[key].items():
-                if isinstance(own, dict) and own.get("kind") in kind_names():
-                    yield from _unstated(kind_params(own["kind"]), own, (*here, entry))
+        if key in values:
+            for inner, own, place in inner_sections(kind, key, field.annotation, values[key]):
+                yield from ((f"{place}.{below}", default) for below, default in _unstated(inner, own))
+        elif not field.is_required():
+            default = field.get_default(call_default_factory=True)
+            yield key, default.model_dump(mode="json") if isinstance(default, Section) else default
+
+
+def inner_sections(
+    section: type[Section], key: str, annotation: Any, value: Any
+) -> Iterator[tuple[type[Section], Mapping[str, Any], str]]:
+    """The sections that the value of a key of `section` holds, each with its own values and its place."""
+    if isinstance(annotation, type) and issubclass(annotation, Section) and isinstance(value, Mapping):
+        yield annotation, value, key
+    elif section is Params and key == "downstream" and isinstance(value, Mapping):
+        for name, entry in value.items():
+            if isinstance(entry, Mapping) and entry.get("kind") in kind_names():
+                yield kind_params(entry["kind"]), entry, f"{key}.{name}"
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
