@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from flows.checkout import require_project
 from flows.preflight.server import require_server
 from flows.sent_runs import Queue
 from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.process import Say
 from tasks.project.stage_kinds import KINDS
 
 FLOWS_POOL = "flows"
@@ -48,8 +49,6 @@ WATCHED = "podium-watched"
 """The tag that prefect.yaml gives each deployment: its runs carry it, and no others do."""
 AGAIN = "podium-sent-again"
 """The tag that prefect.yaml gives the deployments whose runs send stages: a crashed one is run again."""
-
-Say = Callable[[str], None]
 
 
 def make_pools(client: SyncPrefectClient, say: Say) -> None:

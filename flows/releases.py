@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
+from flows.dvc.session import ERROR
 from flows.stopping import RunFailed, stop
 from ipu_model.files import read_json
 from tasks.project import artifacts
@@ -18,7 +19,6 @@ from tasks.project.process import describe_exit
 READS_THEM = "predict_released"
 """The stages that depend on what is fetched, one for each entry."""
 MODULE = "tasks.release.fetch"
-ERROR = "error: "
 
 Chosen = Mapping[str, Sequence[str]]
 """Entry -> TAG@COMMIT of the releases that are fetched for it, the newest first."""

@@ -11,7 +11,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,12 @@ from tasks.downstream.task import part_of
 from tasks.project import artifacts, streams
 from tasks.project.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.project.params import load_params
+from tasks.project.process import Say
 
 SWEEPS = artifacts.RUNS / "sweeps"
 """A file for each sweep: its runs, what they scored, and which is the best."""
 NEVER = 10**9
 """Updates between looks at held-out rows: only the last update is followed by one."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

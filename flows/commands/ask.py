@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.commands import applying, options
+from flows.commands.applying import AT_LEAST_ONE
 from flows.commands.project import given
 from ipu_model.files import open_regular
 from tasks.pages.markup import readable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_CONTEXT_BYTES = 64 << 20
 """A long book has 5 MB."""
-AT_LEAST_ONE = click.IntRange(min=1)
 
 
 def _read_place(text: str) -> Place:

@@ -27,7 +27,7 @@ from tasks.project import dvc_records
 from tasks.project.errors import PAUSED as PAUSED_CODE
 from tasks.project.errors import InputError
 from tasks.project.plan_file import read_plan
-from tasks.project.process import describe_exit
+from tasks.project.process import Say, describe_exit
 from tasks.project.stage_kinds import STAGES_SENT, cache_of, default_remote
 from tasks.project.usage import RUN
 
@@ -51,7 +51,6 @@ REMOTE_WAITS = (5.0, 20.0, 60.0)
 LITTLE = 64 * 1024
 """Bytes; a disk with less room than this is full for every writer here."""
 
-Say = Callable[[str], None]
 Lock = Callable[[str, str], bool]
 """Takes the name of a stage and the hash of its command, parameters and inputs; returns whether another host had it."""
 
