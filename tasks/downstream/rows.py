@@ -33,7 +33,7 @@ from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.row_folders import HELD_OUT
-from tasks.reading.parquet import read_batches, size_of
+from tasks.reading.parquet import count_rows, read_batches
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import pack
 from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry, to_arrow
@@ -258,7 +258,7 @@ def write_rows(
     shape = task.entry.rows
     check_geometry(shape.row_length, shape.max_sequences_per_row, 0, task.entry.key("rows"))
     source = source or task.examples_file(split)
-    total = size_of(source, task.columns, task.entry.stage("examples")).rows
+    total = count_rows(source, task.columns, task.entry.stage("examples"))
     if workers is None:
         pays = task.chunks_for_processes
         workers = 1 if pays is None else useful_workers(-(-total // task.chunk), pays)

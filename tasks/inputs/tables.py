@@ -19,7 +19,7 @@ from tasks.inputs.readers import begins_array, read_array, read_rows
 from tasks.project.errors import InputError
 from tasks.project.memory import limited_steps
 from tasks.project.param_downstream import OwnDataParams
-from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
 from tasks.reading.parquet import folded, open_parquet
 from tasks.reading.text_files import MAX_LINE_BYTES, NUMBERS, Reading, ending_of, refuse_empty, text_lines
 
@@ -56,6 +56,7 @@ def read_table(
     key: str,
     reading: Reading,
     separator: str | None = None,
+    classes: str | None = None,
 ) -> Iterator[Line]:
     """Yield the records of a .jsonl, .json, .csv, .tsv or .parquet file, in order.
 
@@ -65,6 +66,7 @@ def read_table(
         key: the params key that named the file, for messages.
         reading: gets the blank lines, the columns that nobody asked for, that there are no rows, and remarks.
         separator: of the fields of .csv and .tsv files; None: it is found (see readers.py).
+        classes: the column of class numbers, or of lists of them; they come as names where a Parquet file states these.
 
     Raises:
         InputError: not what its ending says, another encoding, damaged, or without a required column; the message
@@ -74,8 +76,10 @@ def read_table(
     ending = ending_of(path)
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, columns, key, reading, separator)
+    elif ending == ".parquet":
+        lines = _read_parquet(path, columns, key, reading, classes)
     else:
-        lines = (_read_parquet if ending == ".parquet" else _read_json)(path, columns, key, reading)
+        lines = _read_json(path, columns, key, reading)
     rows = False
     for line in lines:
         rows = True
@@ -279,15 +283,19 @@ def _read_delimited(
         yield Line(f"line {last}", dict(zip(names, fields, strict=True)))
 
 
-def _read_parquet(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+def _read_parquet(
+    path: Path, columns: Sequence[Column], key: str, reading: Reading, classes: str | None
+) -> Iterator[Line]:
     number = 0
-    for rows in limited_steps(_parquet_rows(path, columns, key, reading), f"{path} ({key})"):
+    for rows in limited_steps(_parquet_rows(path, columns, key, reading, classes), f"{path} ({key})"):
         for values in rows:
             yield Line(f"row {number}", values)
             number += 1
 
 
-def _parquet_rows(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[list[dict[str, Any]]]:
+def _parquet_rows(
+    path: Path, columns: Sequence[Column], key: str, reading: Reading, classes: str | None
+) -> Iterator[list[dict[str, Any]]]:
     """Some rows at a time."""
     import pyarrow as pa
 
@@ -298,9 +306,11 @@ def _parquet_rows(path: Path, columns: Sequence[Column], key: str, reading: Read
             renamed = check_columns(present, columns, str(path), reading)
             asked = {column.name for column in columns}
             wanted = [name for name in present if renamed.get(name, name) in asked]
+            names = [stated_classes(file.schema_arrow, name) for name in wanted if renamed.get(name, name) == classes]
             for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
-                yield batch.rename_columns([renamed.get(name, name) for name in wanted]).to_pylist()
+                rows = batch.rename_columns([renamed.get(name, name) for name in wanted]).to_pylist()
+                yield [{**one, classes: with_names(one[classes], names[0])} for one in rows] if any(names) else rows
                 row += batch.num_rows
     except MemoryError:
         raise

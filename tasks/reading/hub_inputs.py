@@ -18,7 +18,7 @@ from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
 from tasks.project.process import is_sent
-from tasks.reading.parquet import folded, open_parquet
+from tasks.reading.parquet import folded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,16 +85,12 @@ def class_names(feature: Any) -> list[str]:
     return list(map(str, found or []))
 
 
-def stated_classes(path: Path, column: str) -> list[str]:
+def stated_classes(schema: pa.Schema, column: str) -> list[str]:
     """The same of a column in a Parquet file that `datasets` wrote."""
-    import pyarrow as pa
-
     try:
-        with open_parquet(path) as file:
-            stated = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        feature = stated["info"]["features"][column]
+        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
         names: Any = feature.get("feature", feature)["names"]
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return []
     return [str(name) for name in names] if isinstance(names, list) else []
 

@@ -105,7 +105,7 @@ class Size:
 
     rows: int
     bytes: int
-    """Bytes of the columns asked for, decoded."""
+    """Bytes of the column asked for, decoded."""
 
 
 def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:
@@ -127,17 +127,23 @@ def _bytes_of(group: pq.RowGroupMetaData, column: str) -> int:
     return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] == column)
 
 
-def size_of(path: Path, columns: Sequence[str], stage: str) -> Size:
-    """Rows of the file, and bytes of `columns`.
+def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
+    """Return the number of rows of a file that has `columns`; arguments and errors are those of `read_batches`."""
+    with _open(path, columns, stage) as parquet:
+        rows: int = parquet.metadata.num_rows
+    return rows
 
-    Args:
-        stage: that writes the file, for the messages.
+
+def corpus_files(corpus: Path) -> list[Path]:
+    """Return the Parquet files of a corpus in the order of their names.
 
     Raises:
-        InputError: as `read_batches`.
+        InputError: there are none.
     """
-    by_column = [sizes_of_groups(path, column, stage) for column in columns]
-    return Size(sum(size.rows for size in by_column[0]), sum(size.bytes for sizes in by_column for size in sizes))
+    files = sorted(Path(corpus).glob("*.parquet"))
+    if not files:
+        raise InputError(f"{corpus} holds no .parquet file: the corpus stage makes them; run `dvc repro corpus` first")
+    return files
 
 
 def read_batches(

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 
-from tasks.project.errors import InputError
 from tasks.project.parallel import Progress
 from tasks.reading.near_duplicates import Pair, Report, Shown, Source
+from tasks.reading.parquet import corpus_files
 from tasks.validation import text_features
 from tasks.validation.near_duplicates import SHINGLE, NearDuplicates, Pieces, pieces_as_texts
 from tasks.validation.shingles import letters_of, shingles_of
@@ -102,10 +102,7 @@ def contamination(
     index = NearDuplicates(examples.texts, threshold)
     sources = [_in_training(examples, index, read(training), record)]
     if corpus is not None:
-        files = sorted(corpus.glob("*.parquet"))
-        if not files:
-            raise InputError(f"{corpus} holds no .parquet file: run the corpus stage first")
-        sources.append(_in_text(examples, index, files))
+        sources.append(_in_text(examples, index, corpus_files(corpus)))
     return Report(threshold, tuple(sources))
 
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.project.errors import InputError
 from tasks.project.params import ValidateParams
+from tasks.reading.parquet import corpus_files
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
@@ -55,9 +55,7 @@ class CorpusData(ParquetFiles):
     texts: ClassVar[Mapping[str, str]] = {"id": "document_id", "title": "title", "text": "text"}
 
     def __init__(self, folder: Path, limits: ValidateParams) -> None:
-        files = {path.name: path for path in sorted(Path(folder).glob("*.parquet"))}
-        if not files:
-            raise InputError(f"{folder} holds no .parquet file: run the corpus stage first")
+        files = {path.name: path for path in corpus_files(folder)}
         super().__init__(files, SCHEMA, f"columns {', '.join(SCHEMA.names)} of type string", "the corpus stage")
         self.total_checks = _total_checks(limits)
         most = limits.max_document_characters

@@ -131,24 +131,12 @@ class Encoded:
 
 
 def works_word_by_word(tokenizer: Tokenizer) -> bool:
-    """Whether the tokens of a text are those of its words: BERT's cleaning, BERT's words, WordPiece.
+    """Tell whether the tokens of a text are those of its words: ordinary added tokens are looked for across words.
 
-    Ordinary added tokens are looked for across words, special ones only if `encode_special_tokens` is off.
+    Args:
+        tokenizer: that `load_tokenizer` built.
     """
-    from tokenizers.models import WordPiece
-    from tokenizers.normalizers import BertNormalizer
-    from tokenizers.pre_tokenizers import BertPreTokenizer
-
-    added = tokenizer.get_added_tokens_decoder().values()
-    return (
-        isinstance(tokenizer.normalizer, BertNormalizer)
-        and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
-        and isinstance(tokenizer.model, WordPiece)
-        and tokenizer.encode_special_tokens
-        and tokenizer.truncation is None
-        and tokenizer.padding is None
-        and all(token.special for token in added)
-    )
+    return all(token.special for token in tokenizer.get_added_tokens_decoder().values())
 
 
 class _Numbers(dict[str, int]):
@@ -222,7 +210,7 @@ class WordCache:
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
     """Tokens of every text, in order, without special tokens; every word is tokenized once per process.
 
-    1 text or a million give the same tokens, and the same as the tokenizer itself.
+    1 text or a million give the same tokens, and the same as the tokenizer itself, which `load_tokenizer` built.
     """
     cache = _word_cache(tokenizer)
     return _encode_in_full(tokenizer, texts) if cache is None else cache.encode(texts)
@@ -234,7 +222,7 @@ def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
 
 
 def _encode_in_full(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
-    """For tokenizers of other kinds than BERT's."""
+    """For tokenizers with tokens that are looked for across words."""
     ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
     for start in range(0, len(texts), ENCODE_AT_ONCE):
         for encoding in tokenizer.encode_batch(list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False):

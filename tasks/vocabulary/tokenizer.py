@@ -17,10 +17,9 @@ from pathlib import Path
 
 from ipu_model.files import new_folder
 from tasks.project import artifacts
-from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.params import TokenizerParams, load_sections
-from tasks.reading.parquet import read_batches
+from tasks.reading.parquet import corpus_files, read_batches
 from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tasks.vocabulary.wordpiece import train_vocabulary
@@ -62,10 +61,7 @@ def corpus_texts(corpus: Path) -> Iterator[str]:
     Raises:
         InputError: no corpus there, or a part that cannot be read.
     """
-    parts = sorted(Path(corpus).glob("part-*.parquet"))
-    if not parts:
-        raise InputError(f"{corpus} holds no part-*.parquet: make the corpus first (stage corpus)")
-    for part in parts:
+    for part in corpus_files(corpus):
         for batch in read_batches(part, ["text"], 4096, "corpus"):
             yield from batch.column(0).to_pylist()
 

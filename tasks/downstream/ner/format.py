@@ -24,7 +24,6 @@ from tasks.inputs.tables import (
     BLANK_LINES,
     Column,
     Line,
-    actual_name,
     column_names,
     hub_lines,
     read_table,
@@ -35,7 +34,6 @@ from tasks.inputs.tables import (
 from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.hub_inputs import stated_classes, with_names
 from tasks.reading.text_files import Problems, Reading, ending_of, refuse_empty, text_lines
 
 MEANT = "tagged words"
@@ -145,13 +143,11 @@ def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading,
     if ending in CONLL:
         reading.layouts[str(path)] = "columns"
         return str(path), read_conll(path, key, reading, problems), problems
-    present = column_names(path, key, params.separator)
-    columns = columns_of(present, params.columns)
-    names = stated_classes(path, actual_name(present, columns.tags)) if ending == ".parquet" else []
-    lines = read_table(path, columns.wanted(named_by), key, reading, params.separator)
+    columns = columns_of(column_names(path, key, params.separator), params.columns)
+    lines = read_table(path, columns.wanted(named_by), key, reading, params.separator, columns.tags)
     if ending == ".csv":
         lines = _listed(lines, columns, problems)
-    return str(path), _table_sentences(lines, columns, names, problems), problems
+    return str(path), _table_sentences(lines, columns, problems), problems
 
 
 def _hub_sentences(
@@ -162,7 +158,7 @@ def _hub_sentences(
     columns = columns_of(present, params.columns)
     problems = Problems(source, MEANT)
     asked = with_columns(lines, columns.wanted(stated_by(section)), source, reading)
-    return source, _table_sentences(asked, columns, [], problems), problems
+    return source, _table_sentences(asked, columns, problems), problems
 
 
 class Columns(NamedTuple):
@@ -206,15 +202,11 @@ def list_of(cell: str) -> Any:
     return parse_json(cell) if cell.startswith(('["', "['")) else cell.split()
 
 
-def _table_sentences(lines: Iterable[Line], columns: Columns, names: list[str], problems: Problems) -> Iterator[Raw]:
-    """A sentence of each record.
-
-    Args:
-        names: of the classes that tags are numbers of; empty where tags are names.
-    """
+def _table_sentences(lines: Iterable[Line], columns: Columns, problems: Problems) -> Iterator[Raw]:
+    """A sentence of each record."""
     document, sentences = 0, 0
     for where, values in lines:
-        words, tags = values[columns.tokens], with_names(values[columns.tags], names)
+        words, tags = values[columns.tokens], values[columns.tags]
         if words == [DOCUMENT]:  # the line of CoNLL files, which some tables keep as a sentence
             document += sentences > 0
             sentences = 0
@@ -222,7 +214,7 @@ def _table_sentences(lines: Iterable[Line], columns: Columns, names: list[str], 
             problems.add("words and tags that are no lists", where, words)
         elif len(words) > MAX_WORDS:
             problems.add(f"a sentence of more than {MAX_WORDS:,} words", where)
-        elif names == [] and any(type(tag) is int for tag in tags):
+        elif any(type(tag) is int for tag in tags):
             kind = "tags that are numbers without names (state names, or give Parquet with the features of `datasets`)"
             problems.add(kind, where, next(tag for tag in tags if type(tag) is int))
         else:

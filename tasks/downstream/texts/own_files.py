@@ -16,7 +16,6 @@ from tasks.downstream.texts.tasks import Example
 from tasks.inputs.tables import (
     Column,
     Line,
-    actual_name,
     checked,
     column_names,
     hub_lines,
@@ -28,7 +27,6 @@ from tasks.inputs.tables import (
 )
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
-from tasks.reading.hub_inputs import stated_classes, with_names
 from tasks.reading.parquet import folded
 from tasks.reading.text_files import Problems, Reading, ending_of
 
@@ -159,18 +157,11 @@ def opened_file(
         labelled: whether a column of labels must be there.
     """
     reading.files += 1
-    present = column_names(path, key, params.separator)
-    columns = columns_of(present, params.columns)
+    columns = columns_of(column_names(path, key, params.separator), params.columns)
     wanted = (
         columns.wanted(named_by) if labelled else [one for one in columns.wanted(named_by) if one.name != columns.label]
     )
-    is_parquet = path.suffix.lower() == ".parquet"
-    classes = stated_classes(path, actual_name(present, columns.label)) if is_parquet else []
-    lines = (
-        line._replace(values={**line.values, columns.label: with_names(line.values.get(columns.label), classes)})
-        for line in read_table(path, wanted, key, reading, params.separator)
-    )
-    return f"{path} ({key})", columns, lines
+    return f"{path} ({key})", columns, read_table(path, wanted, key, reading, params.separator, columns.label)
 
 
 def files_of(path: Path, key: str) -> list[Path]:

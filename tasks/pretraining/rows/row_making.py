@@ -19,10 +19,10 @@ from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards, read_chunks
-from tasks.project.errors import InputError
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
 from tasks.project.row_folders import HELD_OUT
+from tasks.reading.parquet import corpus_files
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
@@ -162,18 +162,3 @@ def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, f
 def _modules(path: Path) -> list[Path]:
     """The modules of a package, or the one module that it is."""
     return sorted(path.glob("*.py")) if path.is_dir() else [path]
-
-
-def corpus_files(corpus: Path) -> list[Path]:
-    """The Parquet files of the corpus, sorted by name.
-
-    Raises:
-        InputError: there are none.
-    """
-    files = sorted(Path(corpus).glob("*.parquet"))
-    if not files:
-        raise InputError(
-            f"{corpus} holds no .parquet file: rows need the corpus that the corpus stage makes; "
-            "run `dvc repro corpus` first"
-        )
-    return files

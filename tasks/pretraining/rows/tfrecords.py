@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from ipu_model.files import open_regular
 from tasks.project.errors import InputError
@@ -28,6 +28,29 @@ MAX_RECORD_BYTES = 4 << 20
 _GZIP = b"\x1f\x8b\x08"
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
+_EXAMPLE = """
+name: "example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type {
+  name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".tensorflow.Int64List" oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".tensorflow.Features.FeatureEntry" }
+  nested_type {
+    name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".tensorflow.Feature" }
+  }
+}
+message_type { name: "Example" field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
+"""
+"""tensorflow/core/example/example.proto and feature.proto."""
 
 
 def read_examples(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -116,37 +139,7 @@ def _masked(content: bytes) -> int:
 
 @functools.cache
 def _example_class() -> Any:
-    """tensorflow.Example (tensorflow/core/example/example.proto, feature.proto), in a pool of its own.
-
-    The default pool is for whoever else has these messages in this process.
-    """
-
-    def field(name: str, number: int, kind: str, label: str = "OPTIONAL", **more: Any) -> dict[str, Any]:
-        typed = {"typeName": kind, "type": "TYPE_MESSAGE"} if kind.startswith(".") else {"type": f"TYPE_{kind}"}
-        return {"name": name, "number": number, "label": f"LABEL_{label}", **typed, **more}
-
-    lists = [
-        ("BytesList", "bytes_list", "BYTES"),
-        ("FloatList", "float_list", "FLOAT"),
-        ("Int64List", "int64_list", "INT64"),
-    ]
-    of_feature = [field(name, i, f".tensorflow.{kind}", oneofIndex=0) for i, (kind, name, _) in enumerate(lists, 1)]
-    entry = {
-        "name": "FeatureEntry",
-        "options": {"mapEntry": True},
-        "field": [field("key", 1, "STRING"), field("value", 2, ".tensorflow.Feature")],
-    }
-    messages = [{"name": kind, "field": [field("value", 1, scalar, "REPEATED")]} for kind, _, scalar in lists]
-    messages += [
-        {"name": "Feature", "field": of_feature, "oneofDecl": [{"name": "kind"}]},
-        {
-            "name": "Features",
-            "nestedType": [entry],
-            "field": [field("feature", 1, ".tensorflow.Features.FeatureEntry", "REPEATED")],
-        },
-        {"name": "Example", "field": [field("features", 1, ".tensorflow.Features")]},
-    ]
-    file = {"name": "example.proto", "package": "tensorflow", "syntax": "proto3", "messageType": messages}
+    """Return tensorflow.Example, in a pool of its own: the default pool is for whoever else has these messages here."""
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(json_format.ParseDict(file, descriptor_pb2.FileDescriptorProto()))
+    pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

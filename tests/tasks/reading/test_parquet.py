@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.project.errors import InputError
-from tasks.reading.parquet import group_batches, read_batches, size_of
+from tasks.reading.parquet import count_rows, group_batches, read_batches, sizes_of_groups
 
 
 def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> None:
@@ -14,17 +14,18 @@ def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> N
     answers = [[{"text": text, "start": 1}] for text in texts]
     table = pa.table({"text": texts, "short": ["a"] * 200, "answers": answers})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
-    assert size_of(tmp_path / "a.parquet", ["text"], "corpus").rows == 200
-    assert 20_800 <= size_of(tmp_path / "a.parquet", ["text"], "corpus").bytes < 22_000
-    nested = size_of(tmp_path / "a.parquet", ["text", "answers"], "corpus").bytes
-    assert 20_800 * 2 <= nested < 22_000 * 2 + 200 * 16
+    assert count_rows(tmp_path / "a.parquet", ["text"], "corpus") == 200
+    groups = {name: sizes_of_groups(tmp_path / "a.parquet", name, "corpus") for name in ("text", "answers")}
+    assert [group.rows for group in groups["text"]] == [50] * 4
+    assert 20_800 <= sum(group.bytes for group in groups["text"]) < 22_000
+    assert 20_800 <= sum(group.bytes for group in groups["answers"]) < 22_000 + 200 * 16
 
 
 def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     for message in ("run `dvc repro corpus`", "lacks text", "cannot be read as Parquet"):
         with pytest.raises(InputError, match=message):
-            size_of(path, ["text"], "corpus")
+            count_rows(path, ["text"], "corpus")
         with pytest.raises(InputError, match=message):
             list(read_batches(path, ["text"], 10, "corpus"))
         if path.exists():
