@@ -29,19 +29,17 @@ from tasks.inputs.tables import Line, checked, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
+from tasks.project.parallel import Progress
 from tasks.project.params import CorpusParams, load_sections
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.parquet import row_groups
 from tasks.reading.text_files import Reading, repetitions, write_reading
-
-log = logging.getLogger(__name__)
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
 """A row group closes at either bound."""
 PART_CHARACTERS = 512 << 20
 """A new file begins after about this much text."""
-PROGRESS_SECONDS = 5.0
 EMPTY = "empty documents left out"
 REPEATED = "documents with the same text as an earlier one, kept"
 
@@ -122,7 +120,7 @@ def _hub_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
-    started_at = said_at = time.perf_counter()
+    progress = Progress("corpus", "documents")
     writer: Any = None
     characters_in_part = 0
     try:
@@ -138,9 +136,7 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
             characters_in_part += characters
             summary.characters += characters
             summary.documents += len(group)
-            if time.perf_counter() - said_at > PROGRESS_SECONDS:
-                said_at = time.perf_counter()
-                log.info("%s documents, %.0f s", f"{summary.documents:,}", said_at - started_at)
+            progress.update(summary.documents)
     finally:
         if writer is not None:
             writer.close()

@@ -142,7 +142,7 @@ def corpus_files(corpus: Path) -> list[Path]:
     """
     files = sorted(Path(corpus).glob("*.parquet"))
     if not files:
-        raise InputError(f"{corpus} holds no .parquet file: the corpus stage makes them; run `dvc repro corpus` first")
+        raise InputError(f"{corpus} holds no .parquet file: run the corpus stage first (`dvc repro corpus`)")
     return files
 
 

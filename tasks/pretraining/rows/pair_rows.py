@@ -101,10 +101,7 @@ def make_rows(
         lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions
     )
     masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
-    columns = layout.columns(masked.token_ids, pairs.first_length + 2)
-    columns.update(prediction_columns(layout, masked, settings.max_predictions))
-    columns["next_sentence_labels"] = layout.per_sequence(pairs.labels, IGNORED).astype(np.int8)
-    return columns
+    return lay_out_rows(layout, masked, pairs.first_length + 2, pairs.labels, settings.max_predictions)
 
 
 def lay_out_pairs(text_ids: np.ndarray, pairs: Pairs, vocabulary: Vocabulary) -> np.ndarray:
@@ -123,15 +120,27 @@ def lay_out_pairs(text_ids: np.ndarray, pairs: Pairs, vocabulary: Vocabulary) ->
     return token_ids
 
 
-def prediction_columns(layout: Layout, masked: MaskedTokens, max_predictions: int) -> dict[str, np.ndarray]:
-    """masked_positions int16[R, P] and masked_labels int32[R, P], ascending by position in the row."""
+def lay_out_rows(
+    layout: Layout, masked: MaskedTokens, second_starts: np.ndarray, next_sentence_labels: np.ndarray, most: int
+) -> dict[str, np.ndarray]:
+    """The columns of `pretrain` rows; of masked tokens there are `most` (P) a row, ascending by position in the row.
+
+    Args:
+        second_starts: int[N], see `Layout.columns`.
+        next_sentence_labels: int[N].
+    """
     targets = layout.targets()[masked.places]
     order = np.argsort(targets)
     rows, positions = np.divmod(targets[order], layout.row_length)
     per_row = np.bincount(rows, minlength=len(layout.packs))
     slots = np.arange(len(rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
-    shape = (len(layout.packs), max_predictions)
+    shape = (len(layout.packs), most)
     masked_positions, masked_labels = np.zeros(shape, np.int16), np.full(shape, IGNORED, np.int32)
     masked_positions[rows, slots] = positions
     masked_labels[rows, slots] = masked.labels[order]
-    return {"masked_positions": masked_positions, "masked_labels": masked_labels}
+    return {
+        **layout.columns(masked.token_ids, second_starts),
+        "masked_positions": masked_positions,
+        "masked_labels": masked_labels,
+        "next_sentence_labels": layout.per_sequence(next_sentence_labels, IGNORED).astype(np.int8),
+    }

@@ -15,7 +15,7 @@ import numpy as np
 
 from ipu_model.files import new_folder, sha256_of
 from tasks.pretraining.rows.masking import MaskedTokens, default_predictions
-from tasks.pretraining.rows.pair_rows import prediction_columns
+from tasks.pretraining.rows.pair_rows import lay_out_rows
 from tasks.pretraining.rows.prepared import Flat, Limits, flatten
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project import artifacts
@@ -26,7 +26,7 @@ from tasks.project.row_folders import HELD_OUT, Manifest
 from tasks.reading.text_files import Reading, repetitions, write_reading
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack
-from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry
+from tasks.rows.row_files import Layout, RowWriter, check_geometry
 from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
 
 SEQUENCES_PER_CHUNK = 16384
@@ -41,8 +41,8 @@ class PreparedSummary:
     """What was made, for the stage's last line."""
 
     manifest: Manifest
-    held_out: Manifest | None
-    """None where nothing was held out."""
+    held_out: int
+    """Sequences."""
     reading: Reading
     elapsed_s: float
 
@@ -83,7 +83,7 @@ def write_prepared_rows(
                 f"{limits.section}.path, {limits.section}.dataset and pretrain_rows.held_out_fraction"
             )
         write_reading(partial, params.source, reading)
-    return PreparedSummary(manifest, others, reading, progress.elapsed_s)
+    return PreparedSummary(manifest, others.sequences if others else 0, reading, progress.elapsed_s)
 
 
 def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: Vocabulary) -> Limits:
@@ -143,11 +143,9 @@ class _Rows:
         packs, apart = within_budget(packs, flat.masked_counts, self.limits.max_predictions)
         self.reading.counts[TAKEN_APART] += apart
         layout = Layout.of(packs, flat.lengths, self.limits.row_length)
-        columns = layout.columns(flat.token_ids, flat.second_starts)
         masked = MaskedTokens(flat.token_ids, flat.places, flat.labels)
-        columns.update(prediction_columns(layout, masked, self.limits.max_predictions))
-        columns["next_sentence_labels"] = layout.per_sequence(flat.next_sentence_labels, IGNORED).astype(np.int8)
-        self.writer.write(columns)
+        pairs = flat.second_starts, flat.next_sentence_labels
+        self.writer.write(lay_out_rows(layout, masked, *pairs, self.limits.max_predictions))
         self.waiting, self.held = [], 0
 
     def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:

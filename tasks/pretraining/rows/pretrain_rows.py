@@ -37,9 +37,9 @@ class RowsSummary:
 
     manifest: Manifest
     counts: Counts
+    held_out: int
+    """Documents whose rows are held out."""
     elapsed_s: float
-    held_out: RowsSummary | None = None
-    """None where no document was held out."""
 
 
 def write_pretrain_rows(
@@ -78,8 +78,8 @@ def write_pretrain_rows(
         if others is None:
             (partial / HELD_OUT).rmdir()
     making.store.remove()
-    kept = None if others is None else RowsSummary(others, counts[HELD_OUT], progress.elapsed_s)
-    return RowsSummary(manifest, counts[TRAINING], progress.elapsed_s, kept)
+    held_out = 0 if others is None else counts[HELD_OUT].documents
+    return RowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 
 
 def main() -> None:
@@ -94,24 +94,26 @@ def main() -> None:
 
 def _from_prepared(params: PretrainRowsParams, phase: str) -> str:
     made = write_prepared_rows(params, phase)
-    rows = made.manifest
     return (
-        f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
-        f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from prepared data "
-        f"({', '.join(made.reading.summary())}); {made.held_out.sequences if made.held_out else 'no'} sequences held "
-        f"out; {made.elapsed_s:.1f} s"
+        f"{phase}: {_in_words(made.manifest)} from prepared data ({', '.join(made.reading.summary())}); "
+        f"{made.held_out or 'no'} sequences held out; {made.elapsed_s:.1f} s"
     )
 
 
 def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
     made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
-    rows, counts = made.manifest, made.counts
+    counts = made.counts
     return (
-        f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
-        f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from "
-        f"{counts.documents - counts.skipped} documents and {counts.tokens} tokens; "
-        f"{counts.skipped} documents without tokens skipped; "
-        f"{made.held_out.counts.documents if made.held_out else 'no'} documents held out; {made.elapsed_s:.1f} s"
+        f"{phase}: {_in_words(made.manifest)} from {counts.documents - counts.skipped} documents and {counts.tokens} "
+        f"tokens; {counts.skipped} documents without tokens skipped; {made.held_out or 'no'} documents held out; "
+        f"{made.elapsed_s:.1f} s"
+    )
+
+
+def _in_words(rows: Manifest) -> str:
+    return (
+        f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
+        f"{rows.packing_efficiency:.1%} real tokens)"
     )
 
 

@@ -154,23 +154,6 @@ class Counts:
         return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
 
 
-@dataclass(frozen=True)
-class Share:
-    """Every `of`-th shard, from shard `number` - 1 on: what one of several hosts makes."""
-
-    number: int
-    of: int
-
-    @property
-    def folder(self) -> str:
-        """Name of its folder among the shards."""
-        return f"share-{self.number}"
-
-    def of_shards(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Those that belong to it."""
-        return list(shards[self.number - 1 :: self.of])
-
-
 class ShardStore:
     """Finished shards of one set of rows.
 
@@ -240,9 +223,9 @@ class ShardStore:
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole
 
-    def hand_over(self, share: Share, numbers: Sequence[int]) -> None:
-        """Put finished shards into the folder of a share, which holds nothing else then."""
-        with new_folder(self.work / share.folder) as partial:
+    def hand_over(self, share: int, numbers: Sequence[int]) -> None:
+        """Put finished shards into the folder of the share with that number, which holds nothing else then."""
+        with new_folder(self.work / f"share-{share}") as partial:
             for number in numbers:
                 target = partial / self.folder.name / _name(number)
                 shutil.copytree(self.path(number), target, copy_function=link_or_copy)

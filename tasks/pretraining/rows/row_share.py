@@ -13,7 +13,7 @@ import logging
 from pathlib import Path
 
 from tasks.pretraining.rows.row_making import Making
-from tasks.pretraining.rows.row_shards import Shard, Share
+from tasks.pretraining.rows.row_shards import Shard
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.main import run_main
@@ -24,13 +24,14 @@ from tasks.project.process import item
 def write_share(
     params: PretrainRowsParams,
     phase: str,
-    share: Share,
+    share: int,
+    of: int,
     corpus: Path = artifacts.CORPUS,
     tokenizer: Path = artifacts.TOKENIZER,
     work: Path | None = None,
     workers: int | None = None,
 ) -> tuple[list[Shard], float]:
-    """Make the shards of a share; returns them, and the seconds that it took.
+    """Make every `of`-th shard, from shard `share` - 1 on; returns them, and the seconds that it took.
 
     Args:
         work: folder of the shards of that phase (default: its own artifact).
@@ -41,7 +42,7 @@ def write_share(
     """
     work = work or artifacts.row_shards(phase)
     making = Making.of(params, phase, corpus, tokenizer, work)
-    shards = share.of_shards(making.shards)
+    shards = making.shards[share - 1 :: of]
     _, progress = making.make(shards, workers)
     making.store.hand_over(share, [shard.number for shard in shards])
     return shards, progress.elapsed_s
@@ -61,7 +62,7 @@ def main() -> None:
         raise ParamsError(f"share {share}: pretrain_rows.shares={params.shares} has no such share")
     number = int(share)
     for phase in PHASES:
-        shards, seconds = write_share(params, phase, Share(number, len(params.shares)))
+        shards, seconds = write_share(params, phase, number, len(params.shares))
         documents = sum(shard.documents for shard in shards)
         print(
             f"{phase}: share {number} of {len(params.shares)}, {len(shards)} shards of {documents} documents, "

@@ -15,7 +15,7 @@ import pytest
 from tasks.pretraining.rows import row_making, row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_making import Making
-from tasks.pretraining.rows.row_shards import Share, plan_shards, texts_of
+from tasks.pretraining.rows.row_shards import plan_shards, texts_of
 from tasks.pretraining.rows.row_share import write_share
 from tasks.project.row_folders import HELD_OUT, read_manifest
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
@@ -145,7 +145,7 @@ def test_shares_of_two_hosts_are_joined_on_a_third(whole: Path, tmp_path: Path, 
     for number in (1, 2):
         work = tmp_path / f"host-{number}"
         inputs = whole / "corpus", whole / "tokenizer"
-        shards, _ = write_share(pretrain_params(**PARAMS), "phase1", Share(number, 2), *inputs, work, 1)
+        shards, _ = write_share(pretrain_params(**PARAMS), "phase1", number, 2, *inputs, work, 1)
         assert [shard.number for shard in shards] == [number - 1, number + 1, number + 3]
         shutil.copytree(work, tmp_path / "work", dirs_exist_ok=True)
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["share-1", "share-2"]
