@@ -310,7 +310,9 @@ def _parquet_rows(
             for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
                 rows = batch.rename_columns([renamed.get(name, name) for name in wanted]).to_pylist()
-                yield [{**one, classes: with_names(one[classes], names[0])} for one in rows] if classes and any(names) else rows
+                if classes and any(names):
+                    rows = [{**one, classes: with_names(one[classes], names[0])} for one in rows]
+                yield rows
                 row += batch.num_rows
     except MemoryError:
         raise
