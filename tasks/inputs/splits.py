@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.project.errors import InputError
-from tasks.reading.parquet import group_batches
+from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 
-READ_AT_ONCE = 4096
+READ_AT_ONCE, STAGE = 4096, "examples"
 Groups = Sequence[tuple[str, tuple[str, ...]]]
 """What examples may belong together by: its name, and the columns in which they are equal then."""
 
@@ -61,7 +61,8 @@ def set_apart(train: Path, dev: Path, groups: Groups, fraction: float, seed: int
 def _grouping(path: Path, groups: Groups) -> tuple[str, tuple[str, ...], Counter[str]]:
     """What examples belong together by, and how many there are in each group; the last one where all are one group."""
     for by, columns in groups:
-        counts = Counter(one for batch in _batches(path, columns) for one in _names(batch, columns))
+        batches = read_batches(path, columns, READ_AT_ONCE, STAGE)
+        counts = Counter(one for batch in batches for one in _names(batch, columns))
         if len(counts) > 1 or by == groups[-1][0]:
             return by, columns, counts
     raise AssertionError("a kind whose development examples may be set apart says what belongs together")
@@ -77,11 +78,6 @@ def sample(path: Path, limit: int, seed: int) -> int:
     return total
 
 
-def _batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, pre_buffer=False) as file:
-        yield from group_batches(file, file.schema_arrow.names if columns is None else columns, READ_AT_ONCE)
-
-
 def _names(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
     """The group of each example, short however long its texts are."""
     for values in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
@@ -92,7 +88,7 @@ def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], n
     """The examples of which `wanted` is true, of a batch and the number of its first example."""
     partial, first = target.with_suffix(".part"), 0
     with pq.ParquetWriter(partial, pq.read_schema(source), compression="zstd") as writer:
-        for batch in _batches(source):
+        for batch in read_batches(source, None, READ_AT_ONCE, STAGE):
             writer.write_batch(batch.filter(pa.array(wanted(batch, first), pa.bool_())))
             first += len(batch)
     partial.rename(target)

@@ -147,32 +147,35 @@ def corpus_files(corpus: Path) -> list[Path]:
 
 
 def read_batches(
-    path: Path, columns: Sequence[str], rows_at_once: int, stage: str, groups: Sequence[int] | None = None
+    path: Path, columns: Sequence[str] | None, rows_at_once: int, stage: str, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Batches of at most `rows_at_once` rows of one row group; memory does not grow with the file.
 
     Args:
+        columns: to read; None: all.
         stage: that writes the file, for the messages.
         groups: row groups to read; None: all.
 
     Raises:
         InputError: missing, damaged, or without one of `columns`.
     """
-    with _open(path, columns, stage) as parquet:
+    with _open(path, columns or (), stage) as parquet:
         yield from group_batches(parquet, columns, rows_at_once, groups)
 
 
 def group_batches(
-    parquet: pq.ParquetFile, columns: Sequence[str], rows_at_once: int, groups: Sequence[int] | None = None
+    parquet: pq.ParquetFile, columns: Sequence[str] | None, rows_at_once: int, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of one row group at a time: by itself the library fills a batch from several, however large their
     rows are, and with threads it reads ahead without end.
 
     Args:
+        columns: to read; None: all.
         groups: row groups to read; None: all.
     """
+    names = None if columns is None else list(columns)
     for group in range(parquet.num_row_groups) if groups is None else groups:
-        yield from parquet.iter_batches(rows_at_once, [group], columns=list(columns), use_threads=False)
+        yield from parquet.iter_batches(rows_at_once, [group], columns=names, use_threads=False)
 
 
 def row_groups(

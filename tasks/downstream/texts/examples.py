@@ -28,7 +28,7 @@ from tasks.inputs.splits import require_known, require_several
 from tasks.inputs.tables import without_rows
 from tasks.project.errors import InputError
 from tasks.reading.labels import with_labels
-from tasks.reading.parquet import group_batches
+from tasks.reading.parquet import read_batches
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
@@ -211,11 +211,8 @@ def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others
     texts = pa.array(list(known), pa.string())
     numbers = pa.array([names.index(name) for name in known.values()], pa.int32())
     partial, count = path.with_suffix(".part"), 0
-    with (
-        pq.ParquetFile(path, pre_buffer=False) as file,
-        pq.ParquetWriter(partial, schema, compression="zstd") as writer,
-    ):
-        for batch in group_batches(file, file.schema_arrow.names, ROW_GROUP):
+    with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+        for batch in read_batches(path, None, ROW_GROUP, "examples"):
             found = numbers.take(pc.index_in(batch.column("label"), value_set=texts))
             count += pc.sum(pc.greater_equal(found, len(labels))).as_py() or 0
             columns = [found if name == "label" else batch.column(name) for name in schema.names]

@@ -65,7 +65,8 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> ChunkR
         rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
         pairs = make_pairs(documents, own.row_length, own.short_sequence_probability, rng)
         columns.append(make_rows(documents.token_ids, pairs, own, vocabulary, replacements, rng))
-    counts = Counts(len(chunk.texts), len(chunk.texts) - len(documents), len(documents.token_ids))
+    skipped = len(chunk.texts) - len(documents)
+    counts = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
     return ChunkRows(chunk.shard, chunk.part, columns, counts)
 
 

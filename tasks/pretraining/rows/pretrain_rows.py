@@ -78,7 +78,7 @@ def write_pretrain_rows(
         if others is None:
             (partial / HELD_OUT).rmdir()
     making.store.remove()
-    held_out = 0 if others is None else counts[HELD_OUT].documents
+    held_out = 0 if others is None else counts[HELD_OUT]["documents"]
     return RowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 
 
@@ -102,10 +102,10 @@ def _from_prepared(params: PretrainRowsParams, phase: str) -> str:
 
 def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
     made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
-    counts = made.counts
+    documents, skipped, tokens = (made.counts[name] for name in ("documents", "skipped", "tokens"))
     return (
-        f"{phase}: {_in_words(made.manifest)} from {counts.documents - counts.skipped} documents and {counts.tokens} "
-        f"tokens; {counts.skipped} documents without tokens skipped; {made.held_out or 'no'} documents held out; "
+        f"{phase}: {_in_words(made.manifest)} from {documents - skipped} documents and {tokens} "
+        f"tokens; {skipped} documents without tokens skipped; {made.held_out or 'no'} documents held out; "
         f"{made.elapsed_s:.1f} s"
     )
 

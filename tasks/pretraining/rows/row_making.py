@@ -121,23 +121,23 @@ class Making:
             with self.store.new(number) as (folder, own):
                 self._write(folder, results, own, progress)
             counts.append(own)
-        sums = {part: functools.reduce(Counts.plus, (own[part] for own in counts), Counts()) for part in PARTS}
+        sums = {part: sum((own[part] for own in counts), Counts()) for part in PARTS}
         return sums, progress
 
     def _write(self, folder: Path, made: Iterator[ChunkRows], counts: dict[str, Counts], progress: Progress) -> None:
         """Fill the folder of a shard, and its counts, with what its chunks became."""
         own = self.settings[TRAINING]
         sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary)
-        counts.update(dict.fromkeys(PARTS, Counts()))
+        counts.update({part: Counts() for part in PARTS})
         with contextlib.ExitStack() as stack:
             for part in PARTS:
                 (folder / part).mkdir()
             writers = {part: stack.enter_context(RowWriter(folder / part, "pretrain", *sizes)) for part in PARTS}
             for rows in made:
-                counts[rows.part] = counts[rows.part].plus(rows.counts)
+                counts[rows.part].update(rows.counts)
                 for columns in rows.columns:
                     writers[rows.part].write(columns)
-                progress.add(rows.counts.documents)
+                progress.add(rows.counts["documents"])
             for part, writer in writers.items():
                 if writer.rows:
                     writer.finish(self.tokenizer_sha256, own.seed)

@@ -18,6 +18,7 @@ import itertools
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -40,6 +41,8 @@ LAST_CHUNK_DOCUMENTS = 16
 """A last chunk of fewer documents joins the one before: random next sentences need documents to draw from."""
 TRAINING = "rows"
 PARTS = (TRAINING, HELD_OUT)
+Counts = Counter[str]
+"""What went into rows: `documents`, `skipped` ones that have no tokens, and `tokens` of the text, before pairing."""
 RECORD = "shard.json"
 READ_AT_ONCE = 256
 """Documents decoded from Parquet at a time."""
@@ -138,22 +141,6 @@ class _Cutter:
         return [self._before + self._chunk] if self._before or self._chunk else []
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What went into rows."""
-
-    documents: int = 0
-    skipped: int = 0
-    """Documents without tokens."""
-    tokens: int = 0
-    """Tokens of the text, before pairing."""
-
-    def plus(self, other: Counts) -> Counts:
-        """The sum of both."""
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
-
-
 class ShardStore:
     """Finished shards of one set of rows.
 
@@ -181,8 +168,7 @@ class ShardStore:
             yield partial, counts
             files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
             hashes = {path.relative_to(partial).as_posix(): sha256_of(path) for path in files}
-            plain = {part: dataclasses.asdict(count) for part, count in counts.items()}
-            write_json(partial / RECORD, {"counts": plain, "sha256": hashes})
+            write_json(partial / RECORD, {"counts": counts, "sha256": hashes})
 
     def finished(self, number: int) -> dict[str, Counts] | None:
         """The counts of a shard that is there with the bytes it was written with; None: it has to be made."""
@@ -256,7 +242,7 @@ def _counts_of(folder: Path) -> dict[str, Counts] | None:
     try:
         record = read_json(folder / RECORD)
         if all(sha256_of(folder / name) == digest for name, digest in record["sha256"].items()):
-            return {part: Counts(**values) for part, values in record["counts"].items()}
+            return {part: Counts(values) for part, values in record["counts"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.debug("%s: %s", folder, error)
     logger.warning("%s is damaged; it is made again", folder)

@@ -204,7 +204,7 @@ def test_documents_without_tokens_are_skipped_and_counted(tmp_path: Path) -> Non
     texts = [*random_texts(20), "", " \n ", "\u200b", None]
     corpus = write_corpus(tmp_path / "corpus", texts)
     made = write_pretrain_rows(pretrain_params(), "phase1", corpus, word_tokenizer(tmp_path / "t"), tmp_path / "r", 1)
-    assert (made.counts.documents, made.counts.skipped) == (24, 4)
+    assert (made.counts["documents"], made.counts["skipped"]) == (24, 4)
 
 
 def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
@@ -227,9 +227,9 @@ def test_real_text_packs_well_and_is_all_there(tmp_path: Path) -> None:
     tokenizer = bert_tokenizer(tmp_path / "bert")
     for row_length, efficiency in ((128, 0.96), (384, 0.93)):
         made = write_pretrain_rows(pretrain_params(row_length), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
-        assert made.counts.documents == 60
+        assert made.counts["documents"] == 60
         assert made.manifest.packing_efficiency > efficiency
-        assert 1.05 < made.manifest.real_tokens / made.counts.tokens < 1.6  # random next sentences come on top
+        assert 1.05 < made.manifest.real_tokens / made.counts["tokens"] < 1.6  # random next sentences come on top
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -305,7 +305,7 @@ MEASURE = """
     for copy in range(1, times):
         (corpus / f"part-{copy:05d}.parquet").write_bytes((corpus / "part-00000.parquet").read_bytes())
     made = pretrain_rows.write_pretrain_rows(pretrain_params(128), "phase1", corpus, tokenizer, folder / "rows", 1)
-    print(made.counts.documents, made.manifest.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(made.counts["documents"], made.manifest.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
