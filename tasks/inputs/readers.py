@@ -28,7 +28,6 @@ LOOKED_AT, LOOKED_AT_CHARACTERS = 20, 1 << 20
 """Lines by which the separator is found, and the length beyond which no further line is looked at."""
 QUOTED = 40
 """Characters of a quoted field shown in messages."""
-_REST_OF_QUOTED = re.compile(r'[^"]*(?:""[^"]*)*"')
 
 
 def begins_array(path: Path, key: str) -> bool:
@@ -209,18 +208,11 @@ class _Held:
         return InputError(f"{self._path}, line {last} is not CSV: {error}")
 
     def _opened(self) -> tuple[int, str] | None:
-        """Return the line in which the last quoted field opens that does not end as it should, and how it begins."""
-        text = "".join(self._lines)
-        start = 0
-        while start < len(text):
-            if text[start] != '"':
-                found = re.compile(f"[{re.escape(self._separator)}\n]").search(text, start)
-                end = found.start() if found else len(text)
-            else:
-                closed = _REST_OF_QUOTED.match(text, start + 1)
-                end = closed.end() if closed else len(text)
-                if closed is None or text[end : end + 1] not in (self._separator, "\r", "\n", ""):
-                    shown = text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
-                    return self.first + text.count("\n", 0, start), shown
-            start = end + 1
-        return None
+        """Return the line in which the first quoted field opens that does not end as it should, and how it begins."""
+        text, start, separator = "".join(self._lines), 0, re.escape(self._separator)
+        sound = re.compile(rf'(?:"[^"]*(?:""[^"]*)*"|[^"{separator}\n][^{separator}\n]*)?(?:[{separator}\r\n]|\Z)')
+        while start < len(text) and (field := sound.match(text, start)):
+            start = field.end()
+        if start == len(text):
+            return None
+        return self.first + text.count("\n", 0, start), text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
