@@ -189,7 +189,7 @@ def test_a_cased_vocabulary_keeps_capitals_and_accents() -> None:
 
 
 def test_without_a_corpus_the_stage_to_run_is_named(tmp_path: Path) -> None:
-    assert "make the corpus first" in refusal(tmp_path)
+    assert "run the corpus stage first" in refusal(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ loading
