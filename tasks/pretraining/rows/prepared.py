@@ -1,6 +1,6 @@
 """Sequences that somebody else has tokenized, paired and masked: what is required of them, and their plain form.
 
-Legend: N sequences, W tokens of the widest, T tokens of all sequences one after the other, M masked tokens of all.
+Legend: N sequences, W tokens of the widest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.pretraining.rows.masking import MaskedTokens
 from tasks.project.errors import InputError
 from tasks.rows.row_files import IGNORED
 from tasks.vocabulary.encoding import Vocabulary
@@ -48,62 +50,13 @@ class Limits(NamedTuple):
     """The section of params.yaml, for messages."""
 
 
-@dataclass(frozen=True)
-class Flat:
-    """Sequences without padding."""
+def unpad(found: Prepared, limits: Limits) -> pa.Table:
+    """Return the sequences without their padding, when they are what rows can be made of.
 
-    token_ids: np.ndarray
-    """unsigned int[T]."""
-    lengths: np.ndarray
-    """int64[N]."""
-    second_starts: np.ndarray
-    """int64[N]: position of the first token of the second segment; the length where there is none."""
-    places: np.ndarray
-    """int64[M] indices into token_ids of the tokens to predict, ascending."""
-    labels: np.ndarray
-    """int64[M] the tokens that were there."""
-    masked_counts: np.ndarray
-    """int64[N]."""
-    next_sentence_labels: np.ndarray
-    """int64[N]."""
-
-    def select(self, chosen: np.ndarray) -> Flat:
-        """The sequences where `chosen` (bool[N]) is True."""
-        tokens = np.repeat(chosen, self.lengths)
-        moved_to = np.cumsum(tokens) - 1
-        masked = tokens[self.places]
-        return Flat(
-            self.token_ids[tokens],
-            self.lengths[chosen],
-            self.second_starts[chosen],
-            moved_to[self.places[masked]],
-            self.labels[masked],
-            self.masked_counts[chosen],
-            self.next_sentence_labels[chosen],
-        )
-
-    @classmethod
-    def join(cls, parts: list[Flat]) -> Flat:
-        """All of them, one after the other."""
-        sizes = [len(part.token_ids) for part in parts]
-        offsets = np.cumsum([0, *sizes[:-1]])
-        places = [part.places + offset for part, offset in zip(parts, offsets, strict=True)]
-        others = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in cls.__dataclass_fields__
-            if name != "places"
-        }
-        return cls(places=np.concatenate(places), **others)
-
-    def originals(self) -> list[bytes]:
-        """Every sequence as it was before masking: equal for other maskings of the same text."""
-        restored = self.token_ids.copy()
-        restored[self.places] = self.labels
-        return [part.tobytes() for part in np.split(restored, np.cumsum(self.lengths)[:-1])]
-
-
-def flatten(found: Prepared, limits: Limits) -> Flat:
-    """The sequences without their padding, when they are what rows can be made of.
+    Returns:
+        A line for each: `token_ids`; `second_start`, the position of the first token of the second segment, or the
+        length where there is none; `places`, the positions of the tokens to predict, ascending; `labels`, the tokens
+        that were there; and `next_sentence_label`.
 
     Raises:
         InputError: everything that is wrong with them, each with the first sequence it holds of and how many more.
@@ -113,16 +66,36 @@ def flatten(found: Prepared, limits: Limits) -> Flat:
     _refuse(found, _layout_problems(found, real, lengths, limits))
     _refuse(found, _content_problems(found, real, lengths, limits))
     masked = found.labels != IGNORED
-    index = np.cumsum(real.reshape(-1)) - 1
-    return Flat(
-        token_ids=found.input_ids[real].astype(limits.vocabulary.dtype),
-        lengths=lengths,
-        second_starts=(real & (found.token_type_ids == 0)).sum(axis=1),
-        places=index[masked.reshape(-1)],
-        labels=found.labels[masked],
-        masked_counts=masked.sum(axis=1),
-        next_sentence_labels=found.next_sentence_labels,
-    )
+    columns = {
+        "token_ids": _lists(lengths, found.input_ids[real].astype(limits.vocabulary.dtype)),
+        "second_start": (real & (found.token_type_ids == 0)).sum(axis=1),
+        "places": _lists(masked.sum(axis=1), np.nonzero(masked)[1]),
+        "labels": _lists(masked.sum(axis=1), found.labels[masked]),
+        "next_sentence_label": found.next_sentence_labels,
+    }
+    return pa.table(columns)
+
+
+def _lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
+
+
+def masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np.ndarray]:
+    """Return the tokens of all sequences, one after the other; int[N] the tokens of each, and how many are masked."""
+    names = ("token_ids", "places", "labels")
+    lists = [sequences[name].combine_chunks() for name in names]
+    tokens, places, labels = (one.flatten().to_numpy() for one in lists)
+    lengths, counts = (one.value_lengths().to_numpy() for one in lists[:2])
+    return MaskedTokens(tokens, np.repeat(np.cumsum(lengths) - lengths, counts) + places, labels), lengths, counts
+
+
+def original_tokens(sequences: pa.Table) -> list[bytes]:
+    """Return every sequence as it was before masking: equal for other maskings of the same text."""
+    masked, lengths, _ = masked_tokens(sequences)
+    restored = masked.token_ids.copy()
+    restored[masked.places] = masked.labels
+    return [part.tobytes() for part in np.split(restored, np.cumsum(lengths)[:-1])]
 
 
 Problems = list[tuple[np.ndarray, str]]

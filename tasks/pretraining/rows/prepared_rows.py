@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from ipu_model.files import new_folder, sha256_of
-from tasks.pretraining.rows.masking import MaskedTokens, default_predictions
+from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import lay_out_rows
-from tasks.pretraining.rows.prepared import Flat, Limits, flatten
+from tasks.pretraining.rows.prepared import Limits, masked_tokens, original_tokens, unpad
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -26,7 +27,7 @@ from tasks.project.row_folders import HELD_OUT, Manifest
 from tasks.reading.text_files import Reading, repetitions, write_reading
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack
-from tasks.rows.row_files import Layout, RowWriter, check_geometry
+from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry
 from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
 
 SEQUENCES_PER_CHUNK = 16384
@@ -70,10 +71,10 @@ def write_prepared_rows(
         sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
         with RowWriter(partial, "pretrain", *sizes) as writer, RowWriter(kept, "pretrain", *sizes) as other:
             rows, held_out = (_Rows(one, params, limits, reading) for one in (writer, other))
-            for flat in _read(own, params, limits, reading, progress):
-                chosen = _held_out(flat, params)
-                rows.add(flat.select(~chosen))
-                held_out.add(flat.select(chosen))
+            for sequences in _read(own, params, limits, reading, progress):
+                chosen = _held_out(sequences, params)
+                rows.add(sequences.filter(pa.array(~chosen)))
+                held_out.add(sequences.filter(pa.array(chosen)))
             manifest, others = rows.finish(sha256, params.seed), held_out.finish(sha256, params.seed)
         if others is None:
             kept.rmdir()
@@ -97,24 +98,24 @@ def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, voca
 
 def _read(
     own: PhaseRowsParams, params: PretrainRowsParams, limits: Limits, reading: Reading, progress: Progress
-) -> Iterable[Flat]:
+) -> Iterable[pa.Table]:
     seen = array.array("q")
     for found in read_prepared(own, params.source, limits.section, reading):
-        flat = flatten(found, limits)
-        reading.counts[SEQUENCES] += len(flat.lengths)
-        reading.counts[UNMASKED] += int((flat.masked_counts == 0).sum())
+        sequences = unpad(found, limits)
+        reading.counts[SEQUENCES] += len(sequences)
+        reading.counts[UNMASKED] += int((found.labels == IGNORED).all(axis=1).sum())
         whole = np.concatenate([found.input_ids, found.labels], axis=1)
         seen.extend(hash(sequence.tobytes()) for sequence in whole)
         progress.update(reading.counts[SEQUENCES])
-        yield flat
+        yield sequences
     reading.counts[REPEATED] += repetitions(seen)
 
 
-def _held_out(flat: Flat, params: PretrainRowsParams) -> np.ndarray:
+def _held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndarray:
     """bool[N]: by the tokens before masking, so that all maskings of a pair go the same way."""
     if not params.held_out_fraction:
-        return np.zeros(len(flat.lengths), bool)
-    texts = (tokens.decode("latin-1") for tokens in flat.originals())
+        return np.zeros(len(sequences), bool)
+    texts = (tokens.decode("latin-1") for tokens in original_tokens(sequences))
     return np.array([is_held_out(text, params.held_out_fraction, params.seed) for text in texts], bool)
 
 
@@ -126,26 +127,26 @@ class _Rows:
     params: PretrainRowsParams
     limits: Limits
     reading: Reading
-    waiting: list[Flat] = field(default_factory=list)
+    waiting: list[pa.Table] = field(default_factory=list)
     held: int = 0
 
-    def add(self, flat: Flat) -> None:
+    def add(self, sequences: pa.Table) -> None:
         """Take some sequences, and write rows when there are enough to pack well."""
-        if len(flat.lengths):
-            self.waiting.append(flat)
-            self.held += len(flat.lengths)
+        if len(sequences):
+            self.waiting.append(sequences)
+            self.held += len(sequences)
         if self.held >= SEQUENCES_PER_CHUNK:
             self._write()
 
     def _write(self) -> None:
-        flat = Flat.join(self.waiting)
-        packs = pack(flat.lengths, self.limits.row_length, self.params.max_sequences_per_row)
-        packs, apart = within_budget(packs, flat.masked_counts, self.limits.max_predictions)
+        sequences = pa.concat_tables(self.waiting)
+        masked, lengths, counts = masked_tokens(sequences)
+        packs = pack(lengths, self.limits.row_length, self.params.max_sequences_per_row)
+        packs, apart = within_budget(packs, counts, self.limits.max_predictions)
         self.reading.counts[TAKEN_APART] += apart
-        layout = Layout.of(packs, flat.lengths, self.limits.row_length)
-        masked = MaskedTokens(flat.token_ids, flat.places, flat.labels)
-        pairs = flat.second_starts, flat.next_sentence_labels
-        self.writer.write(lay_out_rows(layout, masked, *pairs, self.limits.max_predictions))
+        layout = Layout.of(packs, lengths, self.limits.row_length)
+        second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
+        self.writer.write(lay_out_rows(layout, masked, second_starts, labels, self.limits.max_predictions))
         self.waiting, self.held = [], 0
 
     def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.inputs.documents import TextColumns, read_files
 from tasks.pretraining.rows import tfrecords
-from tasks.pretraining.rows.prepared import Limits, flatten
+from tasks.pretraining.rows.prepared import Limits, unpad
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project.errors import PodiumError
 from tasks.reading.text_files import Reading
@@ -57,7 +57,7 @@ def as_sequences(path: Path) -> Any:
 
     limits = Limits(read_vocabulary(tokenizer_of(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
     found = read_prepared(pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", Reading())
-    return [flatten(one, limits) for one in found]
+    return [unpad(one, limits) for one in found]
 
 
 GOOD: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
