@@ -85,12 +85,9 @@ def names_of(kind: str, split: Split) -> tuple[str, ...]:
 
     The letters of a name (their CRC-32, without case) decide which split owns it.
     """
-    share = _SHARES[split]
-    first, after_last = share.start, share.stop
     stems = [onset + vowel + coda for onset in ONSETS[kind] for vowel in VOWELS for coda in CODAS]
-    crc32 = zlib.crc32  # up to 9,600 names per kind
     names = (stem + ending for stem in stems for ending in ENDINGS[kind])
-    return tuple(name for name in names if first <= crc32(name.lower().encode()) % 100 < after_last)
+    return tuple(name for name in names if zlib.crc32(name.lower().encode()) % 100 in _SHARES[split])
 
 
 def document(seed: int, split: Split, index: int) -> Document:

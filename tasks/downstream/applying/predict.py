@@ -34,7 +34,7 @@ from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.reading.parquet import group_batches
+from tasks.reading.parquet import group_batches, row_groups
 from tasks.reading.text_files import NUMBERS, Reading, repetitions
 
 Task = ApplyTask[Any, Any, Any]
@@ -125,7 +125,7 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
     hashes, count = array.array("q"), 0
     found = task.unlabelled(path, reading)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        while some := _some(found):
+        for some in row_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
             for number, one in enumerate(some, count + 1):
                 reading.counts[NUMBERS] += type(one[ID]) is int
                 one[ID] = str(number if one[ID] in (None, "") else one[ID])
@@ -142,14 +142,8 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
     return count
 
 
-def _some(examples: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Take the next examples that are kept at once."""
-    some: list[dict[str, Any]] = []
-    characters = 0
-    while characters < KEPT_CHARACTERS and len(some) < KEPT_AT_ONCE and (one := next(examples, None)) is not None:
-        some.append(one)
-        characters += sum(len(value) for value in one.values() if isinstance(value, str))
-    return some
+def _characters(example: Record) -> int:
+    return sum(len(value) for value in example.values() if isinstance(value, str))
 
 
 def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
