@@ -14,7 +14,7 @@ import argparse
 import array
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder
 from tasks.inputs import world
-from tasks.inputs.documents import Document, TextColumns, as_documents, read_files
-from tasks.inputs.tables import Line, checked, without_rows
+from tasks.inputs.documents import Document, as_documents, read_files, text_columns
+from tasks.inputs.tables import Column, Line, checked, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
@@ -98,25 +98,21 @@ def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]
     Raises:
         InputError: the source cannot be used as it is.
     """
+    columns = text_columns(params.text_column, params.title_column, params.id_column)
     if params.source == "demo":
         for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
             yield Document(f"demo:{number}", made.title, made.text)
     elif params.source == "files":
-        yield from read_files(Path(params.path), _columns(params), params.layout, reading, params.separator)
+        yield from read_files(Path(params.path), columns, params.layout, reading, params.separator)
     elif params.source == "hub":
-        yield from _hub_documents(params, reading)
+        yield from _hub_documents(params, columns, reading)
 
 
-def _columns(params: CorpusParams) -> TextColumns:
-    return TextColumns(params.text_column, params.title_column, params.id_column)
-
-
-def _hub_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+def _hub_documents(params: CorpusParams, columns: Sequence[Column], reading: Reading) -> Iterator[Document]:
     rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
     lines = (Line(f"row {number}", values) for number, values in enumerate(rows))
-    columns, source = _columns(params), f"data set {params.dataset}"
-    wanted = checked(lines, columns.wanted(), source, reading)
-    return as_documents(wanted, columns, str(params.dataset), source, reading)
+    source = f"data set {params.dataset}"
+    return as_documents(checked(lines, columns, source, reading), columns, str(params.dataset), source, reading)
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,36 +48,30 @@ class Document(NamedTuple):
     """Paragraphs apart by a newline, no empty lines; empty text is left out by the corpus stage."""
 
 
-class TextColumns(NamedTuple):
-    """The columns of a table that hold the parts of a document."""
+def text_columns(text: str, title: str | None = None, id: str | None = None) -> list[Column]:
+    """Return what a table is asked for: the columns of the text, the title and the id of a document.
 
-    text: str
-    title: str | None = None
-    """None: TITLE_COLUMN, where there is one."""
-    id: str | None = None
-    """None: ID_COLUMN, where there is one; else file and number make the id."""
-
-    def wanted(self) -> tuple[Column, ...]:
-        """What a table is asked for; a column that params.yaml names must be there."""
-        return (
-            Column(self.text, "corpus.text_column", True),
-            Column(self.title or TITLE_COLUMN, "corpus.title_column", self.title is not None),
-            Column(self.id or ID_COLUMN, "corpus.id_column", self.id is not None),
-        )
+    A column that params.yaml names must be there; else the title and the id are read where they have the usual names.
+    """
+    return [
+        Column(text, "corpus.text_column", True),
+        Column(title or TITLE_COLUMN, "corpus.title_column", title is not None),
+        Column(id or ID_COLUMN, "corpus.id_column", id is not None),
+    ]
 
 
-_WIKIEXTRACTOR = TextColumns("text", "title", "id")
+_WIKIEXTRACTOR = text_columns("text", "title", "id")
 
 
 def as_documents(
-    lines: Iterable[Line], columns: TextColumns, name: str, source: str, reading: Reading
+    lines: Iterable[Line], columns: Sequence[Column], name: str, source: str, reading: Reading
 ) -> Iterator[Document]:
-    """Documents from the records of a table; `name` begins the ids that are made.
+    """Documents from the records of a table with these columns (`text_columns`); `name` begins the ids that are made.
 
     Raises:
         InputError: a value that is no text, with its place; numbers are no text, and neither is NaN.
     """
-    (text_column, *_), (title_column, *_), (id_column, *_) = columns.wanted()
+    text_column, title_column, id_column = (column.name for column in columns)
     for number, (where, values) in enumerate(lines):
         text = _text(values[text_column], source, where, text_column)
         title = _text(values.get(title_column), source, where, title_column)
@@ -113,13 +107,13 @@ def _text(value: Any, source: str, where: str, column: str) -> str:
 
 
 def read_files(
-    path: Path, columns: TextColumns, layout: str, reading: Reading, separator: str | None = None
+    path: Path, columns: Sequence[Column], layout: str, reading: Reading, separator: str | None = None
 ) -> Iterator[Document]:
     """All documents of a file, or of the usable files of a folder in order of their names.
 
     Args:
         path: a file or a folder (params key corpus.path).
-        columns: of text, title and id, for .jsonl, .csv and .parquet.
+        columns: from `text_columns`, for .jsonl, .csv and .parquet.
         layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
         reading: counts, filled on the way.
         separator: of the fields of .csv (corpus.separator); None: it is found.
@@ -134,7 +128,7 @@ def read_files(
         reading.files += 1
         ending = ending_of(file)
         if ending in (*tables.ENDINGS, JSON):
-            lines = tables.read_table(file, columns.wanted(), KEY, reading, separator)
+            lines = tables.read_table(file, columns, KEY, reading, separator)
             yield from as_documents(lines, columns, name, str(file), reading)
         else:
             chosen = _layout_of(file, layout)
@@ -258,8 +252,7 @@ def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Docu
     if not first_bytes(path, HEAD_BYTES).startswith(b"{"):
         yield from _read_blocks(path, name)
         return
-    wanted = _WIKIEXTRACTOR.wanted()
-    lines = checked(json_objects(path, KEY, reading), wanted, str(path), reading)
+    lines = checked(json_objects(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
     for document in as_documents(lines, _WIKIEXTRACTOR, name, str(path), reading):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_without_title(body, document.title))

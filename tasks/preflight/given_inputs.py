@@ -59,11 +59,11 @@ class Given:
 
 def corpus(params: Params) -> str:
     """The text: every file of a known kind, and the first documents of as many as time allows."""
-    from tasks.inputs.documents import TextColumns, read_files, usable_files
+    from tasks.inputs.documents import read_files, text_columns, usable_files
     from tasks.reading.text_files import Reading
 
     given = params.corpus
-    columns = TextColumns(given.text_column, given.title_column, given.id_column)
+    columns = text_columns(given.text_column, given.title_column, given.id_column)
     until, looked = time.monotonic() + SECONDS, 0
     files = usable_files(Path(given.path), Reading())
     for file in files:

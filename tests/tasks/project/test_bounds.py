@@ -69,9 +69,9 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...
 
 
 CORPUS = (
-    "from tasks.inputs.documents import read_files; from tasks.inputs.documents import TextColumns; "
+    "from tasks.inputs.documents import read_files; from tasks.inputs.documents import text_columns; "
     "from tasks.reading.text_files import Reading; "
-    "[None for _ in read_files(Path(sys.argv[1]), TextColumns('text'), 'auto', Reading())]"
+    "[None for _ in read_files(Path(sys.argv[1]), text_columns('text'), 'auto', Reading())]"
 )
 
 

@@ -15,7 +15,7 @@ from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import find_model
 from tasks.downstream.squad.question_tables import read_question_file
-from tasks.inputs.documents import TextColumns, read_files
+from tasks.inputs.documents import read_files, text_columns
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.overlays import resolve
 from tasks.project.params import load_params
@@ -60,11 +60,11 @@ READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, QuestionsParams(), Reading())),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
-        lambda path: list(read_files(path, TextColumns("text"), "auto", Reading())),
+        lambda path: list(read_files(path, text_columns("text"), "auto", Reading())),
     ),
     "text.jsonl": (
         {"text": "Ada came.", "title": "t"},
-        lambda path: list(read_files(path, TextColumns("text"), "auto", Reading())),
+        lambda path: list(read_files(path, text_columns("text"), "auto", Reading())),
     ),
 }
 

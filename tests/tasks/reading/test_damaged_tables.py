@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.inputs.documents import TextColumns, read_files
+from tasks.inputs.documents import read_files, text_columns
 from tasks.pretraining.rows import tfrecords
 from tasks.pretraining.rows.prepared import Limits, unpad
 from tasks.pretraining.rows.prepared_files import read_prepared
@@ -49,7 +49,7 @@ def arrow(table: pa.Table, new: Any) -> bytes:
 
 
 def as_documents(path: Path) -> Any:
-    return list(read_files(path, TextColumns("text"), "auto", Reading()))
+    return list(read_files(path, text_columns("text"), "auto", Reading()))
 
 
 def as_sequences(path: Path) -> Any:
