@@ -37,26 +37,18 @@ REPEATED = "sequences that stand more than once with the same masks, kept"
 TAKEN_APART = "rows taken apart, their masked tokens being more than max_predictions_per_row"
 
 
-@dataclass(frozen=True)
-class PreparedSummary:
-    """What was made, for the stage's last line."""
-
-    manifest: Manifest
-    held_out: int
-    """Sequences."""
-    reading: Reading
-    elapsed_s: float
-
-
 def write_prepared_rows(
     params: PretrainRowsParams, phase: str, tokenizer: Path = artifacts.TOKENIZER, folder: Path | None = None
-) -> PreparedSummary:
+) -> str:
     """Write the rows of `phase` from the prepared data it names, into `folder` (default: its own artifact).
 
     Args:
         params: section pretrain_rows, its source `files` or `hub`.
         phase: phase1 or phase2.
         tokenizer: folder of the tokenizer.json that the data were prepared with.
+
+    Returns:
+        What was made, in words.
 
     Raises:
         InputError: no data, data that cannot be used (with the sequence), or another vocabulary.
@@ -84,7 +76,18 @@ def write_prepared_rows(
                 f"{limits.section}.path, {limits.section}.dataset and pretrain_rows.held_out_fraction"
             )
         write_reading(partial, params.source, reading)
-    return PreparedSummary(manifest, others.sequences if others else 0, reading, progress.elapsed_s)
+    return (
+        f"{rows_in_words(manifest)} from prepared data ({', '.join(reading.summary())}); "
+        f"{others.sequences if others else 'no'} sequences held out; {progress.elapsed_s:.1f} s"
+    )
+
+
+def rows_in_words(rows: Manifest) -> str:
+    """Describe rows for people."""
+    return (
+        f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
+        f"{rows.packing_efficiency:.1%} real tokens)"
+    )
 
 
 def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: Vocabulary) -> Limits:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.files import new_folder
-from tasks.pretraining.rows.prepared_rows import write_prepared_rows
+from tasks.pretraining.rows.prepared_rows import rows_in_words, write_prepared_rows
 from tasks.pretraining.rows.row_making import Making
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.project import artifacts
@@ -89,31 +89,17 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
     params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
-    print(_from_corpus(params, phase) if params.source == "corpus" else _from_prepared(params, phase))
-
-
-def _from_prepared(params: PretrainRowsParams, phase: str) -> str:
-    made = write_prepared_rows(params, phase)
-    return (
-        f"{phase}: {_in_words(made.manifest)} from prepared data ({', '.join(made.reading.summary())}); "
-        f"{made.held_out or 'no'} sequences held out; {made.elapsed_s:.1f} s"
-    )
+    made = _from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
+    print(f"{phase}: {made}")
 
 
 def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
     made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
     documents, skipped, tokens = (made.counts[name] for name in ("documents", "skipped", "tokens"))
     return (
-        f"{phase}: {_in_words(made.manifest)} from {documents - skipped} documents and {tokens} "
+        f"{rows_in_words(made.manifest)} from {documents - skipped} documents and {tokens} "
         f"tokens; {skipped} documents without tokens skipped; {made.held_out or 'no'} documents held out; "
         f"{made.elapsed_s:.1f} s"
-    )
-
-
-def _in_words(rows: Manifest) -> str:
-    return (
-        f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
-        f"{rows.packing_efficiency:.1%} real tokens)"
     )
 
 
