@@ -120,7 +120,9 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         stated = ModelConfig(vocab_size=found.vocab_size, type_vocab_size=found.type_vocab_size, **model.model_dump())
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
-    _same_architecture(differences(stated, found), key)
+    if differ := differences(stated, found):
+        wanted = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
+        raise InputError(f"{key} is another model than section model states ({'; '.join(differ)}): {wanted}")
     return found.vocab_size
 
 
@@ -143,12 +145,6 @@ def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[
         raise InputError(f"{key} {NO_WEIGHTS}")
     if entries is not None:
         _same_vocabulary(source, size, entries, key)
-
-
-def _same_architecture(differ: list[str], key: str) -> None:
-    if differ:
-        wanted = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
-        raise InputError(f"{key} is another model than section model states ({'; '.join(differ)}): {wanted}")
 
 
 def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
