@@ -96,12 +96,12 @@ def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
     word_tokenizer(tmp_path / "tokenizer")
     corpus = write_corpus(tmp_path / "corpus", random_texts(20))
     made = write_pretrain_rows(pretrain_params(), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1)
-    assert made.held_out is None
+    assert made.held_out == 0
     assert held_out_folder(tmp_path / "rows") is None
     small = write_pretrain_rows(
         pretrain_params(held_out_fraction=1e-9), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1
     )
-    assert small.held_out is None  # a share so small that no document is in it
+    assert small.held_out == 0  # a share so small that no document is in it
     assert not (tmp_path / "rows" / HELD_OUT).exists()
 
 
