@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import write_text
+from ipu_model.files import sha256_of, write_text
 from tasks.project import artifacts
 from tasks.project.composing import compose, write_plan
-from tasks.project.dvc_records import ignored_names, md5_of
 from tasks.project.errors import ParamsError
 from tasks.project.given import check_given, check_written, given_places, named_places, value_at, written_places
 from tasks.project.gone import remove_gone
@@ -31,6 +30,8 @@ from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.project.strict_yaml import yaml_text
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")
+CODE_ENDINGS = (".css", ".j2", ".js", ".py")
+"""Of files in folders of code; others, such as an editor leaves, make no other stages."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """What a run can be called."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
@@ -195,9 +196,16 @@ def own_folder(root: Path, name: str) -> Path:
 
 
 def code_hashes(root: Path) -> dict[str, str]:
-    """The MD5, as DVC counts it, of each part of the code that a checkout gets: what workers must agree on."""
-    ignored = ignored_names(root)
-    return {part: md5_of(root / part, ignored) for part in CODE}
+    """Twelve digits of the SHA-256 of each part of the code that a checkout gets: what workers must agree on."""
+    return {part: _hash_of(root / part) for part in CODE}
+
+
+def _hash_of(path: Path) -> str:
+    files = [path] if path.is_file() else sorted(file for ending in CODE_ENDINGS for file in path.rglob(f"*{ending}"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n".encode())
+    return digest.hexdigest()[:12]
 
 
 def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
