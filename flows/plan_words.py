@@ -111,7 +111,7 @@ def ledger_line(job: Foretold) -> str:
     """Say what the ledger of this host has of such jobs."""
     if job.runtime == "ipu":
         return f"{job.records} such jobs of this host widen these intervals (podium ledger)"
-    return f"{job.records} jobs or measurements of this shape on this host"
+    return f"{job.records} record{'s' if job.records > 1 else ''} of this shape on this host"
 
 
 def _most(term: Term, unit: Unit) -> str:

@@ -34,7 +34,7 @@ BUDGET_SECONDS = 10.0
 """Of computing for what is timed; three times as long where FEWEST rounds take more."""
 LONGEST_SECONDS = 60.0
 """On the clock, for the same; a round that takes longer is timed once."""
-MOST, FEWEST = 40, 8
+MOST, FEWEST = 40, 20
 """Rounds that are timed: memory between tensors grows for some twenty updates, as sizes of micro-batches differ."""
 MB = float(1 << 20)
 

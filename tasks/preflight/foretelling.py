@@ -28,7 +28,6 @@ from ipu_model.estimates.estimate import (
     Term,
     TimeEstimate,
 )
-from ipu_model.estimates.host import MICRO_BATCH
 from ipu_model.estimates.job import MK2, Where, advice, estimate_job
 from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_at_once, useful_flops
 from ipu_model.jobs.plan import Choice, make_plan
@@ -243,11 +242,12 @@ def _of_ledger(one: Foretold, update: Update, device: DeviceParams, asked: Asked
     if not used:
         return dataclasses.replace(one, estimate=estimate)
     if (ends := ledger.expected(used, MEMORY)) is not None:
-        term = Term("tensors and libraries, measured", ends[1], MICRO_BATCH)
+        term = Term("tensors and libraries, measured", ends[1], "a smaller device.micro_batch_size")
         memory = dataclasses.replace(memory, terms=(term,), total=Interval(*ends))
     time = None
     if (ends := ledger.expected(used, SECONDS)) is not None:
-        term = Term("updates, as measured", ends[1], "a smaller model")
+        what = "calls" if one.planned.job.kind == "predict" else "updates"
+        term = Term(f"{what}, as measured", ends[1], "a smaller model")
         rates = Interval(*(update.sequences / seconds for seconds in reversed(ends)))
         time = TimeEstimate((term,), update.calls, Interval(*ends), rates)
     return dataclasses.replace(

@@ -21,7 +21,7 @@ from tasks.preflight.planned_jobs import Rows, write_manifests
 from tasks.project.process import describe_exit, die_with_parent, python_path
 
 LONGEST = 180.0
-"""Seconds: start-up, some ten seconds of updates, and a few more that may be long."""
+"""Seconds: start-up, a minute of updates at most, and a few more that may be long."""
 MOSTLY_FREE = 0.8
 """Share of the memory of a host that must be free for a job that ran out of it to count as too large."""
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)
