@@ -122,11 +122,11 @@ def lines(chosen: Sequence[Configuration]) -> Iterator[str]:
     yield HEAD
     data, ratios = make_data(None, None), []
     for one in chosen:
-        memory, peak, foretold, seconds = compare(one, data)
-        ratios.append((memory / peak, foretold / seconds))
+        memory, peak, measured, seconds = compare(one, data)
+        ratios.append((memory / peak, measured / seconds))
         yield (
             f"| {one.name} | {memory:,.0f} | {peak:,.0f} | {ratios[-1][0]:.2f} "
-            f"| {foretold:.3f} | {seconds:.3f} | {ratios[-1][1]:.2f} |"
+            f"| {measured:.3f} | {seconds:.3f} | {ratios[-1][1]:.2f} |"
         )
     for what, found in zip(("memory", "seconds"), zip(*ratios, strict=True), strict=True):
         middle = statistics.median(found)

@@ -94,7 +94,7 @@ def _row(name: str, schema: dict[str, Any]) -> str:
 
 
 def values_in_words(schema: dict[str, Any]) -> str:
-    """What a value may be: words of an enumeration, a type with its bounds."""
+    """Return the values that a parameter accepts: the words of an enumeration, or a type and its bounds."""
     if "anyOf" in schema:
         return " or ".join(values_in_words(one) for one in schema["anyOf"])
     if "enum" in schema:
@@ -148,7 +148,7 @@ def _command(command: click.Command, name: str, parent: click.Context, line: str
 def _options(command: click.Command, here: click.Context) -> Iterator[str]:
     """A table of the options."""
     records = [one.get_help_record(here) for one in command.params if not getattr(one, "hidden", False)]
-    rows = [(words, text) for words, text in filter(None, records) if text]  # an argument stands in the usage
+    rows = [(words, text) for words, text in filter(None, records) if text]  # the usage line names the arguments
     if rows:
         yield "\n| option | what it says |\n|---|---|\n"
     for words, text in rows:
