@@ -39,7 +39,7 @@ from tasks.release.release_subject import RELEASED, Subject, plan_of, subject_of
 from tasks.release.verdict import decide_again, require_accepted, require_same_parameters
 
 if TYPE_CHECKING:
-    from tasks.release.hub.commit import HubRelease
+    from tasks.release.hub.transaction import HubRelease
 
 
 @dataclass(frozen=True)

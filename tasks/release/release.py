@@ -18,6 +18,7 @@ from tasks.release.release_subject import Subject
 
 log = logging.getLogger(__name__)
 
+TITLE = "Publish "
 PROVENANCE = "provenance.json"
 STAGE_RUNS = "stage_runs.json"
 """The run that made each stage behind the release. Its tag does not stand for it: equal runs make equal stages."""
@@ -61,6 +62,11 @@ class Release:
     def tag(self) -> str:
         """Name of the release: the same content always has the same tag."""
         return tag_of(self.hashes())
+
+    @property
+    def title(self) -> str:
+        """Title of its commit and its pull request: the same content always has the same."""
+        return f"{TITLE}{self.tag}"
 
     def hashes(self) -> dict[str, str]:
         """Path -> SHA-256, sorted."""

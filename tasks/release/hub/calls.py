@@ -1,9 +1,8 @@
 """Calls to the Hub: which failures pass, how long to be patient, and what to tell a person.
 
-One place retries, waits with jitter and says so: the client library retries some calls by itself (without jitter,
-silently, as long as a Retry-After says) and others never. Here every request but a commit may be repeated: asking,
-pre-uploading, uploading by hash, and creating what may be there already. A commit may have landed although its answer
-was lost: whoever sent it must look (transaction.py).
+The client library retries some calls by itself (without jitter, silently, as long as a Retry-After says) and others
+never. Here no single call is retried: a publish may begin again at any point (transaction.py), so after a failure that
+passes it waits, says so, and does.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import logging
 import os
 import random
 import re
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -54,6 +53,7 @@ class Patience:
     """
 
     attempts: int = 5
+    """At each step of a publish."""
     first_wait_s: float = 1.0
     longest_wait_s: float = 20.0
     longest_retry_after_s: float = 120.0
@@ -80,97 +80,41 @@ class Patience:
 class Unanswered(RuntimeError):
     """A request failed in a way that passes; the failure itself is the `__cause__`.
 
-    Not a transport error: the client library would repeat that, and multiply our attempts by its own.
+    Not a transport error, nor one of a status: the client library would repeat the request by itself.
     """
 
-    def __init__(self, repeated: bool) -> None:
-        super().__init__("no usable answer")
-        self.repeated = repeated
-        """Tried as often as patience allows; False: sent once, and it may have been carried out."""
 
+class SingleTryClient(httpx2.Client):
+    """Raises `Unanswered` in place of every failure that passes."""
 
-class Waits:
-    """Waits between attempts: longer every time, or as long as the server asks; bounded in sum."""
-
-    def __init__(self, patience: Patience, token: str) -> None:
-        self.patience, self._token = patience, token
-        self._left_s = patience.longest_wait_in_all_s
-        self._lock = threading.Lock()
-
-    def before_next(self, what: str, error: Exception, attempt: int) -> bool:
-        """Wait after attempt number `attempt` (from 0), and say so.
-
-        Returns:
-            False, without waiting, when that was the last attempt or the wait would be longer than patience allows.
-        """
-        if attempt + 1 >= self.patience.attempts:
-            return False
-        asked = retry_after_s(error)
-        if asked is not None and asked > self.patience.longest_retry_after_s:
-            return False
-        seconds = self.patience.wait_s(attempt) if asked is None else asked + self.patience.wait_s(0)
-        with self._lock:  # large files are sent from several threads
-            if seconds > self._left_s:
-                return False
-            self._left_s -= seconds
-        log.warning(
-            "%s: %s; again in %.1f s (attempt %d of %d)",
-            what,
-            self.hidden(summary(error)),
-            seconds,
-            attempt + 2,
-            self.patience.attempts,
-        )
-        self.patience.sleep(seconds)
-        return True
-
-    def hidden(self, text: str) -> str:
-        """`text` without the token, should a server have sent it back."""
-        return text.replace(self._token, "***")
-
-
-class PatientClient(httpx2.Client):
-    """Repeats what may be repeated; see the module."""
-
-    def __init__(self, waits: Waits, **options: Any) -> None:
-        super().__init__(**options)
-        self._waits = waits
+    def __init__(self, patience: Patience, **options: Any) -> None:
+        super().__init__(timeout=patience.timeout(patience.read_timeout_s), **options)
+        self._patience = patience
 
     def request(self, method: str, url: Any, **options: Any) -> httpx2.Response:
-        """As httpx2's, but a failure that passes is an `Unanswered`, after as many attempts as patience allows."""
+        """As httpx2's, with more time for commits and files."""
         path = urlsplit(str(url)).path  # never the query: that of an upload URL is a right to write
-        commit = bool(COMMIT.match(path))
-        if commit or method == "PUT":
-            options["timeout"] = self._waits.patience.timeout(self._waits.patience.commit_timeout_s)
-        body: Any = options.get("data")
-        start = body.tell() if hasattr(body, "seek") else 0
-        attempt = 0
-        while True:
-            try:
-                return self._answer(method, url, path, **options)
-            except (httpx2.TransportError, HfHubHTTPError, json.JSONDecodeError) as error:
-                if commit or not self._waits.before_next(f"{method} {path}", error, attempt):
-                    raise Unanswered(repeated=not commit) from error
-            attempt += 1
-            if hasattr(body, "seek"):
-                body.seek(start)
-
-    def _answer(self, method: str, url: Any, path: str, **options: Any) -> httpx2.Response:
-        response = super().request(method, url, **options)
-        if response.status_code in PASSING:
-            hf_raise_for_status(response)
-        if method == "GET" and path.startswith("/api/") and response.is_success:
-            response.json()  # what is no JSON is the error page of a proxy or of an overloaded server
+        if method == "PUT" or COMMIT.match(path):
+            options["timeout"] = self._patience.timeout(self._patience.commit_timeout_s)
+        try:
+            response = super().request(method, url, **options)
+            if response.status_code in PASSING:
+                hf_raise_for_status(response)
+            if method == "GET" and path.startswith("/api/") and response.is_success:
+                response.json()  # what is no JSON is the error page of a proxy or of an overloaded server
+        except (httpx2.TransportError, HfHubHTTPError, json.JSONDecodeError) as error:
+            error.add_note(f"{method} {path}")
+            raise Unanswered from error
         return response
 
 
-def hub_client(endpoint: str, token: str, waits: Waits) -> Any:
-    """An HfApi with time-outs (its own default waits for ever), our retries and no progress bars.
+def hub_client(endpoint: str, token: str, patience: Patience) -> Any:
+    """An HfApi with time-outs (its own default waits for ever), without retries and progress bars.
 
     Args:
         endpoint: URL of the Hub; empty: the public one.
         token: sent to this endpoint only.
-        waits: decides on repetitions.
+        patience: how long to wait for an answer.
     """
     if XET_SWITCH not in os.environ:
         # Large files go by git LFS: one path for the Hub, its mirrors and our tests, hashed before it is sent.
@@ -180,19 +124,30 @@ def hub_client(endpoint: str, token: str, waits: Waits) -> Any:
     disable_progress_bars()
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every URL, signatures of upload URLs included
     hooks = get_session().event_hooks
-    timeout = waits.patience.timeout(waits.patience.read_timeout_s)
-    set_client_factory(lambda: PatientClient(waits, event_hooks=hooks, follow_redirects=True, timeout=timeout))
+    set_client_factory(lambda: SingleTryClient(patience, event_hooks=hooks, follow_redirects=True))
     return HfApi(endpoint=endpoint.rstrip("/") or None, token=token)
 
 
-@dataclass(frozen=True)
+class CallFailed(PublishError):
+    """A call failed; the message says what the repository looks like now, and what to do."""
+
+    def __init__(self, text: str, step: str, error: Exception) -> None:
+        super().__init__(text)
+        self.step, self.error = step, error
+
+
+@dataclass
 class Caller:
-    """Names the target in messages and hides the token; the client repeats."""
+    """Names the target in messages, hides the token, and waits before a publish begins again."""
 
     api: Any
     """The Hub client."""
     repository: str
-    waits: Waits
+    patience: Patience
+    token: str
+    _failed: Counter[str] = field(default_factory=Counter)
+    """Step -> how often it failed."""
+    _waited_s: float = 0.0
 
     @property
     def endpoint(self) -> str:
@@ -213,30 +168,48 @@ class Caller:
             state: what the repository looks like if this fails.
 
         Raises:
-            PublishError: it failed, and not for a moment only.
+            CallFailed: it failed.
         """
         try:
             return call()
         except FAILURES as error:
             raise self.failed(step, error, state) from None
 
-    def failed(self, step: str, error: Exception, state: str) -> PublishError:
+    def failed(self, step: str, error: Exception, state: str) -> CallFailed:
         """One message: what failed, what the repository looks like now, what to do."""
         text = f"{step} failed for {self.repository} at {self.endpoint}: {summary(error)}. Now: {state}. "
-        return PublishError(self.waits.hidden(text + advice(error, self.repository, self.endpoint)))
+        return CallFailed(self._hidden(text + advice(error, self.repository, self.endpoint)), step, error)
 
+    def wait_after(self, failed: CallFailed) -> bool:
+        """Wait after a failure, longer every time at the same step, or as long as the server asks; and say so.
 
-def may_have_landed(error: BaseException) -> bool:
-    """Whether a commit that failed so may be in the repository nevertheless, or be refused for another one's sake.
-
-    Either way the repository tells, and the commit may be tried again after a look at it.
-    """
-    if status(error) in MOVED:
+        Returns:
+            False, without waiting, when it does not pass, or that was the last attempt, or the wait would be longer
+            than patience allows.
+        """
+        error, patience, attempt = failed.error, self.patience, self._failed[failed.step]
+        self._failed[failed.step] += 1
+        asked = retry_after_s(error)
+        seconds = patience.wait_s(attempt) if asked is None else asked + patience.wait_s(0)
+        what = next(iter(getattr(cause(error), "__notes__", ())), failed.step)
+        last = attempt + 1 >= patience.attempts or self._waited_s + seconds > patience.longest_wait_in_all_s
+        if last or not may_pass(error) or (asked or 0.0) > patience.longest_retry_after_s:
+            return False
+        self._waited_s += seconds
+        log.warning(
+            "%s: %s; again in %.1f s (attempt %d of %d)",
+            what,
+            self._hidden(summary(error)),
+            seconds,
+            attempt + 2,
+            patience.attempts,
+        )
+        patience.sleep(seconds)
         return True
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, Unanswered):
-        found = found.__cause__
-    return passes(error) and not (isinstance(found, Unanswered) and found.repeated)
+
+    def _hidden(self, text: str) -> str:
+        """`text` without the token, should a server have sent it back."""
+        return text.replace(self.token, "***")
 
 
 def cause(error: BaseException) -> BaseException:
@@ -254,11 +227,11 @@ def status(error: BaseException) -> int | None:
     return None
 
 
-def passes(error: BaseException) -> bool:
-    """Whether the same call may succeed a moment later."""
+def may_pass(error: BaseException) -> bool:
+    """Whether the same may succeed a moment later, once the repository was looked at again."""
     code = status(error)
     if code is not None:
-        return code in PASSING
+        return code in PASSING | MOVED
     # An answer that is no JSON is the error page of a proxy or of an overloaded server.
     return isinstance(cause(error), httpx2.TransportError | json.JSONDecodeError)
 

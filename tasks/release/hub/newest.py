@@ -11,8 +11,7 @@ from tasks.downstream.applying.fetched import COMMIT, TAG, WEIGHTS
 from tasks.project.errors import InputError
 from tasks.reading.hub_inputs import failures_named
 from tasks.release.compared import ComparedRelease, not_tagged, released_meanwhile
-from tasks.release.hub.commit import tag_of_title
-from tasks.release.release import Release
+from tasks.release.release import TITLE, Release
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ def _tags(api: Any, repository: str) -> dict[str, str]:
 
 def _tag_of(commit: Any, tags: Mapping[str, str]) -> str:
     """Return the tag that points at a commit or that its title names; of any other commit no tag."""
-    return next((tag for tag, at in tags.items() if at == commit.commit_id), tag_of_title(commit.title))
+    titled = commit.title.removeprefix(TITLE).partition(" ")[0]
+    return next((tag for tag, at in tags.items() if at == commit.commit_id), titled)
 
 
 def _in_history(api: Any, repository: str, tags: dict[str, str]) -> Iterator[Tagged]:

@@ -2,38 +2,50 @@
 
     whoami -> head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify hashes -> create_tag
 
-Only the tag means "released". In review mode a pull request takes the place of commit and tag (`propose`):
-nothing is released until somebody merges it and publish, run again, finds it on main, verifies and tags it.
+Only the tag means "released". In review mode a pull request takes the place of commit and tag: nothing is released
+until somebody merges it and publish, run again, finds it on main, verifies and tags it.
 
 Until the commit lands the repository is as it was; after it, a state without a tag is never taken for a release, and
 publishing again finds the commit and adds the tag. Whatever happened to a call is learnt from the repository itself,
-never guessed.
+never guessed. So a failure that passes is answered by beginning again: what was done is found, and not done twice.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from tasks.project.errors import PublishError
 from tasks.release.compared import ComparedRelease
-from tasks.release.hub.calls import FAILURES, Caller, Patience, Waits, hub_client, may_have_landed
-from tasks.release.hub.commit import HubRelease, differences, send, title
+from tasks.release.hub.calls import FAILURES, Caller, CallFailed, Patience, hub_client
 from tasks.release.hub.newest import require_compared
 from tasks.release.hub.token import refusal, token_of_environment
-from tasks.release.release import Release
+from tasks.release.release import NAMES, STAGE_RUNS, Release
 
 log = logging.getLogger(__name__)
 
 OPEN = ("open", "draft")
 """States of a pull request that nobody decided on."""
+
+
+@dataclass(frozen=True)
+class HubRelease:
+    """What the Hub holds now."""
+
+    commit: str
+    tag: str | None
+    """None: nothing is released, a pull request waits for review."""
+    url: str
+    unchanged: bool
+    """The content was there already: no commit was made."""
+    pull_request: int | None = None
 
 
 def release_on_hub(
@@ -61,7 +73,14 @@ def release_on_hub(
     Raises:
         PublishError: with what the repository looks like now and what to do.
     """
-    return _Transaction(_connect(repository, patience), release, compared).run(private, review)
+    caller = _connect(repository, patience)
+    transaction = _Transaction(caller, release, compared, private=private, review=review)
+    while True:
+        try:
+            return transaction.run()
+        except CallFailed as failed:
+            if not caller.wait_after(failed):
+                raise
 
 
 def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
@@ -79,9 +98,8 @@ def check_access(repositories: Sequence[str], *, review: bool, patience: Patienc
 
 
 def _connect(repository: str, patience: Patience | None) -> Caller:
-    token = token_of_environment()
-    waits = Waits(patience or Patience(), token)
-    return Caller(hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits), repository, waits)
+    token, patience = token_of_environment(), patience or Patience()
+    return Caller(hub_client(os.environ.get("HF_ENDPOINT", ""), token, patience), repository, patience, token)
 
 
 def _check_rights(caller: Caller, review: bool) -> dict[str, Any]:
@@ -102,26 +120,34 @@ class _Transaction:
     caller: Caller
     release: Release
     compared: ComparedRelease | None
+    private: bool
+    review: bool
+    commit: str | None = None
+    """Holds the release on main, once that is known."""
+    sent: bool = False
+    """Whether a commit or a pull request was sent, which may have landed."""
 
-    def run(self, private: bool, review: bool) -> HubRelease:
+    def run(self) -> HubRelease:
+        """Go on to the end; after a failure again, from what the repository holds then."""
         name = self.caller.repository
-        _check_rights(self.caller, review)
-        head = self._head(private)
-        if private and not head.private:
-            raise PublishError(
-                f"{name} is public while publish.private is true: set publish.private=false, or make the repository "
-                "private on the Hub. Nothing was changed in it"
-            )
-        if review and differences(head, self.release):
+        if self.commit is None:
+            _check_rights(self.caller, self.review)
+            head = self._head()
+            if self.private and not head.private:
+                raise PublishError(
+                    f"{name} is public while publish.private is true: set publish.private=false, or make the "
+                    "repository private on the Hub. Nothing was changed in it"
+                )
             self._require_compared(head)
-            return propose(self.caller, self.release, head)
-        commit, unchanged = self._commit(head)
-        landed = f"main was moved to {commit}, which has no release tag, so nothing new counts as released"
-        self._verify(commit, "verifying the commit", landed)
-        self._tag(commit, landed)
-        log.info("%s: %s is released as %s", name, commit, self.release.tag)
+            if self.review and _differences(head, self.release):
+                return self._propose(head)
+            self.commit = self._commit(head)
+        landed = f"main was moved to {self.commit}, which has no release tag, so nothing new counts as released"
+        self._verify(self.commit, "verifying the commit", landed)
+        self._tag(self.commit, landed)
+        log.info("%s: %s is released as %s", name, self.commit, self.release.tag)
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
-        return HubRelease(commit, self.release.tag, url, unchanged)
+        return HubRelease(self.commit, self.release.tag, url, unchanged=not self.sent)
 
     def _require_compared(self, head: Any) -> None:
         """Refuse a head whose newest release is not the one that the gate compared with; a commit names this head as
@@ -133,7 +159,7 @@ class _Transaction:
                 f"main is at {head.sha}; nothing was published",
             )
 
-    def _head(self, private: bool) -> Any:
+    def _head(self) -> Any:
         """The head of main; the repository is created when it is not there (or not visible to us)."""
         api, name, state = self.caller.api, self.caller.repository, "nothing was published"
 
@@ -146,36 +172,31 @@ class _Transaction:
         head = self.caller.asked("looking for the repository", look, state)
         if head is None:
             create = "creating the repository"
-            self.caller.asked(create, lambda: api.create_repo(name, private=private, exist_ok=True), state)
+            self.caller.asked(create, lambda: api.create_repo(name, private=self.private, exist_ok=True), state)
             head = self.caller.info("reading the head", None, state)
         return head
 
-    def _commit(self, head: Any) -> tuple[str, bool]:
-        """Commit on the head; (commit, whether it was there before).
+    def _commit(self, head: Any) -> str:
+        """The commit of main that holds the release: its head, or one on it.
 
         A failed or unanswered POST may still have landed, and somebody else may have been faster: both are seen
         by reading the head again, so the same content never makes a second commit.
         """
-        for attempt in itertools.count():
-            self._require_compared(head)
-            if not differences(head, self.release):
-                return str(head.sha), attempt == 0
-            try:
-                return send(self.caller.api, self.caller.repository, self.release, head).oid, False
-            except FAILURES as error:
-                lost = error
-            again = may_have_landed(lost) and self.caller.waits.before_next("the commit", lost, attempt)
+        if not _differences(head, self.release):
+            return str(head.sha)
+        self.sent = True
+        try:
+            return str(_send(self.caller.api, self.caller.repository, self.release, head).oid)
+        except FAILURES as error:
             unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
-            if may_have_landed(lost):
-                head = self.caller.info("reading the head again", None, unknown)
-            if not again and differences(head, self.release):
-                raise self.caller.failed(
-                    "the commit", lost, f"main is at {head.sha}, no commit of this publish is in it"
-                )
-        raise AssertionError("unreachable")
+            head = self.caller.info("reading the head again", None, unknown)
+            if not _differences(head, self.release):
+                return str(head.sha)
+            state = f"main is at {head.sha}, no commit of this publish is in it"
+            raise self.caller.failed("the commit", error, state) from None
 
     def _verify(self, revision: str, step: str, state: str) -> None:
-        found = differences(self.caller.info(step, revision, state), self.release)
+        found = _differences(self.caller.info(step, revision, state), self.release)
         if found:
             raise PublishError(
                 f"{self.caller.repository} at {revision} does not hold what was sent ({'; '.join(found[:5])}). "
@@ -193,78 +214,101 @@ class _Transaction:
         # An existing tag is not moved: it must stand for this very content.
         self._verify(self.release.tag, "verifying the tag", state)
 
+    def _propose(self, head: Any) -> HubRelease:
+        """Have exactly one open pull request that makes main hold the release.
 
-def propose(caller: Caller, release: Release, head: Any) -> HubRelease:
-    """Have exactly one open pull request that makes main hold the release.
+            open pull requests with this very content -> none: ONE commit that opens one -> look again, verify hashes
 
-        open pull requests with this very content -> none: ONE commit that opens one -> look again, verify every hash
+        The same content never has two: what is open is found by title and content, an answer that was lost is looked
+        for, and of several that were opened at the same moment the lowest number stays.
 
-    The same content never has two: what is open is found by title and content, an answer that was lost is looked for,
-    and of several that were opened at the same moment the lowest number stays.
+        Args:
+            head: main as it is now (ModelInfo); the request is based on it.
+        """
+        caller, state = self.caller, f"main is at {head.sha}, nothing was changed in it"
+        numbers, ours = self._open_requests(state), 0
+        if not numbers:
+            self.sent = True
+            try:
+                opened = _send(caller.api, caller.repository, self.release, head, create_pr=True)
+            except FAILURES as error:
+                if not (numbers := self._open_requests(state)):
+                    raise caller.failed("opening the pull request", error, state) from None
+            else:
+                ours = int(opened.pr_num)
+                log.info("%s: pull request %s was opened", caller.repository, ours)
+                numbers = self._open_requests(f"{state}; pull request {ours} is open")
+                if ours not in numbers:
+                    raise PublishError(
+                        f"pull request {ours} of {caller.repository} does not hold what was sent, or was closed "
+                        f"meanwhile: look at {opened.pr_url}. Now: {state}"
+                    )
+        first = numbers[0]
+        if ours > first:  # somebody's was opened just before
+            comment = f"Pull request {first} proposes the same content."
+            caller.asked(
+                f"closing pull request {ours}",
+                lambda: caller.api.change_discussion_status(caller.repository, ours, "closed", comment=comment),
+                f"{state}; pull requests {first} and {ours} propose the same content",
+            )
+        commit = str(self._content(first, state).sha)
+        url = f"{caller.endpoint}/{caller.repository}/discussions/{first}"
+        return HubRelease(commit, None, url, ours > first or not self.sent, first)
 
-    Args:
-        caller: names the repository in messages.
-        release: the files.
-        head: main as it is now (ModelInfo); the request is based on it.
+    def _open_requests(self, state: str) -> list[int]:
+        """Numbers of open pull requests with our title whose content is the release, lowest first."""
+
+        def look() -> list[int]:
+            listed = self.caller.api.get_repo_discussions(self.caller.repository, discussion_type="pull_request")
+            return [int(one.num) for one in listed if one.status in OPEN and one.title == self.release.title]
+
+        numbers = self.caller.asked("looking for open pull requests", look, state)
+        return sorted(number for number in numbers if not _differences(self._content(number, state), self.release))
+
+    def _content(self, number: int, state: str) -> Any:
+        return self.caller.info(f"reading pull request {number}", f"refs/pr/{number}", state)
+
+
+def _send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
+    """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo.
 
     Raises:
-        PublishError: with what the repository looks like now and what to do.
+        PublishError: a file is no longer what the release says; nothing was sent.
     """
-    state = f"main is at {head.sha}, nothing was changed in it"
-    lost: Exception | None = None
-    for attempt in itertools.count():
-        found = _open_requests(caller, release, state)
-        if found:
-            return _keep_the_first(caller, found, unchanged=lost is None, state=state)
-        if lost is not None and not caller.waits.before_next("the pull request", lost, attempt - 1):
-            raise caller.failed("opening the pull request", lost, state)
-        try:
-            opened = send(caller.api, caller.repository, release, head, create_pr=True)
-        except FAILURES as error:
-            lost = error
-            if not may_have_landed(error):
-                raise caller.failed("opening the pull request", error, state) from None
-            continue
-        log.info("%s: pull request %s was opened", caller.repository, opened.pr_num)
-        found = _open_requests(caller, release, f"{state}; pull request {opened.pr_num} is open")
-        if opened.pr_num not in {request.num for request in found}:
-            raise PublishError(
-                f"pull request {opened.pr_num} of {caller.repository} does not hold what was sent, or was closed "
-                f"meanwhile: look at {opened.pr_url}. Now: {state}"
-            )
-        return _keep_the_first(caller, found, unchanged=False, state=state, ours=opened.pr_num)
-    raise AssertionError("unreachable")
-
-
-def _open_requests(caller: Caller, release: Release, state: str) -> list[Any]:
-    """Open pull requests with our title whose content is the release, lowest number first."""
-
-    def look() -> list[Any]:
-        listed = caller.api.get_repo_discussions(caller.repository, discussion_type="pull_request")
-        return [one for one in listed if one.status in OPEN and one.title == title(release)]
-
-    candidates = caller.asked("looking for open pull requests", look, state)
-    return sorted(
-        (one for one in candidates if not differences(_content(caller, one.num, state), release)),
-        key=lambda one: int(one.num),
+    # Operations are single-use: fresh ones for every attempt.
+    operations: list[Any] = [
+        CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
+        for name, file in sorted(release.files.items())
+    ]
+    sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
+    if sent != release.hashes():
+        changed = ", ".join(name for name, sha256 in release.hashes().items() if sent[name] != sha256)
+        raise PublishError(f"{changed} changed while it was being published: nothing was sent to {repository}")
+    operations += [CommitOperationDelete(name, is_folder=False) for name in _outdated(head, release)]
+    return api.create_commit(
+        repository, operations, commit_message=release.title, parent_commit=head.sha, create_pr=create_pr
     )
 
 
-def _content(caller: Caller, number: int, state: str) -> Any:
-    return caller.info(f"reading pull request {number}", f"refs/pr/{number}", state)
+def _outdated(info: Any, release: Release) -> list[str]:
+    """Files of an earlier release that this one lacks."""
+    return sorted({sibling.rfilename for sibling in info.siblings or []} & (NAMES - {*release.files, STAGE_RUNS}))
 
 
-def _keep_the_first(caller: Caller, found: list[Any], *, unchanged: bool, state: str, ours: int = 0) -> HubRelease:
-    """The lowest of the open requests with this content; ours is closed if somebody's was opened just before."""
-    first = int(found[0].num)
-    if ours > first:
-        caller.asked(
-            f"closing pull request {ours}",
-            lambda: caller.api.change_discussion_status(
-                caller.repository, ours, "closed", comment=f"Pull request {first} proposes the same content."
-            ),
-            f"{state}; pull requests {first} and {ours} propose the same content",
-        )
-    commit = str(_content(caller, first, state).sha)
-    url = f"{caller.endpoint}/{caller.repository}/discussions/{first}"
-    return HubRelease(commit, None, url, unchanged or ours > first, first)
+def _differences(info: Any, release: Release) -> list[str]:
+    """How a revision differs from the release, in words; empty when it holds it.
+
+    Args:
+        info: the client's ModelInfo with files_metadata: git's blob hash per file, SHA-256 for large ones.
+    """
+    found = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    problems = [f"{name} of an earlier release is still there" for name in _outdated(info, release)]
+    for name, file in sorted((name, release.files[name]) for name in release.content()):
+        sibling = found.get(name)
+        if sibling is None:
+            problems.append(f"{name} is missing")
+        elif sibling.lfs is not None and sibling.lfs.sha256 != file.sha256:
+            problems.append(f"{name} has SHA-256 {sibling.lfs.sha256}, not {file.sha256}")
+        elif sibling.lfs is None and sibling.blob_id != file.blob_id:
+            problems.append(f"{name} has blob {sibling.blob_id}, not {file.blob_id}")
+    return problems

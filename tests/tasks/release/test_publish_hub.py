@@ -12,8 +12,7 @@ import pytest
 
 from tasks.project.errors import PublishError
 from tasks.release.hub.calls import Patience
-from tasks.release.hub.commit import HubRelease
-from tasks.release.hub.transaction import release_on_hub
+from tasks.release.hub.transaction import HubRelease, release_on_hub
 from tasks.release.release import NAMES
 from tests.hub_server import HubServer
 from tests.hub_store import Commit
