@@ -13,10 +13,11 @@ from typing import Any
 
 from ipu_model.files import write_json
 from tasks.downstream.entries import entry_argument, entry_of
+from tasks.downstream.judging.checks import Check, Judged, Scored, no_drop_of, score_checks
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
-from tasks.downstream.judging.recipe import Check, Judged, in_points, no_drop_of, recipe_checks, recipe_record
+from tasks.downstream.judging.recipe import recipe_checks, recipe_record
 from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
-from tasks.downstream.scoring.scores import Limit, Task
+from tasks.downstream.scoring.scores import Task
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.code_state import git_state
@@ -25,7 +26,6 @@ from tasks.project.param_downstream import PUBLISHED
 from tasks.project.params import check, load_params, parameter_values
 from tasks.release.copies import Hashes, hashes_of
 from tasks.release.release_subject import Subject, subject_of
-from tasks.statistics.significance import Interval
 from tasks.tracking.trackers import record_verdict
 
 JUDGED, CODE = "judged", "code"
@@ -62,15 +62,18 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
     - Where there are other seeds of the recipe, it is asked beside the model, see `recipe_checks`: they can add reasons
       against a release and take none away, as what is published is this one model.
     """
-    found: list[Judged] = [
-        _floor(task, limit, evidence.scores[limit.metric], limit.floor)
-        for limit in task.limits
-        if limit.floor is not None
-    ]
-    if evidence.over_baseline is not None:
-        found.append(_over_baseline(task, evidence.over_baseline, evidence.examples))
-    if evidence.released is not None:
-        found += _no_drops(task, evidence)
+    compared = evidence.released
+    own = Scored(
+        evidence.scores,
+        evidence.over_baseline,
+        {} if compared is None else compared.differences,
+        0 if compared is None else compared.common,
+        f"{evidence.examples} {task.record}s",
+        {} if compared is None else compared.tests,
+    )
+    found = score_checks(task, own)
+    if compared is not None and not compared.common:
+        found.append(_nothing_in_common(task))
     found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
     found += [loss_check(name, figures) for name, figures in evidence.losses.items()]
     if evidence.recipe is not None:
@@ -91,59 +94,13 @@ def _without_floor(task: Task) -> str | None:
     return f"published without a floor{also}: set {keys} to require a score"
 
 
-def _floor(task: Task, limit: Limit, value: float, floor: float) -> Judged:
-    name = limit.metric
-    if not math.isfinite(value):
-        return Check(name, False, str(value), floor), f"{name} is {value}, which is no score; run evaluate again."
-    reason = f"{name} {value:.4f} is under the floor {floor:g} ({task.entry.key('gate', limit.floor_key)})."
-    return Check(name, value >= floor, value, floor), reason
-
-
-def _over_baseline(task: Task, difference: Interval, examples: int) -> Judged:
-    found, name = in_points(difference), task.limits[0].metric
+def _nothing_in_common(task: Task) -> Judged:
     reason = (
-        f"the {name} is not significantly above that of {task.baseline}: {found} at confidence "
-        f"{task.confidence:g}; the smallest gain that {examples} {task.record}s could have shown is "
-        f"{difference.mean - difference.low:.2f} points."
+        f"The released model's scores in {task.entry.released} share no {task.record} with the dev {task.record}s, "
+        f"so a drop cannot be ruled out; with {task.entry.key('gate', 'released')}={PUBLISHED} the model that was "
+        f"published answers these {task.record}s; or empty that folder."
     )
-    return Check("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
-
-
-def _no_drops(task: Task, evidence: Evidence) -> list[Judged]:
-    compared = evidence.released
-    assert compared is not None
-    if not compared.common:
-        lead = task.limits[0]
-        reason = (
-            f"The released model's scores in {task.entry.released} share no {task.record} with the dev {task.record}s, "
-            f"so a drop cannot be ruled out; with {task.entry.key('gate', 'released')}={PUBLISHED} the model that was "
-            f"published answers these {task.record}s; or empty that folder."
-        )
-        return [(Check("released_model", False, f"no common {task.record}", no_drop_of(task, lead)), reason)]
-    return [
-        _no_drop(task, number, limit, evidence) for number, limit in enumerate(task.limits) if limit.most is not None
-    ]
-
-
-def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judged:
-    compared, most = evidence.released, limit.most or 0.0
-    assert compared is not None
-    difference, test = compared.differences[limit.metric], compared.tests.get(limit.metric)
-    found = f"{in_points(difference)} on {compared.common} {task.record}s"
-    fell = not round(difference.high, 4) >= -most  # NaN, where no common example is of the metric's group
-    if test is not None:
-        found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
-        fell = fell and test.p_value < 1 - task.confidence
-    words, smallest = limit.metric.replace("_", " "), ""
-    if math.isfinite(difference.high):  # else no common example is of the metric's group
-        among, least = f"{compared.common} {task.record}s", difference.high - difference.mean
-        smallest = f"; the smallest drop that {among} could have shown is {least:.2f} points"
-    reason = (
-        f"{words} fell significantly against the released model: {found} at confidence {task.confidence:g}, "
-        f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)}){smallest}."
-    )
-    name = "released_model" if number == 0 else f"released_model_{limit.metric}"
-    return Check(name, not fell, found, no_drop_of(task, limit)), reason
+    return Check("released_model", False, f"no common {task.record}", no_drop_of(task, task.limits[0])), reason
 
 
 def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:

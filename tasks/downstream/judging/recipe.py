@@ -15,34 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from tasks.downstream.judging.checks import Check, Judged, Scored, score_checks
 from tasks.downstream.judging.recipe_words import figure_of
 from tasks.downstream.judging.seeds import Trained
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
-from tasks.downstream.scoring.scores import Limit, Task
+from tasks.downstream.scoring.scores import Task
 from tasks.statistics.significance import Interval, interval_over_seeds
 
 HIGHEST = 100.0
 """No metric leaves -100 to 100, as an interval of few seeds would."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One condition: what was found, what is required."""
-
-    name: str
-    ok: bool
-    found: float | str | None
-    required: float | str | None
-
-
-Judged = tuple[Check, str]
-"""A check, and the reason in a full sentence, which counts where the check failed."""
-
-
-def in_points(difference: Interval) -> str:
-    """A difference of two percentages with its bounds."""
-    mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
-    return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
 @dataclass(frozen=True)
@@ -144,14 +125,11 @@ def recipe_checks(task: Task, recipe: Recipe) -> list[Judged]:
       tolerated. McNemar's test has no part here: it asks whether two single models differ, and is asked of the model
       itself.
     """
-    found = [_models(recipe), _chosen(task, recipe)]
-    found += [_floor(task, limit, limit.floor, recipe) for limit in task.limits if limit.floor is not None]
-    if recipe.over_baseline is not None:
-        found.append(_beats_baseline(task, recipe.over_baseline, recipe))
-    if recipe.over_released is not None:
-        drops = recipe.over_released
-        found += [_no_drop(task, limit, drops[limit.metric], recipe) for limit in task.limits if limit.most is not None]
-    return found
+    means = {name: one.mean for name, one in recipe.intervals.items()}
+    seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
+    over_released, scored_on = recipe.over_released or {}, f"these seeds and {task.record}s"
+    scored = Scored(means, recipe.over_baseline, over_released, recipe.common, scored_on, seeds=seeds)
+    return [_models(recipe), _chosen(task, recipe), *score_checks(task, scored)]
 
 
 def _models(recipe: Recipe) -> Judged:
@@ -176,44 +154,6 @@ def _chosen(task: Task, recipe: Recipe) -> Judged:
         f"judge that one, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
     return Check("recipe_model", own >= scores[best], found, required), reason
-
-
-def _floor(task: Task, limit: Limit, floor: float, recipe: Recipe) -> Judged:
-    name = limit.metric
-    mean = round(recipe.intervals[name].mean, 4)
-    seeds = ", ".join(f"{seed}: {one[name]:.2f}" for seed, one in zip(recipe.seeds, recipe.scores, strict=True))
-    reason = (
-        f"{name} of the recipe, the mean over {len(recipe.seeds)} seeds ({seeds}), is {mean:.4f}, under the floor "
-        f"{floor:g} ({task.entry.key('gate', limit.floor_key)})."
-    )
-    return Check(f"recipe_{name}", mean >= floor, mean if np.isfinite(mean) else str(mean), floor), reason
-
-
-def _beats_baseline(task: Task, difference: Interval, recipe: Recipe) -> Judged:
-    found, name = f"{in_points(difference)} over {len(recipe.seeds)} seeds", task.limits[0].metric
-    reason = (
-        f"the {name} of the recipe is not significantly above that of {task.baseline}: {found} at "
-        f"confidence {task.confidence:g}; the smallest gain that these seeds and {task.record}s could have shown is "
-        f"{difference.mean - difference.low:.2f} points: more of either show smaller ones."
-    )
-    ok = difference.low > 0
-    return Check("recipe_beats_constant_answer", ok, found, "significantly more than 0 points"), reason
-
-
-def _no_drop(task: Task, limit: Limit, difference: Interval, recipe: Recipe) -> Judged:
-    most, words = limit.most or 0.0, limit.metric.replace("_", " ")
-    found = f"{in_points(difference)} over {len(recipe.seeds)} seeds on {recipe.common} {task.record}s"
-    reason = (
-        f"{words} of the recipe fell significantly against the released model: {found} at confidence "
-        f"{task.confidence:g}, tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)})."
-    )
-    ok = round(difference.high, 4) >= -most  # NaN fails: no common example is of the metric's group
-    return Check(f"recipe_released_model_{limit.metric}", ok, found, no_drop_of(task, limit)), reason
-
-
-def no_drop_of(task: Task, limit: Limit) -> str:
-    """What is required of a metric against the released model."""
-    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"
 
 
 def recipe_record(task: Task, recipe: Recipe) -> dict[str, Any]:
