@@ -30,12 +30,22 @@ from tasks.project.param_downstream import EntryPublishParams
 from tasks.project.param_sections import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.release.card import CardFacts, CardTask
-from tasks.release.compared import ComparedRelease, read_compared
-from tasks.release.copies import copy_privately
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs
-from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, STAGE_RUNS, Release, gather, write_folder
-from tasks.release.release_subject import RELEASED, Subject, plan_of, subject_of
+from tasks.release.release import (
+    CARD,
+    METRICS,
+    PROVENANCE,
+    SCORES,
+    SETTINGS,
+    STAGE_RUNS,
+    ComparedRelease,
+    Release,
+    gather,
+    read_compared,
+    write_folder,
+)
+from tasks.release.release_subject import RELEASED, Subject, copy_privately, plan_of, subject_of
 from tasks.release.verdict import decide_again, require_accepted, require_same_parameters
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from pathlib import Path
 from ipu_model.files import clear_partial, link_or_copy, locked, new_folder, sha256_of
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
-from tasks.release.compared import ComparedRelease, released_meanwhile
 from tasks.release.provenance import read_json
 from tasks.release.release_subject import Subject
 
@@ -134,6 +133,43 @@ def gather(copies: Path, generated: Mapping[str, str], subject: Subject, *, exam
     if unknown:
         raise PublishError(f"{sorted(unknown)} are no names of a release; valid: {sorted(NAMES)}")
     return Release(files)
+
+
+@dataclass(frozen=True)
+class ComparedRelease:
+    """What a gate compared its model with; all None where nothing else was released then."""
+
+    tag: str | None
+    commit: str | None
+    """Of the Hub; None: a local folder."""
+    weights: str | None
+    """SHA-256, which tells one model from another."""
+
+
+def read_compared(folder: Path) -> ComparedRelease:
+    """Return what the stage predict_released wrote into a folder.
+
+    Raises:
+        PublishError: its record is damaged.
+    """
+    path = folder / artifacts.RELEASED_RECORD
+    values = read_json(path, "podium run") if path.is_file() else {}
+    release = values.get("release") or {}
+    return ComparedRelease(release.get("tag"), release.get("commit"), values.get("weights"))
+
+
+def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
+    """Return the refusal to replace another release than the gate compared with.
+
+    Args:
+        found: the newest release of the target.
+        compared: what the gate compared with.
+    """
+    return PublishError(
+        f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'none, as none was out'}. "
+        "Run it again (`podium run` or `podium finetune` with the same words): the gate then compares with what is out "
+        "now. Nothing was published"
+    )
 
 
 def write_folder(release: Release, folder: Path, compared: ComparedRelease | None = None) -> bool:

@@ -1,15 +1,25 @@
-"""What a release is about: the model of an entry, where the stages left its parts, and what of it its gate judges."""
+"""What a release is about: the model of an entry, where the stages left its parts, and what of it its gate judges.
+
+A file may be replaced at any moment, so publish does not check one and send another: it reads each file once, into a
+private copy, decides on these copies, and sends them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipu_model.files import NotAFile, is_alive, open_regular, sha256_of
 from tasks.downstream.entries import behind
 from tasks.downstream.task import DownstreamTask
 from tasks.project import artifacts
 from tasks.project.composing import compose
+from tasks.project.errors import InputError
 from tasks.project.params import Params
 from tasks.project.plan_file import Plan, definitions_of, expand
 
@@ -19,6 +29,10 @@ SEEDS = Path("seeds")
 """The same for the folder with the scores of other seeds."""
 PROJECT = Path(__file__).resolve().parents[2]
 """Holds the dvc.yaml that this code belongs to."""
+
+Hashes = Mapping[str, str | None]
+"""Name -> SHA-256; None: the file is not there."""
+BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -117,3 +131,53 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
 def plan_of(params: Params) -> Plan:
     """All stages of these parameters, as this code runs them."""
     return Plan(expand(definitions_of(PROJECT), compose(params)))
+
+
+def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:
+    """SHA-256 of every file, None of one that is not there."""
+    return {name: sha256_of(path) if path.is_file() else None for name, path in sorted(files.items())}
+
+
+@contextlib.contextmanager
+def copy_privately(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Path, dict[str, str | None]]]:
+    """Copy files into a folder that only this user can enter, for as long as the context lasts.
+
+    What a killed process left there is cleared away.
+
+    Args:
+        files: name below that folder -> what is read, once.
+        place: the folder is made in it.
+
+    Raises:
+        InputError: one is no regular file.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    for left in place.glob("held.*.partial"):
+        if not is_alive(left.name.split(".")[1]):
+            shutil.rmtree(left)
+    folder = place / f"held.{os.getpid()}.partial"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder, {name: _copy(path, folder / name) for name, path in sorted(files.items())}
+    finally:
+        shutil.rmtree(folder)
+
+
+def _copy(source: Path, target: Path) -> str | None:
+    """Read a file once and keep what was read; returns its SHA-256, None where it is not there."""
+    digest = hashlib.sha256()
+    try:
+        stream = open_regular(source)
+    except FileNotFoundError:
+        return None
+    except (IsADirectoryError, NotAFile):
+        raise InputError(
+            f"{source} is no regular file (a folder, pipe or device): put back what its stage wrote"
+        ) from None
+    with stream:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as copy:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+                copy.write(block)
+    return digest.hexdigest()

@@ -19,8 +19,7 @@ from tasks.project.plan_file import (
     stages_of,
     value_at,
 )
-from tasks.release.copies import Hashes
-from tasks.release.release_subject import RELEASED, SEEDS, Subject, plan_of
+from tasks.release.release_subject import RELEASED, SEEDS, Hashes, Subject, plan_of
 
 SHOWN = 5
 """Differences that an error names."""

@@ -24,8 +24,7 @@ from tasks.project.code_state import git_state
 from tasks.project.main import run_main
 from tasks.project.param_downstream import PUBLISHED
 from tasks.project.params import check, load_params, parameter_values
-from tasks.release.copies import Hashes, hashes_of
-from tasks.release.release_subject import Subject, subject_of
+from tasks.release.release_subject import Hashes, Subject, hashes_of, subject_of
 from tasks.tracking.trackers import record_verdict
 
 JUDGED, CODE = "judged", "code"

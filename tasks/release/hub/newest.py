@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.downstream.applying.fetched import COMMIT, TAG, WEIGHTS
-from tasks.project.errors import InputError
+from tasks.project.errors import InputError, PublishError
 from tasks.reading.hub_inputs import failures_named
-from tasks.release.compared import ComparedRelease, not_tagged, released_meanwhile
-from tasks.release.release import TITLE, Release
+from tasks.release.release import TITLE, ComparedRelease, Release, released_meanwhile
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,11 @@ def require_compared(api: Any, repository: str, head: Any, release: Release, com
                 raise released_meanwhile(f"{tag} of {repository}", compared)
             return
         if weights not in known and weights == _weights(head, head.sha):
-            raise not_tagged(f"{tag} of {repository}", commit.commit_id)
+            raise PublishError(
+                f"main holds {tag} of {repository} (commit {commit.commit_id}), which has no tag yet: another publish "
+                "is in progress, was ended before its end, or its pull request was merged. Publish that run again, "
+                "which tags it, then run this one again with the same words. Nothing was published"
+            )
 
 
 def _tags(api: Any, repository: str) -> dict[str, str]:

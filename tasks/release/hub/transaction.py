@@ -23,11 +23,10 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from tasks.project.errors import PublishError
-from tasks.release.compared import ComparedRelease
 from tasks.release.hub.calls import FAILURES, Caller, CallFailed, Patience, hub_client
 from tasks.release.hub.newest import require_compared
 from tasks.release.hub.token import refusal, token_of_environment
-from tasks.release.release import NAMES, STAGE_RUNS, Release
+from tasks.release.release import NAMES, STAGE_RUNS, ComparedRelease, Release
 
 log = logging.getLogger(__name__)
 
