@@ -185,7 +185,7 @@ class _Transaction:
             return str(head.sha)
         self.sent = True
         try:
-            return str(_send(self.caller.api, self.caller.repository, self.release, head).oid)
+            return str(send(self.caller.api, self.caller.repository, self.release, head).oid)
         except FAILURES as error:
             unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
             head = self.caller.info("reading the head again", None, unknown)
@@ -229,7 +229,7 @@ class _Transaction:
         if not numbers:
             self.sent = True
             try:
-                opened = _send(caller.api, caller.repository, self.release, head, create_pr=True)
+                opened = send(caller.api, caller.repository, self.release, head, create_pr=True)
             except FAILURES as error:
                 if not (numbers := self._open_requests(state)):
                     raise caller.failed("opening the pull request", error, state) from None
@@ -268,7 +268,7 @@ class _Transaction:
         return self.caller.info(f"reading pull request {number}", f"refs/pr/{number}", state)
 
 
-def _send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
+def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
     """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo.
 
     Raises:
