@@ -14,7 +14,7 @@ import argparse
 import array
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from ipu_model.files import new_folder
 from tasks.inputs import world
 from tasks.inputs.documents import Document, as_documents, read_files, text_columns
-from tasks.inputs.tables import Column, Line, checked, without_rows
+from tasks.inputs.tables import ask_for, numbered, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
@@ -105,14 +105,9 @@ def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]
     elif params.source == "files":
         yield from read_files(Path(params.path), columns, params.layout, reading, params.separator)
     elif params.source == "hub":
-        yield from _hub_documents(params, columns, reading)
-
-
-def _hub_documents(params: CorpusParams, columns: Sequence[Column], reading: Reading) -> Iterator[Document]:
-    rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
-    lines = (Line(f"row {number}", values) for number, values in enumerate(rows))
-    source = f"data set {params.dataset}"
-    return as_documents(checked(lines, columns, source, reading), columns, str(params.dataset), source, reading)
+        name, source = params.dataset, f"data set {params.dataset}"
+        rows = open_dataset("corpus", name, params.dataset_config, params.dataset_split, params.dataset_revision)
+        yield from as_documents(ask_for(numbered("row", rows), columns, source, reading), str(name), source, reading)
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.inputs import tables
-from tasks.inputs.tables import Column, Line, checked, json_objects, text_of_id
+from tasks.inputs.tables import Column, Columns, Line, ask_for, json_objects, text_of_id
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.text_files import ZERO_WIDTH, Reading, ending_of, first_bytes, refuse_empty, text_lines
@@ -48,36 +48,32 @@ class Document(NamedTuple):
     """Paragraphs apart by a newline, no empty lines; empty text is left out by the corpus stage."""
 
 
-def text_columns(text: str, title: str | None = None, id: str | None = None) -> list[Column]:
+def text_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
     """Return what a table is asked for: the columns of the text, the title and the id of a document.
 
     A column that params.yaml names must be there; else the title and the id are read where they have the usual names.
     """
-    return [
-        Column(text, "corpus.text_column", True),
-        Column(title or TITLE_COLUMN, "corpus.title_column", title is not None),
-        Column(id or ID_COLUMN, "corpus.id_column", id is not None),
-    ]
+    return {
+        "text": Column(text, "corpus.text_column", True),
+        "title": Column(title or TITLE_COLUMN, "corpus.title_column", title is not None),
+        "id": Column(id or ID_COLUMN, "corpus.id_column", id is not None),
+    }
 
 
 _WIKIEXTRACTOR = text_columns("text", "title", "id")
 
 
-def as_documents(
-    lines: Iterable[Line], columns: Sequence[Column], name: str, source: str, reading: Reading
-) -> Iterator[Document]:
-    """Documents from the records of a table with these columns (`text_columns`); `name` begins the ids that are made.
+def as_documents(lines: Iterable[Line], name: str, source: str, reading: Reading) -> Iterator[Document]:
+    """Documents from the records of a table that was asked for `text_columns`; `name` begins the ids that are made.
 
     Raises:
         InputError: a value that is no text, with its place; numbers are no text, and neither is NaN.
     """
-    text_column, title_column, id_column = (column.name for column in columns)
-    for number, (where, values) in enumerate(lines):
-        text = _text(values[text_column], source, where, text_column)
-        title = _text(values.get(title_column), source, where, title_column)
-        given = text_of_id(values.get(id_column), reading)
-        document_id = _text(given, source, where, id_column).strip()
-        if id_column in values and not document_id:
+    for number, line in enumerate(lines):
+        values = line.values | {"id": text_of_id(line.values.get("id"), reading)}
+        text, title, document_id = (_text(values.get(part), source, line, part) for part in ("text", "title", "id"))
+        document_id = document_id.strip()
+        if "id" in line.values and not document_id:
             reading.counts[NUMBERED] += 1
         yield Document(document_id or f"{name}:{number}", " ".join(title.split()), paragraphs(text))
 
@@ -88,26 +84,27 @@ def paragraphs(text: str) -> str:
     return "\n".join(part for part in parts if part.strip(ZERO_WIDTH + " "))
 
 
-def _text(value: Any, source: str, where: str, column: str) -> str:
+def _text(value: Any, source: str, line: Line, part: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
         raise InputError(
-            f"{source}, {where}: {column} must be text, found {type(value).__name__} ({str(value)[:40]}); "
+            f"{source}, {line.where}: {line.columns[part].name} must be text, found {type(value).__name__} "
+            f"({str(value)[:40]}); "
             "look at corpus.text_column, corpus.title_column and corpus.id_column"
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{source}, {where}: {column} holds half a surrogate pair (character {error.start}), "
+            f"{source}, {line.where}: {line.columns[part].name} holds half a surrogate pair (character {error.start}), "
             "which is no Unicode text; repair the file"
         ) from None
     return value
 
 
 def read_files(
-    path: Path, columns: Sequence[Column], layout: str, reading: Reading, separator: str | None = None
+    path: Path, columns: Columns, layout: str, reading: Reading, separator: str | None = None
 ) -> Iterator[Document]:
     """All documents of a file, or of the usable files of a folder in order of their names.
 
@@ -129,7 +126,7 @@ def read_files(
         ending = ending_of(file)
         if ending in (*tables.ENDINGS, JSON):
             lines = tables.read_table(file, columns, KEY, reading, separator)
-            yield from as_documents(lines, columns, name, str(file), reading)
+            yield from as_documents(lines, name, str(file), reading)
         else:
             chosen = _layout_of(file, layout)
             reading.layouts[name] = chosen
@@ -252,8 +249,8 @@ def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Docu
     if not first_bytes(path, HEAD_BYTES).startswith(b"{"):
         yield from _read_blocks(path, name)
         return
-    lines = checked(json_objects(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
-    for document in as_documents(lines, _WIKIEXTRACTOR, name, str(path), reading):
+    lines = ask_for(json_objects(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
+    for document in as_documents(lines, name, str(path), reading):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_without_title(body, document.title))
 

@@ -150,18 +150,21 @@ def _head(lines: Iterator[str]) -> list[str]:
 
 
 def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
-    """Return the first separator by which the header has several fields and the rows below have as many."""
+    """Return the first separator by which the header has several fields and the rows below have as many, or else the
+    one by which the header has most."""
+    widths = dict.fromkeys(SEPARATORS, 0)
     for separator in SEPARATORS:
         try:
             header, *rows = csv.reader(head, delimiter=separator)
         except (csv.Error, ValueError):  # ValueError: there is no row
             continue
+        widths[separator] = len(header)
         whole = rows[: LOOKED_AT - 2]  # the last one may go on below
         if header[:1] and header[0] in names:
             return separator
         if len(header) > 1 and all(len(row) in (0, len(header)) for row in whole):
             return separator
-    return ","
+    return max(SEPARATORS, key=widths.__getitem__)
 
 
 class _Held:

@@ -1,22 +1,22 @@
 """Records of the user's own tables: .jsonl, .json, .csv, .parquet, or rows of a Hub data set. Memory stays flat.
 
-A table is asked for columns. One whose name differs in case or blanks alone is taken and remarked on; one that is
-required and absent is refused with the columns that are there, one that nobody asks for is noted. Text must be UTF-8 (a
-byte order mark is accepted).
+A table is asked for the parts of a record, each in a column, and gives them by the names of the parts. A column whose
+name differs in case or blanks alone is taken and remarked on; one that is required and absent is refused with the
+columns that are there, one that nobody asks for is noted. Text must be UTF-8 (a byte order mark is accepted).
 """
 
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import each_key_once, parse_json
 from tasks.inputs.readers import begins_array, read_array, read_rows
 from tasks.project.errors import InputError
+from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
 from tasks.project.param_downstream import OwnDataParams
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
@@ -27,18 +27,11 @@ BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
 """Bytes of a Parquet file that are decoded at a time, about; a batch has fewer records where they are long."""
 MAX_COLUMNS = 10_000
-SHOWN_COLUMNS, SHOWN_CHARACTERS = 20, 80
+SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 BLANK_LINES = "blank lines passed over"
 NO_ROWS = "has a header and no rows"
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 """What data sets of the Hub call the splits."""
-
-
-class Line(NamedTuple):
-    """One record of a table and where it stands, for messages."""
-
-    where: str
-    values: dict[str, Any]
 
 
 class Column(NamedTuple):
@@ -50,13 +43,32 @@ class Column(NamedTuple):
     required: bool
 
 
+Columns = Mapping[str, Column]
+"""Part of a record -> the column that holds it."""
+Choose = Callable[[Sequence[str]], Columns]
+"""Chooses the columns to ask for, of those that a table, or the first of its records, has."""
+Numbered = tuple[str, dict[str, Any]]
+"""Where a record stands, for messages, and its values by column."""
+
+
+class Line(NamedTuple):
+    """One record of a table."""
+
+    where: str
+    """Its place, for messages."""
+    values: dict[str, Any]
+    """By part; what has no column is left out."""
+    columns: Columns = {}
+
+
 def read_table(
     path: Path,
-    columns: Sequence[Column],
+    columns: Columns | Choose,
     key: str,
     reading: Reading,
     separator: str | None = None,
-    classes: str | None = None,
+    *,
+    class_names: bool = True,
 ) -> Iterator[Line]:
     """Yield the records of a .jsonl, .json, .csv, .tsv or .parquet file, in order.
 
@@ -66,7 +78,7 @@ def read_table(
         key: the params key that named the file, for messages.
         reading: gets the blank lines, the columns that nobody asked for, that there are no rows, and remarks.
         separator: of the fields of .csv and .tsv files; None: it is found (see readers.py).
-        classes: the column of class numbers, or of lists of them; they come as names where a Parquet file states these.
+        class_names: give the names of classes for their numbers, where a Parquet file states these.
 
     Raises:
         InputError: not what its ending says, another encoding, damaged, or without a required column; the message
@@ -77,9 +89,9 @@ def read_table(
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, columns, key, reading, separator)
     elif ending == ".parquet":
-        lines = _read_parquet(path, columns, key, reading, classes)
+        lines = _read_parquet(path, columns, key, reading, class_names)
     else:
-        lines = _read_json(path, columns, key, reading)
+        lines = ask_for(_read_json(path, key, reading), columns, str(path), reading)
     rows = False
     for line in lines:
         rows = True
@@ -88,27 +100,52 @@ def read_table(
         reading.remark(f"{path.name} {NO_ROWS}")
 
 
+def hub_source(params: OwnDataParams, split: str) -> str:
+    """Return what messages call a split of a Hub data set."""
+    return f"data set {params.dataset}, split {HUB_SPLITS[split]}"
+
+
 def hub_lines(
-    params: OwnDataParams, section: str, split: str, classes: Sequence[str]
-) -> tuple[str, list[str], Iterator[Line]]:
-    """Open a split of a Hub data set.
+    params: OwnDataParams, section: str, split: str, columns: Columns | Choose, reading: Reading
+) -> Iterator[Line]:
+    """Yield the records of a split of a Hub data set, classes by their names.
 
     Args:
         section: of params.yaml, for messages.
-        classes: see `open_dataset`.
-
-    Returns:
-        What messages call it, its columns, and its records.
+        columns: what is asked for.
 
     Raises:
         InputError: as `open_dataset`.
     """
-    name = HUB_SPLITS[split]
-    rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, classes)
-    first = next(rows, {})
-    numbered = enumerate(itertools.chain([first] if first else [], rows))
-    lines = (Line(f"row {number}", row) for number, row in numbered)
-    return f"data set {params.dataset}, split {name}", list(first), lines
+    name, config, revision = params.dataset, params.dataset_config, params.dataset_revision
+    rows = open_dataset(section, name, config, HUB_SPLITS[split], revision, class_names=True)
+    return ask_for(numbered("row", rows), columns, hub_source(params, split), reading)
+
+
+def numbered(what: str, records: Iterable[dict[str, Any]]) -> Iterator[Numbered]:
+    """Yield each record after its place, which is its number from 0."""
+    return ((f"{what} {number}", values) for number, values in enumerate(records))
+
+
+def require_file(path: Path, key: str, endings: Sequence[str], what: str) -> str:
+    """Return the ending of a file of records, and refuse whatever is not one file with one of `endings`.
+
+    Args:
+        path: the file.
+        key: what messages call it: the params key that named it.
+        what: the file holds.
+
+    Raises:
+        InputError: no such file, a folder, or another ending.
+    """
+    require_readable(path, key)
+    needed = f"{key} needs one file of {what} that ends in {', '.join(endings)}"
+    if path.is_dir():
+        inside = sorted(file.name for file in path.iterdir() if ending_of(file) in endings)[:SHOWN_FILES]
+        raise InputError(f"{key}={path} is a folder with {', '.join(inside) or 'no such file'}: {needed}")
+    if (ending := ending_of(path)) not in endings:
+        raise InputError(f"{path} ends in {ending or 'nothing'!r}: {needed}")
+    return ending
 
 
 def without_rows(reading: Reading) -> str:
@@ -126,13 +163,11 @@ def stated_by(section: str) -> str:
     return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
 
 
-def check_columns(
-    present: Sequence[str], columns: Sequence[Column], source: str, reading: Reading
-) -> Mapping[str, str]:
+def check_columns(present: Sequence[str], columns: Columns, source: str, reading: Reading) -> dict[str, str]:
     """Note the columns of `present` that nobody asks for.
 
     Returns:
-        The names of those that were taken for a column whose name differs in case or blanks -> that name.
+        Part -> the name of its column, for those that are there.
 
     Raises:
         InputError: one stands twice, or required ones are absent (the nearest names are given).
@@ -142,11 +177,11 @@ def check_columns(
     twice = sorted(name for name, count in Counter(present).items() if count > 1)
     if twice:
         raise InputError(f"{source} has the column {twice[0]!r} more than once: rename one of them")
-    renamed = _renamed(present, columns)
-    for name, asked in renamed.items():
+    alike = _alike(present, columns)
+    for asked, name in alike.items():
         reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is read as {asked!r}")
-    there = {renamed.get(name, name) for name in present}
-    if missing := [column for column in columns if column.required and column.name not in there]:
+    there = {name: name for name in present} | alike
+    if missing := [column for column in columns.values() if column.required and column.name not in there]:
         near = {one.name: difflib.get_close_matches(one.name, present, 1) for one in missing}
         found = ", ".join(one[:SHOWN_CHARACTERS] for one in present[:SHOWN_COLUMNS]) or "no columns"
         others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
@@ -156,21 +191,22 @@ def check_columns(
             + (f"; did you mean {', '.join(meant)}?" if meant else "")
             + f"; set {', '.join(dict.fromkeys(one.key for one in missing))}"
         )
-    reading.unused_columns |= set(present) - {column.name for column in columns} - set(renamed)
-    return renamed
+    names = {part: there[column.name] for part, column in columns.items() if column.name in there}
+    reading.unused_columns |= set(present).difference(names.values())
+    return names
 
 
-def _renamed(present: Sequence[str], columns: Sequence[Column]) -> dict[str, str]:
-    """Return the columns that are asked for under a name that differs in case or blanks, where there is one candidate.
+def _alike(present: Sequence[str], columns: Columns) -> dict[str, str]:
+    """Return the columns that are asked for -> their names that differ in case or blanks, where there is one candidate.
 
     A table that has all that is required by its very name keeps its other columns as they are.
     """
-    names, found = {one.name for one in columns}, {}
-    absent = [one for one in columns if one.name not in present]
+    names, found = {one.name for one in columns.values()}, {}
+    absent = [one for one in columns.values() if one.name not in present]
     for one in absent if any(one.required for one in absent) else ():
         same = [name for name in present if name not in names and folded(name) == folded(one.name)]
         if len(same) == 1:
-            found[same[0]] = one.name
+            found[one.name] = same[0]
     return found
 
 
@@ -196,45 +232,25 @@ def text_of_id(value: Any, reading: Reading) -> Any:
     return str(int(value))
 
 
-def column_names(path: Path, key: str, separator: str | None = None) -> list[str]:
-    """The columns of a table, of JSON those of its first record; none where it holds nothing.
-
-    Raises:
-        InputError: as `read_table`.
-    """
-    if path.suffix.lower() == ".parquet":
-        import pyarrow as pa
-
-        try:
-            with open_parquet(path) as file:
-                return list(file.schema_arrow.names)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path} is not a Parquet file ({error}) ({key})") from None
-    if ending_of(path) in HEADED:
-        refuse_empty(path, key)
-        return next(read_rows(path, key, separator, (), Reading())).fields
-    return list(next((line.values for line in read_table(path, (), key, Reading())), {}))
-
-
-def checked(lines: Iterable[Line], columns: Sequence[Column], source: str, reading: Reading) -> Iterator[Line]:
-    """`lines`, their columns checked wherever they differ from those of the line before.
+def ask_for(records: Iterable[Numbered], columns: Columns | Choose, source: str, reading: Reading) -> Iterator[Line]:
+    """Yield the parts of records, whose columns are checked wherever they differ from those of the record before.
 
     Raises:
         InputError: see `check_columns`.
     """
     before: tuple[str, ...] | None = None
-    renamed: Mapping[str, str] = {}
-    for line in lines:
-        present = tuple(line.values)
+    names: Mapping[str, str] = {}
+    for where, values in records:
+        present = tuple(values)
         if present != before:
-            renamed = check_columns(present, columns, f"{source}, {line.where}", reading)
+            columns = columns(present) if callable(columns) else columns
+            names = check_columns(present, columns, f"{source}, {where}", reading)
             before = present
-        if renamed:
-            line = line._replace(values={renamed.get(name, name): value for name, value in line.values.items()})
-        yield line
+        assert not callable(columns)
+        yield Line(where, {part: values[name] for part, name in names.items()}, columns)
 
 
-def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
+def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
     """The objects of a file with one a line.
 
     Raises:
@@ -253,23 +269,23 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
             raise InputError(
                 f"{path}, line {number} is no JSON object but {type(values).__name__}: {required} is required"
             )
-        yield Line(f"line {number}", values)
+        yield f"line {number}", values
 
 
-def _read_json(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+def _read_json(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
     if ending_of(path) == ".jsonl" or not begins_array(path, key):
-        return checked(json_objects(path, key, reading), columns, str(path), reading)
-    lines = (Line(f"record {number}", values) for number, values in enumerate(read_array(path, key)))
-    return checked(limited_steps(lines, f"{path} ({key})"), columns, str(path), reading)
+        return json_objects(path, key, reading)
+    return limited_steps(numbered("record", read_array(path, key)), f"{path} ({key})")
 
 
 def _read_delimited(
-    path: Path, columns: Sequence[Column], key: str, reading: Reading, separator: str | None
+    path: Path, columns: Columns | Choose, key: str, reading: Reading, separator: str | None
 ) -> Iterator[Line]:
-    rows = read_rows(path, key, separator, {column.name for column in columns}, reading)
+    names = () if callable(columns) else {column.name for column in columns.values()}
+    rows = read_rows(path, key, separator, names, reading)
     header = next(rows).fields
-    renamed = check_columns(header, columns, str(path), reading)
-    names = [renamed.get(name, name) for name in header]
+    columns = columns(header) if callable(columns) else columns
+    places = {part: header.index(name) for part, name in check_columns(header, columns, str(path), reading).items()}
     for first, last, fields in rows:
         if not fields:
             reading.counts[BLANK_LINES] += 1
@@ -280,39 +296,41 @@ def _read_delimited(
                 f"{path}, line {last} has {len(fields)} fields, the header has {len(header)}{begun}: "
                 "every row needs the header's columns (in .csv, quote fields that hold commas)"
             )
-        yield Line(f"line {last}", dict(zip(names, fields, strict=True)))
+        yield Line(f"line {last}", {part: fields[place] for part, place in places.items()}, columns)
 
 
 def _read_parquet(
-    path: Path, columns: Sequence[Column], key: str, reading: Reading, classes: str | None
+    path: Path, columns: Columns | Choose, key: str, reading: Reading, class_names: bool
 ) -> Iterator[Line]:
+    rows = limited_steps(_parquet_rows(path, columns, key, reading, class_names), f"{path} ({key})")
     number = 0
-    for rows in limited_steps(_parquet_rows(path, columns, key, reading, classes), f"{path} ({key})"):
-        for values in rows:
-            yield Line(f"row {number}", values)
+    for some, asked in rows:
+        for values in some:
+            yield Line(f"row {number}", values, asked)
             number += 1
 
 
 def _parquet_rows(
-    path: Path, columns: Sequence[Column], key: str, reading: Reading, classes: str | None
-) -> Iterator[list[dict[str, Any]]]:
+    path: Path, columns: Columns | Choose, key: str, reading: Reading, class_names: bool
+) -> Iterator[tuple[list[dict[str, Any]], Columns]]:
     """Some rows at a time."""
     import pyarrow as pa
 
     row = 0
     try:
         with open_parquet(path) as file:
-            present = file.schema_arrow.names
-            renamed = check_columns(present, columns, str(path), reading)
-            asked = {column.name for column in columns}
-            wanted = [name for name in present if renamed.get(name, name) in asked]
-            names = [stated_classes(file.schema_arrow, name) for name in wanted if renamed.get(name, name) == classes]
+            schema = file.schema_arrow
+            columns = columns(schema.names) if callable(columns) else columns
+            names = check_columns(schema.names, columns, str(path), reading)
+            classes = {part: stated_classes(schema, name) for part, name in names.items() if class_names}
+            wanted = list(dict.fromkeys(names.values()))
             for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
-                rows = batch.rename_columns([renamed.get(name, name) for name in wanted]).to_pylist()
-                if classes and any(names):
-                    rows = [{**one, classes: with_names(one[classes], names[0])} for one in rows]
-                yield rows
+                parts = [batch.column(name) for name in names.values()]
+                rows = pa.RecordBatch.from_arrays(parts, names=list(names)).to_pylist()
+                if any(classes.values()):
+                    rows = [{part: with_names(value, classes[part]) for part, value in one.items()} for one in rows]
+                yield rows, columns
                 row += batch.num_rows
     except MemoryError:
         raise

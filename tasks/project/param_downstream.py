@@ -86,6 +86,10 @@ class OwnDataParams(DataParams):
     dataset_revision: str | None = None
     """Commit, branch or tag of that data set; a commit makes the run reproducible."""
 
+    def path_of(self, split: str) -> Path:
+        """The file or folder of a split, for source: files."""
+        return Path(self.train_path if split == "train" else str(self.dev_path))
+
     @property
     def dev_is_apart(self) -> bool:
         """Whether the development examples are a part of those of training."""

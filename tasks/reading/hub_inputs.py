@@ -18,7 +18,6 @@ from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
 from tasks.project.process import is_sent
-from tasks.reading.parquet import folded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +34,13 @@ READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
 def open_dataset(
-    section: str, name: str | None, config: str | None, split: str, revision: str | None, classes: Sequence[str] = ()
+    section: str,
+    name: str | None,
+    config: str | None,
+    split: str,
+    revision: str | None,
+    *,
+    class_names: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Rows of one split of a Hub data set, or of a local folder of data files, one by one.
 
@@ -45,8 +50,7 @@ def open_dataset(
         config: configuration of the data set, where it has several.
         split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
         revision: branch, tag or commit.
-        classes: columns of class numbers, or of lists of them, which come as names where the data set states these;
-            their names may differ in case and blanks.
+        class_names: give the names of classes for their numbers, where the data set states these.
 
     Raises:
         InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
@@ -54,8 +58,7 @@ def open_dataset(
     """
     with _errors_named(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
-        alike = set(map(folded, classes))
-        names = {name: class_names(one) for name, one in (rows.features or {}).items() if folded(name) in alike}
+        names = {key: names_of_classes(one) for key, one in (rows.features or {}).items() if class_names}
         for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
             yield {key: with_names(value, names.get(key, ())) for key, value in row.items()}
 
@@ -79,7 +82,7 @@ def _token_advice(token: bool | None) -> str:
     )
 
 
-def class_names(feature: Any) -> list[str]:
+def names_of_classes(feature: Any) -> list[str]:
     """Names of the classes that a column of `datasets` holds, or has lists of; none where it states none."""
     found = getattr(getattr(feature, "feature", feature), "names", None)
     return list(map(str, found or []))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from ipu_model.files import open_regular
 from tasks.project.errors import InputError
@@ -178,6 +178,12 @@ def group_batches(
         yield from parquet.iter_batches(rows_at_once, [group], columns=names, use_threads=False)
 
 
+def begins_with_value(path: Path, column: str, stage: str) -> bool:
+    """Whether the first row of a file has something in a column; arguments and errors are those of `read_batches`."""
+    batch = next(read_batches(path, [column], 1, stage), None)
+    return batch is not None and batch.column(0).null_count < len(batch)
+
+
 def row_groups(
     records: Iterable[Record], length: Callable[[Record], int], most: int, characters: int
 ) -> Iterator[list[Record]]:
@@ -197,6 +203,30 @@ def row_groups(
             group, held = [], 0
     if group:
         yield group
+
+
+def write_records(
+    records: Iterable[Any],
+    path: Path,
+    schema: pa.Schema,
+    most: int,
+    length: Callable[[Any], int] = lambda _: 0,
+    characters: int = 1,
+) -> int:
+    """Write named tuples to a Parquet file, and return how many there are; see `row_groups`.
+
+    Args:
+        schema: has a column for each field.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for group in row_groups(records, length, most, characters):
+            writer.write_table(pa.Table.from_pylist([one._asdict() for one in group], schema=schema))
+            count += len(group)
+    return count
 
 
 @contextlib.contextmanager

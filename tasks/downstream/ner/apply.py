@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
 from tasks.downstream.ner import scores
-from tasks.downstream.ner.examples import write_sentences
+from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.format import (
     CONLL,
     MEANT,
@@ -27,9 +27,10 @@ from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.scores import Answers, Examples
 from tasks.downstream.ner.sentences import SCHEMA, Found, Raw, checked
 from tasks.downstream.ner.tags import OUTSIDE, entities, parted, problem_of
-from tasks.inputs.tables import ENDINGS, Column, check_columns, column_names, read_table, text_of_id
+from tasks.inputs.tables import ENDINGS, Column, Columns, read_table, text_of_id
 from tasks.project.errors import InputError
 from tasks.reading.labels import labels_of_examples, write_labels
+from tasks.reading.parquet import write_records
 from tasks.reading.text_files import Problems, Reading, ending_of
 
 TEXT = "text"
@@ -79,32 +80,34 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         if ending_of(path) in CONLL:
             yield from ((None, raw) for raw in read_conll(path, INPUT, reading, problems, tagged=False))
             return
-        separator, is_csv = self._params.separator, ending_of(path) == ".csv"
-        present = column_names(path, INPUT, separator)
-        words = columns_of(present, self._params.columns).tokens
-        named = f"{COLUMN.format('tokens')}, or give text in a column {TEXT!r}"
-        needed = Column(words, named, True)
-        columns = [Column(ID, INPUT, False), needed._replace(required=TEXT not in present), Column(TEXT, INPUT, False)]
-        if words in present:  # other records may have a text in its place
-            columns[1] = needed._replace(required=False)
-        for where, values in read_table(path, columns, INPUT, reading, separator):
-            if TEXT not in values:
-                check_columns(list(values), [needed], str(path), reading)
-            found = values.get(words, values.get(TEXT))
+        is_csv = ending_of(path) == ".csv"
+        for where, values, _ in read_table(path, self._columns, INPUT, reading, self._params.separator):
+            found = values.get("tokens", values.get(TEXT))
             if isinstance(found, str):
                 try:
-                    found = list_of(found) if is_csv and words in values else found.split()
+                    found = list_of(found) if is_csv and "tokens" in values else found.split()
                 except ValueError:
                     problems.add(NO_JSON, where, found)
                     continue
             if isinstance(found, list):
                 yield text_of_id(values.get(ID), reading), Raw(0, found, [OUTSIDE] * len(found), where)
             else:
-                problems.add("words that are no list, and no text", where, found)
+                problems.add(f"neither a list of words nor a text in a column {TEXT!r}", where, found)
+
+    def _columns(self, present: Sequence[str]) -> Columns:
+        """Words, or a text in their place; records of one file may differ in that."""
+        named = f"{COLUMN.format('tokens')}, or give text in a column {TEXT!r}"
+        tokens = columns_of(self._params.columns, named)(present)["tokens"]
+        is_there = not {tokens.name, TEXT}.isdisjoint(present)
+        return {
+            ID: Column(ID, INPUT, False),
+            "tokens": tokens._replace(required=not is_there),
+            TEXT: Column(TEXT, INPUT, False),
+        }
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), Found()
-        write_sentences(usable(opened, self._params, found, reading), target)
+        write_records(usable(*opened, self._params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = labels_of_examples(target.parent, self.entry.stage("examples"))
         known = {parted(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):

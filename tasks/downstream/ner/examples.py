@@ -3,26 +3,21 @@ is kept (format.py)."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner import about
 from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import SentencesParams
-from tasks.downstream.ner.sentences import SCHEMA, Found, Sentence
+from tasks.downstream.ner.sentences import SCHEMA, Found
 from tasks.downstream.ner.tags import entities, labels_of_types
 from tasks.inputs.splits import Groups, require_known
 from tasks.project.errors import InputError
 from tasks.reading.labels import write_labels
-from tasks.reading.parquet import read_batches
+from tasks.reading.parquet import read_batches, write_records
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 4096
@@ -41,7 +36,7 @@ class Task(about.Task, ExamplesTask):
         for split in self.read_splits:
             found = Found()
             sentences = read_sentences(params, self.entry.key("data"), split, found, reading)
-            count = write_sentences(sentences, folder / f"{split}.parquet")
+            count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
             said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")
         write_reading(folder, params.source, reading)
         return "; ".join([", ".join(said), *reading.summary()])
@@ -93,14 +88,3 @@ def _types(path: Path) -> Counter[str]:
     """How many entities of each type there are."""
     tags = read_batches(path, ("tags",), ROW_GROUP, "examples")
     return Counter(one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in entities(sentence))
-
-
-def write_sentences(sentences: Iterator[Sentence], path: Path) -> int:
-    """Write sentences to a Parquet file; how many there are."""
-    count = 0
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        while group := list(itertools.islice(sentences, ROW_GROUP)):
-            columns = dict(zip(SCHEMA.names, map(list, zip(*group, strict=True)), strict=True))
-            writer.write_table(pa.Table.from_pydict(columns, schema=SCHEMA))
-            count += len(group)
-    return count

@@ -14,7 +14,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ipu_model.files import parse_json
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
@@ -22,19 +22,20 @@ from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, chec
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.inputs.tables import (
     BLANK_LINES,
+    Choose,
     Column,
+    Columns,
     Line,
-    column_names,
     hub_lines,
+    hub_source,
     read_table,
+    require_file,
     stated_by,
     usual_name,
     without_rows,
 )
-from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.reading.text_files import Problems, Reading, ending_of, refuse_empty, text_lines
+from tasks.reading.text_files import Problems, Reading, refuse_empty, text_lines
 
 MEANT = "tagged words"
 NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"
@@ -44,8 +45,6 @@ TOKENS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels")
 """Usual names of the columns."""
 FIRST_SENTENCES = 1000
 """Looked at before a run starts."""
-Opened = tuple[str, Iterator[Raw], Problems]
-"""What is read, its sentences, and where to note what is wrong with them."""
 DOCUMENT = "-DOCSTART-"
 COMMENTS = "comment lines passed over"
 NO_WORD = "lines with an empty word tagged O, dropped"
@@ -66,19 +65,24 @@ def read_sentences(
     Raises:
         InputError: what cannot be read; at the end, all that is wrong with words and tags.
     """
-    yield from usable(_opened(params, section, split, reading), params, found, reading)
+    return usable(*_opened(params, section, split, reading), params, found, reading)
 
 
-def usable(opened: Opened, params: SentencesParams, found: Found, reading: Reading) -> Iterator[Sentence]:
+def usable(
+    raws: Iterable[Raw], problems: Problems, params: SentencesParams, found: Found, reading: Reading
+) -> Iterator[Sentence]:
     """What `read_sentences` gives, of a source that was opened."""
-    source, raws, problems = opened
     count = 0
     for sentence in checked(raws, params.tag_scheme, found, problems, reading):
         count += 1
         yield sentence
     problems.refuse()
-    _require_some(count, problems, reading)
-    reading.layouts[source] = f"{reading.layouts.get(source, 'table')} of {found.scheme}"
+    if not count:
+        raise InputError(
+            f"{problems.source} holds no sentence{without_rows(reading)}: a word and its tag in each line are required"
+            ", or a table of words and tags"
+        )
+    reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
 
 
 def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[Found, bool]:
@@ -88,107 +92,63 @@ def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[
         InputError: as `read_sentences`, of the first sentences.
     """
     found, reading = Found(), Reading()
-    _, raws, problems = _opened(params, section, split, reading)
-    kept = list(itertools.islice(checked(raws, params.tag_scheme, found, problems, reading), FIRST_SENTENCES))
-    problems.refuse()
-    _require_some(len(kept), problems, reading)
-    return found, len(kept) < FIRST_SENTENCES
+    raws, problems = _opened(params, section, split, reading)
+    for _ in usable(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
+        pass  # `found` is filled on the way
+    return found, next(raws, None) is None
 
 
-def _require_some(sentences: int, problems: Problems, reading: Reading) -> None:
-    if not sentences:
-        raise InputError(
-            f"{problems.source} holds no sentence{without_rows(reading)}: a word and its tag in each line are required"
-            ", or a table of words and tags"
-        )
-
-
-def known_ending(path: Path, key: str) -> str:
-    """The ending of a file of sentences.
-
-    Raises:
-        InputError: no such file, a folder, or an ending of none that is read.
-    """
-    require_readable(path, key)
-    ending = ending_of(path)
-    if path.is_dir() or ending not in (*CONLL, *TABLES):
-        what = "is a folder" if path.is_dir() else f"ends in {ending or 'nothing'!r}"
-        raise InputError(
-            f"{path} {what}: {key} needs one file of CoNLL's columns ({', '.join(CONLL)}) or a table "
-            f"({', '.join(TABLES)})"
-        )
-    return ending
-
-
-def _opened(params: SentencesParams, section: str, split: str, reading: Reading) -> Opened:
+def _opened(params: SentencesParams, section: str, split: str, reading: Reading) -> tuple[Iterator[Raw], Problems]:
     if params.source == "hub":
-        return _hub_sentences(params, section, split, reading)
-    path = Path(params.train_path if split == "train" else str(params.dev_path))
-    return opened_file(path, f"{section}.{split}_path", params, reading, stated_by(section))
+        problems = Problems(hub_source(params, split), MEANT)
+        lines = hub_lines(params, section, split, columns_of(params.columns, stated_by(section)), reading)
+        return _table_sentences(lines, problems), problems
+    return opened_file(params.path_of(split), f"{section}.{split}_path", params, reading, stated_by(section))
 
 
-def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str) -> Opened:
-    """A file of sentences with tags.
+def opened_file(
+    path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str
+) -> tuple[Iterator[Raw], Problems]:
+    """The sentences of a file with tags, and where to note what is wrong with them.
 
     Args:
         key: what messages call it.
         named_by: see tables.stated_by.
 
     Raises:
-        InputError: as `known_ending`, and what cannot be read while the sentences are consumed.
+        InputError: as `require_file`, and what cannot be read while the sentences are consumed.
     """
     problems = Problems(f"{path} ({key})", MEANT)
-    ending = known_ending(path, key)
+    ending = require_file(path, key, (*CONLL, *TABLES), "words with tags, in CoNLL's columns or a table,")
     reading.files += 1
     if ending in CONLL:
-        reading.layouts[str(path)] = "columns"
-        return str(path), read_conll(path, key, reading, problems), problems
-    columns = columns_of(column_names(path, key, params.separator), params.columns)
-    lines = read_table(path, columns.wanted(named_by), key, reading, params.separator, columns.tags)
-    if ending == ".csv":
-        lines = _listed(lines, columns, problems)
-    return str(path), _table_sentences(lines, columns, problems), problems
+        reading.layouts[problems.source] = "columns"
+        return read_conll(path, key, reading, problems), problems
+    lines = read_table(path, columns_of(params.columns, named_by), key, reading, params.separator)
+    return _table_sentences(_listed(lines, problems) if ending == ".csv" else lines, problems), problems
 
 
-def _hub_sentences(
-    params: SentencesParams, section: str, split: str, reading: Reading
-) -> tuple[str, Iterator[Raw], Problems]:
-    classes = (params.columns.tags,) if params.columns.tags else TAGS
-    source, present, lines = hub_lines(params, section, split, classes)
-    columns = columns_of(present, params.columns)
-    problems = Problems(source, MEANT)
-    asked = with_columns(lines, columns.wanted(stated_by(section)), source, reading)
-    return source, _table_sentences(asked, columns, problems), problems
+def columns_of(names: ColumnParams, named_by: str) -> Choose:
+    """Return what chooses columns: those that are named, and for the others those of the usual names that are there."""
+
+    def choose(present: Sequence[str]) -> Columns:
+        parts = {
+            "tokens": names.tokens or usual_name(present, TOKENS),
+            "tags": names.tags or usual_name(present, TAGS),
+        }
+        return {part: Column(name, named_by.format(part), True) for part, name in parts.items()}
+
+    return choose
 
 
-class Columns(NamedTuple):
-    """Which column holds what."""
-
-    tokens: str
-    tags: str
-
-    def wanted(self, named_by: str) -> list[Column]:
-        """What is asked of a table, see `opened_file`."""
-        return [Column(name, named_by.format(part), True) for part, name in self._asdict().items()]
-
-
-def columns_of(present: Sequence[str], names: ColumnParams) -> Columns:
-    """The columns that are named, and for the others those of the usual names that are there."""
-    return Columns(names.tokens or usual_name(present, TOKENS), names.tags or usual_name(present, TAGS))
-
-
-def _listed(lines: Iterable[Line], columns: Columns, problems: Problems) -> Iterator[Line]:
+def _listed(lines: Iterable[Line], problems: Problems) -> Iterator[Line]:
     """Yield records of CSV, whose cells hold lists as JSON or as words that are apart by blanks."""
     for line in lines:
-        is_json = line.values[columns.tags].lstrip().startswith("[")
+        is_json = line.values["tags"].lstrip().startswith("[")
         try:
-            cells = {
-                name: parse_json(cell) if is_json else cell.split()
-                for name, cell in line.values.items()
-                if name in columns
-            }
+            cells = {part: parse_json(cell) if is_json else cell.split() for part, cell in line.values.items()}
         except ValueError:
-            problems.add(NO_JSON, line.where, line.values[columns.tags])
+            problems.add(NO_JSON, line.where, line.values["tags"])
         else:
             yield line._replace(values=cells)
 
@@ -202,11 +162,11 @@ def list_of(cell: str) -> Any:
     return parse_json(cell) if cell.startswith(('["', "['")) else cell.split()
 
 
-def _table_sentences(lines: Iterable[Line], columns: Columns, problems: Problems) -> Iterator[Raw]:
+def _table_sentences(lines: Iterable[Line], problems: Problems) -> Iterator[Raw]:
     """A sentence of each record."""
     document, sentences = 0, 0
-    for where, values in lines:
-        words, tags = values[columns.tokens], values[columns.tags]
+    for where, values, _ in lines:
+        words, tags = values["tokens"], values["tags"]
         if words == [DOCUMENT]:  # the line of CoNLL files, which some tables keep as a sentence
             document += sentences > 0
             sentences = 0

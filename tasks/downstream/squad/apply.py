@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,20 +14,12 @@ from tasks.downstream.squad.about import SCHEMA
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import Question, read_questions
-from tasks.downstream.squad.format import (
-    Problems,
-    flat_records,
-    parse_file,
-    records_of_articles,
-    require_room_for_text,
-    text_of,
-)
+from tasks.downstream.squad.format import Problems, require_room_for_text, text_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
-from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
+from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
 from tasks.downstream.squad.windows import WindowFiles
-from tasks.inputs.tables import ENDINGS, Line, checked, read_table
-from tasks.reading.text_files import Reading, ending_of
+from tasks.reading.text_files import Reading
 
 SPAN = [
     pa.field("answer", pa.string()),
@@ -48,8 +39,7 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
     architecture: ClassVar[str] = ARCHITECTURE
     bare: ClassVar[str] = "answer"
     ranked: ClassVar[bool] = True
-    endings = (".json", *ENDINGS)
-    labelled_endings = endings
+    endings = labelled_endings = ENDINGS
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -78,8 +68,9 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
         return data
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        problems = Problems(str(path))
-        for where, values in self._records(path, problems, reading):
+        problems, columns = Problems(str(path), reading=reading), wanted_columns(self._data.columns, COLUMN)
+        asked = {part: columns[part] for part in (ID, "context", "question")}
+        for where, values, _ in read_records(path, INPUT, self._data, asked, problems):
             context, question = (text_of(values, key, where, problems) for key in ("context", "question"))
             for key, text in (("context", context), ("question", question)):
                 if text is not None and not text.strip():
@@ -88,24 +79,6 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
                 require_room_for_text(f"{path}: {where}.context", context)
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
         problems.refuse()
-
-    def _records(self, path: Path, problems: Problems, reading: Reading) -> Iterator[Line]:
-        """Objects with an id, a context and a question, where they have them."""
-        wanted = wanted_columns(self._data.columns, COLUMN)
-        parts = {part: wanted[part] for part in ("context", "question")}
-        ids = wanted[ID]._replace(required=self._data.columns.id is not None)
-        columns = [ids, *parts.values()]
-        if ending_of(path) != ".json":
-            lines = read_table(path, columns, INPUT, reading, self._data.separator)
-        else:
-            values = parse_file(path, INPUT)
-            records = flat_records(values, own_names(self._data.columns))
-            if records is None:
-                yield from itertools.starmap(Line, records_of_articles(values, problems))
-                return
-            lines = checked(itertools.starmap(Line, records), columns, str(path), reading)
-        for where, row in lines:
-            yield Line(where, {ID: row.get(ids.name), **{part: row[column.name] for part, column in parts.items()}})
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)

@@ -8,14 +8,10 @@ what was changed or looks odd is counted in reading.json.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder
 from tasks.downstream.examples import ExamplesTask
@@ -30,15 +26,15 @@ from tasks.downstream.squad.format import (
     require_room_for_file,
 )
 from tasks.downstream.squad.params import QuestionsParams
-from tasks.downstream.squad.question_tables import questions_of, read_question_file, wanted_columns
+from tasks.downstream.squad.question_tables import ENDINGS, questions_of, read_question_file, wanted_columns
 from tasks.inputs import world
 from tasks.inputs.splits import Groups
-from tasks.inputs.tables import ENDINGS, checked, hub_lines, read_table
+from tasks.inputs.tables import hub_lines, hub_source, require_file
 from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.reading.parquet import row_groups
-from tasks.reading.text_files import Reading, ending_of, first_bytes, write_reading
+from tasks.reading.parquet import write_records
+from tasks.reading.text_files import Reading, first_bytes, write_reading
 
+SECTION = "downstream.*.data"
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Questions, and characters of their contexts, from which on a row group is full: a reader decodes one at a time, and
 each question has its context with it."""
@@ -119,8 +115,7 @@ def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading
 
 def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
-        path = Path(params.train_path if name == "train" else str(params.dev_path))
-        return _read_file(path, f"downstream.*.data.{name}_path", params, reading)
+        return read_question_file(params.path_of(name), f"{SECTION}.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
@@ -128,17 +123,8 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
             Question(q.id, q.title, q.context, q.question, (Answer(q.answer, q.answer_start),))
             for q in world.questions(params.seed, split, count)
         ]
-    where, _, lines = hub_lines(params, "downstream.*.data", name, ())
-    wanted = list(wanted_columns(params.columns).values())
-    read = checked(lines, wanted, where, reading)
-    return questions_of(read, params.columns, Problems(where, params.unanswerable, reading=reading))
-
-
-def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
-    """The questions of a file that the parameter `key` names, with what was counted on the way."""
-    _known_ending(path, key)
-    reading.files += 1
-    return read_question_file(path, key, params, reading)
+    lines = hub_lines(params, SECTION, name, wanted_columns(params.columns), reading)
+    return questions_of(lines, params.columns, Problems(hub_source(params, name), params.unanswerable, reading=reading))
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
@@ -147,16 +133,12 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
     Raises:
         InputError: no such file, an ending of none that is read, or questions that cannot be used: all problems.
     """
-    ending = _known_ending(path, key)
-    if path.stat().st_size <= WHOLE_BYTES:
-        _read_file(path, key, params, Reading())
-    elif ending == ".json":
+    ending = require_file(path, key, ENDINGS, "questions")
+    is_large = path.stat().st_size > WHOLE_BYTES
+    if is_large and ending == ".json":
         _check_start(path, key)
     else:
-        lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading(), params.separator)
-        first = itertools.islice(lines, FIRST_RECORDS)
-        problems = Problems(f"{path} ({key})", params.unanswerable)
-        questions_of(first, params.columns, problems, numbers_are_text=ending == ".csv")
+        read_question_file(path, key, params, Reading(), most=FIRST_RECORDS if is_large else None)
 
 
 def _check_start(path: Path, key: str) -> None:
@@ -166,29 +148,9 @@ def _check_start(path: Path, key: str) -> None:
         raise InputError(f"{path} begins with {start[:8]!r}, SQuAD JSON with an object: set {key} to such a file")
 
 
-def _known_ending(path: Path, key: str) -> str:
-    endings = (".json", *ENDINGS)
-    require_readable(path, key)
-    if path.is_dir():
-        inside = sorted(p.name for p in path.iterdir() if ending_of(p) in endings)
-        raise InputError(
-            f"{key}={path} is a folder: name one file of questions"
-            + (f" of it ({', '.join(inside[:5])})" if inside else f" (it holds none ending in {', '.join(endings)})")
-        )
-    ending = ending_of(path)
-    if ending not in endings:
-        raise InputError(
-            f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD) or a table ({', '.join(ENDINGS)})"
-        )
-    return ending
-
-
 def write_questions(questions: Iterable[Question], path: Path) -> None:
     """Write questions to a Parquet file, as the stage keeps them."""
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        for group in row_groups(questions, lambda question: len(question.context), ROW_GROUP, GROUP_CHARACTERS):
-            rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in group]
-            writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+    write_records(questions, path, SCHEMA, ROW_GROUP, lambda question: len(question.context), GROUP_CHARACTERS)
 
 
 def _contexts(questions: Iterable[Question]) -> int:

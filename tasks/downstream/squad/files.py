@@ -60,7 +60,7 @@ def read_references(path: Path, reading: Reading | None = None) -> list[tuple[st
     problems = Problems(str(path), reading=Reading() if reading is None else reading)
     document = articles_of(_read_json(path, parse_document))
     records = flat_records(document)
-    found = [_reference(*one, problems) for one in records or records_of_articles(document, problems)]
+    found = [_reference(*one, problems) for one in records or records_of_articles(document, problems, whole=False)]
     problems.refuse()
     if not found:
         raise InputError(f"{path} holds no question: there is nothing to score")

@@ -103,15 +103,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def questions_of_articles(values: Any, problems: Problems) -> list[Question]:
-    """The checked questions of articles, which `articles_of` gives.
-
-    Raises:
-        InputError: not of this layout, or questions that cannot be used: all problems.
-    """
-    return checked_questions(list(_questions(values, problems)), problems)
-
-
 def checked_questions(questions: list[Question], problems: Problems) -> list[Question]:
     """`questions`, when there are some and nothing is wrong; blanks at the edges of their answers are stripped.
 
@@ -253,29 +244,20 @@ def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | N
     return records
 
 
-def records_of_articles(values: Any, problems: Problems) -> Iterator[Record]:
-    """The questions of articles, each with its context, as `flat_records` has them."""
+def records_of_articles(values: Any, problems: Problems, *, whole: bool = True) -> Iterator[Record]:
+    """The questions of articles (see `articles_of`), each with its title and context, as `flat_records` has them.
+
+    Args:
+        values: what the file holds.
+        problems: gets what is not of this layout.
+        whole: whether contexts are needed.
+    """
     for article, at in objects(values, "data", "", problems):
         for paragraph, where in objects(article, "paragraphs", at, problems):
-            context = {"context": paragraph["context"]} if "context" in paragraph else {}
+            if whole and text_of(paragraph, "context", where, problems) is None:
+                continue
             for qa, place in objects(paragraph, "qas", where, problems):
-                yield place, {**context, **qa}
-
-
-def _questions(values: Any, problems: Problems) -> Iterator[Question]:
-    for article, at in objects(values, "data", "", problems):
-        title = article.get("title", "")
-        if not isinstance(title, str):
-            problems.add(f"{at}.title must be text, found {type(title).__name__}")
-            title = ""
-        for paragraph, where in objects(article, "paragraphs", at, problems):
-            context = text_of(paragraph, "context", where, problems)
-            for qa, place in objects(paragraph, "qas", where, problems):
-                name = id_of(qa, place, problems)
-                wording = text_of(qa, "question", place, problems)
-                answers = answers_of(qa, _stated(qa, place, problems), place, problems)
-                if None not in (context, name, wording, answers):
-                    yield Question(str(name), title, str(context), str(wording), answers or ())
+                yield place, {**qa, "title": article.get("title"), "context": paragraph.get("context")}
 
 
 def objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
@@ -321,15 +303,6 @@ def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
 
 def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _stated(qa: Mapping[str, Any], at: str, problems: Problems) -> bool | None:
-    """What is_impossible says; None: it is not there."""
-    value = qa.get("is_impossible")
-    if value is not None and not isinstance(value, bool):
-        problems.add(f"{at}.is_impossible must be true or false, found {value!r}")
-        return None
-    return value
 
 
 def answers_of(

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,16 @@ from tasks.downstream.squad.format import (
     flat_records,
     id_of,
     parse_file,
-    questions_of_articles,
+    records_of_articles,
     text_of,
 )
 from tasks.downstream.squad.params import ColumnParams, QuestionsParams
-from tasks.inputs.tables import Column, Line, checked, read_table, stated_by
+from tasks.inputs.tables import ENDINGS as TABLES
+from tasks.inputs.tables import Column, Columns, Line, ask_for, read_table, require_file, stated_by
 from tasks.project.errors import InputError
 from tasks.reading.text_files import Reading, ending_of
 
+ENDINGS = (".json", *TABLES)
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
 MADE = "ids made of context, question and place, as there is no column of ids"
@@ -42,24 +44,47 @@ NAMED_BY = stated_by(_DATA)
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
-def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> dict[str, Column]:
+def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> Columns:
     """Part of a question -> the column that holds it; what `names` leaves open has SQuAD's name."""
-    given = names.model_dump()
     always = ("context", "question")
     columns = {
         part: Column(name or part, named_by.format(part), part in always or name is not None)
-        for part, name in given.items()
+        for part, name in names.model_dump().items()
     }
     return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _DATA, False)}
 
 
-def own_names(names: ColumnParams) -> set[str]:
-    """The columns that have other names than SQuAD's."""
-    return {name for name in names.model_dump().values() if name is not None}
+def read_records(path: Path, key: str, data: QuestionsParams, columns: Columns, problems: Problems) -> Iterator[Line]:
+    """The records of a table, of JSON with one object for each question, or of SQuAD's articles, which have no columns.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+        data: says how fields are separated.
+        columns: what is asked for.
+        problems: gets what is wrong with articles; its reading gets the columns not used.
+
+    Raises:
+        InputError: unreadable, or a column absent.
+    """
+    problems.reading.files += 1
+    if require_file(path, key, ENDINGS, "questions") != ".json":
+        return read_table(path, columns, key, problems.reading, data.separator)
+    values = parse_file(path, key)
+    records = flat_records(values, {column.name for part, column in columns.items() if column.name != part})
+    if records is None:
+        return itertools.starmap(Line, records_of_articles(values, problems))
+    return ask_for(records, columns, problems.source, problems.reading)
 
 
 def read_question_file(
-    path: Path, key: str, data: QuestionsParams, reading: Reading, named_by: str = NAMED_BY, choices: str = CHOICES
+    path: Path,
+    key: str,
+    data: QuestionsParams,
+    reading: Reading,
+    named_by: str = NAMED_BY,
+    choices: str = CHOICES,
+    most: int | None = None,
 ) -> list[Question]:
     """The questions of a .json, .csv, .jsonl or .parquet file; those without an answer among them, unless refused.
 
@@ -70,35 +95,29 @@ def read_question_file(
         reading: gets the columns not used and what was changed.
         named_by: for messages, see NAMED_BY.
         choices: see `Problems`.
+        most: at most so many records are looked at.
 
     Raises:
         InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
     """
     problems = Problems(f"{path} ({key})", data.unanswerable, choices, reading)
-    columns, ending = list(wanted_columns(data.columns, named_by).values()), ending_of(path)
-    if ending != ".json":
-        lines = read_table(path, columns, key, reading, data.separator)
-    else:
-        values = parse_file(path, key)
-        records = flat_records(values, own_names(data.columns))
-        if records is None:
-            return questions_of_articles(values, problems)
-        lines = checked(itertools.starmap(Line, records), columns, problems.source, reading)
-    return questions_of(lines, data.columns, problems, named_by, numbers_are_text=ending == ".csv")
+    lines = read_records(path, key, data, wanted_columns(data.columns, named_by), problems)
+    is_csv = ending_of(path) == ".csv"
+    return questions_of(itertools.islice(lines, most), data.columns, problems, named_by, numbers_are_text=is_csv)
 
 
 def questions_of(
-    lines: Iterable[Line],
+    lines: Iterator[Line],
     names: ColumnParams,
     problems: Problems,
     named_by: str = NAMED_BY,
     *,
     numbers_are_text: bool = False,
 ) -> list[Question]:
-    """Checked questions from the records of a table; answers of one form throughout.
+    """Checked questions from records; answers of one form throughout.
 
     Args:
-        lines: records with the columns of `wanted_columns(names)`.
+        lines: records that were asked for `wanted_columns(names)`, or of articles.
         names: section `columns` of the data.
         problems: gets what is wrong, and its reading what was taken as text.
         named_by: for messages, see NAMED_BY.
@@ -107,28 +126,29 @@ def questions_of(
     Raises:
         InputError: no record, or questions that cannot be used: all problems in one message.
     """
-    rows = _Rows(names, named_by, problems, numbers_are_text)
-    return checked_questions(list(rows.questions(iter(lines))), problems)
+    rows = _Rows(wanted_columns(names, named_by), problems, numbers_are_text)
+    rows.asks_flat = names.answer_text is not None or names.answer_start is not None
+    return checked_questions(list(rows.questions(lines)), problems)
 
 
 class _Rows:
-    """Turns the records of one table into questions, and collects what is wrong with them."""
+    """Turns the records of one file into questions, and collects what is wrong with them."""
 
-    def __init__(self, names: ColumnParams, named_by: str, problems: Problems, numbers_are_text: bool) -> None:
-        self.columns = wanted_columns(names, named_by)
-        self.problems, self.reading, self.numbers_are_text = problems, problems.reading, numbers_are_text
-        self.asks_flat = names.answer_text is not None or names.answer_start is not None
+    def __init__(self, columns: Columns, problems: Problems, numbers_are_text: bool) -> None:
+        self.columns, self.problems, self.reading = columns, problems, problems.reading
+        self.numbers_are_text = numbers_are_text
+        self.asks_flat = False
+        """Whether the parameters name two columns of answers."""
         self.contexts: dict[str, str] = {}
         """Each once: every row has its own copy."""
         self.forms: dict[str, str] = {}
         """Form of answers -> where it was first met."""
 
     def questions(self, lines: Iterator[Line]) -> Iterator[Question]:
-        first = next(lines, None)
-        if first is None:
-            return
-        flat = self._is_flat(first)
-        for line in itertools.chain([first], lines):
+        flat: bool | None = None
+        for line in lines:
+            if flat is None:
+                flat = bool(line.columns) and self._is_flat(line.values)
             question = self._question(line, flat)
             if question is not None:
                 yield question
@@ -136,38 +156,39 @@ class _Rows:
             met = "; ".join(f"{form} ({where})" for form, where in self.forms.items())
             self.problems.add(f"answers come in {len(self.forms)} forms, one for all rows is required: {met}")
 
-    def _is_flat(self, first: Line) -> bool:
-        """Whether answers stand in two columns."""
+    def _is_flat(self, parts: Collection[str]) -> bool:
+        """Whether answers stand in two columns, by the parts of the first record."""
         columns = [self.columns[part] for part in (ANSWERS, TEXT, START)]
         answers, text, start = (one.name for one in columns)
-        if not self.asks_flat and answers in first.values:
-            self.reading.unused_columns |= {text, start} & set(first.values)
+        if not self.asks_flat and ANSWERS in parts:
+            self.reading.unused_columns |= {self.columns[part].name for part in (TEXT, START) if part in parts}
             return False
-        if {text, start} <= set(first.values):
+        if {TEXT, START} <= set(parts):
             return True
         whole, words, place = (one.key for one in columns)
+        present = [*(self.columns[part].name for part in parts), *sorted(self.reading.unused_columns)]
         raise InputError(
             f"{self.problems.source} has no column of answers: required is {answers!r}, or {text!r} and {start!r}; "
-            f"found {', '.join(first.values)}; set {whole}, or {words} and {place}"
+            f"found {', '.join(present)}; set {whole}, or {words} and {place}"
         )
 
     def _question(self, line: Line, flat: bool) -> Question | None:
-        at, values = line
-        row = {part: values[column.name] for part, column in self.columns.items() if column.name in values}
-        if self.columns["id"].name not in values:
-            row["id"] = self._made_id(row)
+        at, row, columns = line
+        if columns and "id" not in row:
+            row = {**row, "id": self._made_id(row)}
         name = id_of(row, at, self.problems)
         context, wording = (text_of(row, part, at, self.problems) for part in ("context", "question"))
         title = "" if row.get("title") is None else text_of(row, "title", at, self.problems)
-        if name is not None and not name.strip():
+        if columns and name is not None and not name.strip():
             self.problems.add(f"{at}.id is empty")
             name = None
         before = self.problems.count
-        given = self._flat_answers(row, at) if flat else self._answers(row.get(ANSWERS), at)
+        if columns:
+            row = {**row, ANSWERS: self._flat_answers(row, at) if flat else self._answers(row.get(ANSWERS), at)}
         if self.problems.count > before:
             return None
-        impossible = self._is_true(row.get(IMPOSSIBLE), at)
-        answers = answers_of({"id": name, ANSWERS: given}, impossible, at, self.problems)
+        impossible = self._is_true(row.get(IMPOSSIBLE), at, strict=not columns)
+        answers = answers_of(row, impossible, at, self.problems)
         if name is None or context is None or wording is None or title is None or answers is None:
             return None
         return Question(name, title, self.contexts.setdefault(context, context), wording, answers)
@@ -224,10 +245,10 @@ class _Rows:
             return []
         return [{"text": one, "answer_start": place} for one, place in zip(text, start, strict=True)]
 
-    def _is_true(self, value: Any, at: str) -> bool | None:
-        """None: nothing is said."""
+    def _is_true(self, value: Any, at: str, *, strict: bool) -> bool | None:
+        """None: nothing is said. In tables, words count."""
         words = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
         word = str(value).strip().lower()
-        if word not in words:
+        if word not in words or (strict and not isinstance(value, bool | None)):
             self.problems.add(f"{at}.{IMPOSSIBLE} must be true or false, found {value!r}")
         return words.get(word)

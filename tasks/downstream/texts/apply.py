@@ -12,13 +12,10 @@ from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, 
 from tasks.downstream.entries import Entry
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.texts import glue_files, own_files, scores
-from tasks.downstream.texts.examples import different_labels, with_names, write_glue_split, write_numbers, write_split
-from tasks.downstream.texts.glue_files import examples_from_file, text_of
-from tasks.downstream.texts.own_files import as_known, class_of, in_order, opened_file, usable, value_of
-from tasks.downstream.texts.params import TextsParams
+from tasks.downstream.texts.examples import different_labels, source_of, write_numbers, write_split
+from tasks.downstream.texts.own_files import as_known, in_order
 from tasks.downstream.texts.scores import Examples, probabilities
 from tasks.downstream.texts.tasks import TASKS
-from tasks.inputs.tables import Column, read_table, text_of_id
 from tasks.project.errors import InputError
 from tasks.reading.labels import labels_of_examples, with_labels, write_labels
 from tasks.reading.text_files import Reading
@@ -63,31 +60,12 @@ class Task(scores.Task, ApplyTask[Examples, Array, Array]):
         return self.schema if self.labels else with_labels(self.schema, self.known)
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        if self.spec.name:
-            yield from self._sentences(path, reading)
-            return
-        assert isinstance(self.entry.params.data, TextsParams)
-        opened = opened_file(path, INPUT, self.entry.params.data, reading, COLUMN, labelled=False)
-        for one in usable(opened, lambda _: (0, ""), reading):
+        for one in source_of(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
             yield {**one._asdict(), ID: one.id}
 
-    def _sentences(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        columns = [Column(ID, INPUT, False), *(Column(name, INPUT, True) for name in self.spec.columns)]
-        for where, values in read_table(path, columns, INPUT, reading, self.entry.params.data.separator):
-            texts = [text_of(values, name, f"{path}, {where}") for name in self.spec.columns]
-            name = text_of_id(values.get(ID), reading)
-            yield {ID: name, "first": texts[0], "second": texts[1] if len(texts) > 1 else None, "label": 0}
-
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        if self.spec.name:
-            found = examples_from_file(self.spec, path, reading, INPUT, self.entry.params.data.separator)
-            write_glue_split(self.spec, self.schema, found, self.development[0], target, reading)
-            return
-        assert isinstance(self.entry.params.data, TextsParams)
-        taken = value_of if self.is_regression else class_of
-        examples = usable(opened_file(path, INPUT, self.entry.params.data, reading, COLUMN), taken, reading)
-        write_split(examples, target, with_names(self.schema))
-        if self.is_regression:
+        write_split(self, source_of(self, COLUMN).of_file(path, INPUT, reading), target)
+        if self.labels:
             return
         names = as_known(different_labels(target), self.known).values()
         if not set(names) & set(self.known):

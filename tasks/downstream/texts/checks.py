@@ -17,7 +17,7 @@ from tasks.downstream.texts import about
 from tasks.downstream.texts.row_rules import LabelRules
 from tasks.downstream.validate import ChecksTask
 from tasks.reading.labels import all_labels_in, labels_of_rows
-from tasks.reading.parquet import read_batches
+from tasks.reading.parquet import begins_with_value
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
@@ -39,10 +39,12 @@ class Task(about.Task, ChecksTask):
             classes = None if spec.is_regression else spec.labels
             meant = Meant(f"glue-{spec.name}", spec.columns, spec.answers, classes, len(spec.labels), least, GLUE_LOOK)
             return TextsData(meant, self.schema, folder, self.splits)
+        # The first training example says it for all, as the checks then do.
+        is_pair = begins_with_value(folder / f"{TRAIN}.parquet", "second", self.entry.stage("examples"))
         known, others = ((), ()) if self.is_regression else all_labels_in(folder / "dev.parquet")
         meant = Meant(
             name=self.entry.verdict(),
-            columns=("first", "second") if self._are_pairs(folder) else ("text",),
+            columns=("first", "second") if is_pair else ("text",),
             values=spec.answers if self.is_regression else (0, len(known) + len(others) - 1),
             classes=None if self.is_regression else (*known, *others),
             required=len(known),
@@ -50,11 +52,6 @@ class Task(about.Task, ChecksTask):
             look=f"look at train_path, dev_path, columns and dataset of {section} in params.yaml",
         )
         return TextsData(meant, self.schema, folder, self.splits)
-
-    def _are_pairs(self, folder: Path) -> bool:
-        """Whether the training examples are: the first one says it for all, as the checks then do."""
-        rows = read_batches(folder / f"{TRAIN}.parquet", ("second",), 1, self.entry.stage("examples"))
-        return any(one is not None for one in next(rows, pa.record_batch({"second": []}))["second"].to_pylist())
 
     def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
         return LabelRules(limits, training=training, expected=partial(self._expected_labels, examples, limits.folder))

@@ -6,10 +6,9 @@ The names of classes that the training examples state stand in the files, beside
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,15 +19,15 @@ import pyarrow.parquet as pq
 from tasks.downstream.entries import Entry
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.texts import about
-from tasks.downstream.texts.glue_files import KEY, examples_of_split, unused_files
-from tasks.downstream.texts.own_files import as_known, in_order, read_examples
+from tasks.downstream.texts.glue_files import GlueTexts, unused_files
+from tasks.downstream.texts.own_files import OwnTexts, as_known, class_of, in_order, value_of
 from tasks.downstream.texts.params import GlueData, TextsParams
-from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
+from tasks.downstream.texts.tasks import TRAIN, Example
 from tasks.inputs.splits import require_known, require_several
-from tasks.inputs.tables import without_rows
+from tasks.inputs.tables import stated_by
 from tasks.project.errors import InputError
 from tasks.reading.labels import with_labels
-from tasks.reading.parquet import read_batches
+from tasks.reading.parquet import begins_with_value, read_batches, write_records
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
@@ -45,44 +44,29 @@ class Task(about.Task, ExamplesTask):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        data = entry.params.data
+        self.source, data = source_of(self), entry.params.data
         own_pairs = isinstance(data, TextsParams) and data.columns.text_pair is not None
         self.has_pairs = own_pairs or len(self.spec.columns) > 1
         self.first_labels = self.labels if self.spec.name else ()
 
     def write_examples(self, folder: Path) -> str:
-        data, reading = self.entry.params.data, Reading()
-        assert isinstance(data, TextsParams | GlueData)
-        if isinstance(data, GlueData) and data.source == "files":
-            reading.ignored = unused_files(self.spec, Path(data.path))
-        counts, pairs = dict[str, int](), set[bool]()
+        reading, counts, pairs = Reading(), dict[str, int](), set[bool]()
         for split in self.read_splits:
-            examples, path = self._read(split, reading), folder / f"{split}.parquet"
-            if self.spec.name:
-                counts[split] = write_glue_split(self.spec, self.schema, examples, split, path, reading)
-            else:
-                counts[split], are_pairs = write_split(examples, path, with_names(self.schema))
-                pairs.add(are_pairs)
+            path = folder / f"{split}.parquet"
+            counts[split] = write_split(self, self.source.examples(split, reading), path)
+            if not counts[split]:
+                raise InputError(f"{self.title} has no {split} example with a text: look at {self.entry.key('data')}")
+            pairs.add(begins_with_value(path, "second", self.entry.stage("examples")))
         if len(pairs) > 1:
             raise InputError(
                 f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}): "
                 f"state {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
-        write_reading(folder, data.source, reading)
+        if isinstance(self.source, GlueTexts) and self.source.data.source == "files":
+            reading.ignored = unused_files(self.spec, Path(self.source.data.path))
+        write_reading(folder, self.source.data.source, reading)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} examples", *reading.summary()])
-
-    def _read(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
-        """The examples of a split.
-
-        Args:
-            most: of each file, or of a split of GLUE, at most so many are looked at.
-        """
-        data = self.entry.params.data
-        if isinstance(data, TextsParams):
-            return read_examples(data, self.entry.key("data"), split, self.is_regression, reading, most)
-        assert isinstance(data, GlueData)
-        return itertools.islice(examples_of_split(self.spec, data, split, reading), most)
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Numbers of the classes that the training examples have, in place of their names."""
@@ -125,10 +109,10 @@ class Task(about.Task, ExamplesTask):
 
     def check_files(self) -> str:
         """The first examples of each file, and the classes of files that are no longer than that."""
-        data, reading, labels = self.entry.params.data, Reading(), dict[str, Counter[Any]]()
+        data, reading, labels = self.source.data, Reading(), dict[str, Counter[Any]]()
         for split in self.read_splits:
             labels[split] = Counter()
-            for one in self._read(split, reading, HEAD):
+            for one in self.source.examples(split, reading, HEAD):
                 labels[split][one.label] += 1
                 self.has_pairs = one.second is not None
         whole = {split for split, found in labels.items() if found.total() < HEAD}
@@ -141,61 +125,31 @@ class Task(about.Task, ExamplesTask):
         for split in whole.intersection(self.development):
             if self.spec.name or TRAIN in whole:
                 self._check_dev(split, labels[TRAIN], labels[split])
-        if isinstance(data, TextsParams):
-            layout = next(iter(reading.layouts.values()))
-            return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
-        assert isinstance(data, GlueData)
-        return f"{self.spec.name} in {data.path}"
+        if isinstance(data, GlueData):
+            return f"{self.spec.name} in {data.path}"
+        layout = next(iter(reading.layouts.values()))
+        return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
 
 
-def write_split(
-    examples: Iterator[Example],
-    path: Path,
-    schema: pa.Schema,
-    choose: Callable[[list[Example]], list[Example]] = list,
-) -> tuple[int, bool]:
-    """Write examples to a Parquet file; how many there are, and whether they are pairs.
+def source_of(task: about.Task, named_by: str = "") -> OwnTexts | GlueTexts:
+    """Return what reads the examples of an entry.
 
     Args:
-        choose: which of a row group are kept.
+        named_by: what messages say to set for a part that another column holds; empty: see tables.stated_by.
     """
-    count, pairs = 0, False
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while group := list(itertools.islice(examples, ROW_GROUP)):
-            kept = choose(group)
-            writer.write_table(pa.Table.from_pylist([one._asdict() for one in kept], schema=schema))
-            count, pairs = count + len(kept), group[0].second is not None
-    return count, pairs
+    data = task.entry.params.data
+    if isinstance(data, GlueData):
+        return GlueTexts(data, task.spec)
+    assert isinstance(data, TextsParams)
+    section = task.entry.key("data")
+    return OwnTexts(data, section, value_of if task.is_regression else class_of, named_by or stated_by(section))
 
 
-def write_glue_split(
-    task: TextTask, schema: pa.Schema, examples: Iterator[Example], split: str, path: Path, reading: Reading
-) -> int:
-    """Write checked examples of a task of GLUE to a Parquet file; how many there are.
-
-    Raises:
-        InputError: none, or what is wrong with one.
-    """
-    empty = "left out" if split == TRAIN else "kept, as the official metrics count them"
-
-    def choose(group: list[Example]) -> list[Example]:
-        whole = [one for one in group if all(one[: len(task.columns)])]
-        reading.counts[f"{split} examples with an empty text, {empty}"] += len(group) - len(whole)
-        return whole if split == TRAIN else group
-
-    count, _ = write_split(examples, path, schema, choose)
-    if not count:
-        raise InputError(
-            f"{task.title} has no {split} example{without_rows(reading)}: look at {KEY} or dataset beside it"
-        )
-    return count
-
-
-def with_names(schema: pa.Schema) -> pa.Schema:
-    """The columns of examples whose classes are not numbered yet."""
-    label = schema.get_field_index("label")
-    named = pa.types.is_integer(schema.field(label).type)
-    return schema.set(label, pa.field("label", pa.string(), nullable=False)) if named else schema
+def write_split(task: about.Task, examples: Iterator[Example], path: Path) -> int:
+    """Write examples to a Parquet file, classes by their names where the task has none; how many there are."""
+    label = task.schema.get_field_index("label")
+    named = task.schema.set(label, pa.field("label", pa.string(), nullable=False))
+    return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
 
 
 def different_labels(path: Path) -> list[Any]:

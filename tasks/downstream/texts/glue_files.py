@@ -6,14 +6,15 @@ a number or the name of a class, the same way in a whole file.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tasks.downstream.texts.own_files import TEXT_PARTS, Taken, usable, value_of
 from tasks.downstream.texts.params import GlueData
-from tasks.downstream.texts.tasks import Example, TextTask
-from tasks.inputs.tables import BLANK_LINES, NO_ROWS, Column, Line, actual_name, read_table
+from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
+from tasks.inputs.tables import BLANK_LINES, NO_ROWS, Column, Columns, Line, actual_name, ask_for, numbered, read_table
 from tasks.inputs.tables import ENDINGS as TABLES
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
@@ -27,43 +28,76 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Official files of CoLA have four fields and no header."""
 
 
-def examples_of_split(task: TextTask, data: GlueData, split: str, reading: Reading) -> Iterator[Example]:
-    """The examples of a split: of the files in `data.path`/<task>/ or the folder of the official download, or of a data
-    set of the Hub with GLUE's configurations and columns.
+class GlueTexts(NamedTuple):
+    """The examples of a task: files in `data.path`/<task>/ or the folder of the official download, or a data set of the
+    Hub with GLUE's configurations and columns."""
 
-    Raises:
-        InputError: no file, several of different endings, or content that is not what the task needs; the message
-            names file and line.
-    """
-    if data.source == "files":
-        for path in split_files(task, Path(data.path), split):
-            yield from examples_from_file(task, path, reading, separator=data.separator)
-        return
-    name = task.hub_split(split)
-    rows = open_dataset("downstream.*.data", data.dataset, task.name, name, data.dataset_revision)
-    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
-    yield from _examples(task, lines, f"data set {data.dataset}, {task.name}, split {name}")
+    data: GlueData
+    task: TextTask
+
+    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
+        """The examples of a split, in order; see `of_file`.
+
+        Args:
+            most: of each file at most so many are looked at.
+
+        Raises:
+            InputError: no file, several of different endings, or content that is not what the task needs; the message
+                names file and line.
+        """
+        data, task = self
+        if data.source == "files":
+            for path in split_files(task, Path(data.path), split):
+                yield from self.of_file(path, KEY, reading, most, split)
+            return
+        name = task.hub_split(split)
+        rows = open_dataset("downstream.*.data", data.dataset, task.name, name, data.dataset_revision)
+        source = f"data set {data.dataset}, {task.name}, split {name}"
+        lines = ask_for(numbered("row", rows), columns_of(task, "downstream.*.data.dataset"), source, reading)
+        yield from self._usable(source, itertools.islice(lines, most), label_of(task), split, reading)
+
+    def of_file(
+        self,
+        path: Path,
+        key: str,
+        reading: Reading,
+        most: int | None = None,
+        split: str = "dev",
+        *,
+        labelled: bool = True,
+    ) -> Iterator[Example]:
+        """The examples of one file, TSV or a table, with labels or without.
+
+        Those with an empty text are counted, and left out of training.
+
+        Args:
+            key: what messages call the file, or where it was named.
+            most: at most so many are looked at.
+        """
+        reading.files += 1
+        columns = columns_of(self.task, key, labelled=labelled)
+        if ending_of(path) == ".tsv":
+            lines = _read_tsv(self.task, path, columns, reading, key)
+        else:
+            lines = read_table(path, columns, key, reading, self.data.separator, class_names=False)
+        taken = label_of(self.task) if labelled else None
+        return self._usable(f"{path} ({key})", itertools.islice(lines, most), taken, split, reading)
+
+    def _usable(
+        self, source: str, lines: Iterator[Line], taken: Taken | None, split: str, reading: Reading
+    ) -> Iterator[Example]:
+        what = "left out" if split == TRAIN else "kept, as the official metrics count them"
+        for one in usable(source, lines, taken, reading, may_be_empty=True):
+            is_whole = all(one[: len(self.task.columns)])
+            reading.counts[f"{split} examples with an empty text, {what}"] += not is_whole
+            if is_whole or split != TRAIN:
+                yield one
 
 
-def examples_from_file(
-    task: TextTask, path: Path, reading: Reading, key: str = KEY, separator: str | None = None
-) -> Iterator[Example]:
-    """The examples of one file, TSV or a table, in order.
-
-    Args:
-        key: what messages call the file, or where it was named.
-        separator: of the fields of .csv; None: it is found.
-
-    Raises:
-        InputError: content that is not what the task needs; the message names file and line.
-    """
-    reading.files += 1
-    if ending_of(path) == ".tsv":
-        lines = _read_tsv(task, path, reading, key)
-    else:
-        asked = [Column(name, key, True) for name in (*task.columns, LABEL)]
-        lines = read_table(path, asked, key, reading, separator)
-    yield from _examples(task, lines, str(path))
+def columns_of(task: TextTask, key: str, *, labelled: bool = True) -> Columns:
+    """Return what a table is asked for: of one without labels also the name of each example, where it has names."""
+    texts = {part: Column(name, key, True) for part, name in zip(TEXT_PARTS, task.columns, strict=False)}
+    return {**texts, LABEL: Column(LABEL, key, True)} if labelled else {**texts, "id": Column("id", key, False)}
 
 
 def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
@@ -114,10 +148,9 @@ def unused_files(task: TextTask, folder: Path) -> list[str]:
     return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
 
 
-def _read_tsv(task: TextTask, path: Path, reading: Reading, key: str) -> Iterator[Line]:
-    """Lines of a TSV file under the task's own names of columns; what is quoted stays as it is."""
+def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: Reading, key: str) -> Iterator[Line]:
+    """Lines of a TSV file; what is quoted stays as it is."""
     refuse_empty(path, key)
-    wanted = (*task.columns, LABEL)
     header: Sequence[str] | None = None
     rows = False
     for number, text in enumerate(text_lines(path, key), 1):
@@ -128,7 +161,7 @@ def _read_tsv(task: TextTask, path: Path, reading: Reading, key: str) -> Iterato
         if header is None:
             header, is_data = _header(task, fields, path, reading)
             if not is_data:
-                reading.unused_columns |= set(header) - set(wanted)
+                reading.unused_columns |= set(header) - {one.name for one in columns.values()}
                 continue
         if len(fields) != len(header):
             raise InputError(
@@ -136,7 +169,7 @@ def _read_tsv(task: TextTask, path: Path, reading: Reading, key: str) -> Iterato
                 "apart by tabs, no tab inside a field"
             )
         values, rows = dict(zip(header, fields, strict=True)), True
-        yield Line(f"line {number}", {name: values[name] for name in wanted})
+        yield Line(f"line {number}", {part: values[one.name] for part, one in columns.items()}, columns)
     if not rows:
         reading.remark(f"{path.name} {NO_ROWS}")
 
@@ -162,48 +195,23 @@ def _header(task: TextTask, fields: Sequence[str], path: Path, reading: Reading)
     )
 
 
-def _examples(task: TextTask, lines: Iterable[Line], source: str) -> Iterator[Example]:
-    style: tuple[bool, str] | None = None
-    for where, values in lines:
-        place = f"{source}, {where}"
-        texts = [text_of(values, column, place) for column in task.columns]
-        label, is_name = _label(task, values.get(LABEL), place)
-        if style is not None and style[0] != is_name:
-            raise InputError(
-                f"{place}: the label {values[LABEL]!r} is {'a name' if is_name else 'a number'}, that of {style[1]} is "
-                "not: labels of one file are all numbers or all names of classes"
-            )
-        style = style or (is_name, where)
-        number = label if task.is_regression else int(label)
-        yield Example(texts[0], texts[1] if len(texts) > 1 else None, number)
-
-
-def text_of(values: dict[str, Any], column: str, place: str) -> str:
-    """A text of a record, its white space made single.
-
-    Raises:
-        InputError: it is absent, or no text.
-    """
-    if column not in values:
-        raise InputError(f"{place} has no column {column!r}: found {', '.join(values)}")
-    text = values[column]
-    if not isinstance(text, str):
-        raise InputError(f"{place}: {column} must be text, found {type(text).__name__} {text!r}")
-    return " ".join(text.split())
-
-
-def _label(task: TextTask, value: Any, place: str) -> tuple[float, bool]:
-    """The label as a number, and whether it was the name of a class."""
-    if isinstance(value, str) and value.strip() in task.labels and not task.is_regression:
-        return float(task.labels.index(value.strip())), True
-    try:
-        number = math.nan if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+def label_of(task: TextTask) -> Taken:
+    """Return what makes labels of the cells of one file: all are numbers, or all names of classes."""
+    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
     low, high = task.answers
-    if not low <= number <= high or (not task.is_regression and number != int(number)):
-        classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
-        required = f"a number from {low:g} to {high:g}" if task.is_regression else f"one of {classes}"
-        unlabelled = " (-1 means no label, as in GLUE's test files, which cannot be used)" if number == -1 else ""
-        raise InputError(f"{place}: the label is {value!r}, required is {required}{unlabelled}")
-    return number, False
+    required = f"a number from {low:g} to {high:g}" if task.is_regression else f"one of {classes}"
+    forms: dict[str, bool] = {}
+
+    def take(value: Any) -> tuple[float, str]:
+        name = value.strip() if isinstance(value, str) and not task.is_regression else ""
+        is_name = name in task.labels
+        number, wrong = (float(task.labels.index(name)), "") if is_name else value_of(value)
+        if wrong or not low <= number <= high or not (task.is_regression or number.is_integer()):
+            unlabelled = " (-1 means no label, as in GLUE's test files, which cannot be used)" if number == -1 else ""
+            return 0, f"a label that is not {required}{unlabelled}"
+        if forms.setdefault("first", is_name) != is_name:
+            kind = "a name" if is_name else "a number"
+            return 0, f"a label that is {kind}, as the first is not: all must be numbers, or all names of classes"
+        return number if task.is_regression else int(number), ""
+
+    return take

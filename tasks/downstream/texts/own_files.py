@@ -7,20 +7,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.downstream.texts.params import ColumnParams, TextsParams
 from tasks.downstream.texts.tasks import Example
 from tasks.inputs.tables import (
+    Choose,
     Column,
+    Columns,
     Line,
-    checked,
-    column_names,
     hub_lines,
+    hub_source,
     read_table,
-    stated_by,
     text_of_id,
     usual_name,
     without_rows,
@@ -30,6 +29,7 @@ from tasks.project.given import files_in
 from tasks.reading.parquet import folded
 from tasks.reading.text_files import Problems, Reading, ending_of
 
+TEXT_PARTS = ("text", "text_pair")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 PAIRS = (
     ("sentence1", "sentence2"),
@@ -50,118 +50,110 @@ _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """A whole number as text; 007 is a code."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which column holds what."""
-
-    text: str
-    text_pair: str | None
-    label: str
-    id: str | None
-
-    def __str__(self) -> str:
-        texts = self.text if self.text_pair is None else f"{self.text} and {self.text_pair}"
-        return f"texts {texts}, labels {self.label}"
-
-    def wanted(self, named_by: str) -> list[Column]:
-        """What is asked of a table, see `opened_file`."""
-        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label, "id": self.id}
-        return [Column(name, named_by.format(part), True) for part, name in parts.items() if name is not None]
-
-
-Opened = tuple[str, Columns, Iterator[Line]]
-"""What is read: its name, its columns and its records."""
 Taken = Callable[[Any], tuple[Any, str]]
 """What makes a label of a cell, or says what is wrong with it."""
 
 
-def columns_of(present: Sequence[str], names: ColumnParams) -> Columns:
-    """The columns that are named, and for the others those of the usual names that are there.
+def columns_of(names: ColumnParams, named_by: str, source: str, reading: Reading, *, labelled: bool = True) -> Choose:
+    """Return what chooses columns: those that are named, and for the others those of the usual names that are there.
 
     Where there is none, one whose name differs in case or blanks alone counts; who reads the table remarks on it.
+
+    Args:
+        named_by: see tables.stated_by.
+        source: what messages call the table.
+        reading: gets the choice (`layouts`).
+        labelled: whether a column of labels must be there.
     """
-    text, pair, name = names.text, names.text_pair, names.id
-    for there in (present, [one for one, count in Counter(map(folded, present)).items() if count == 1]):
-        if text is None and pair is None:
-            text, pair = next((both for both in PAIRS if set(both) <= set(there)), (None, None))
-        text = text or _first(TEXTS, [one for one in there if one not in (pair, names.label)])
-        name = name or _first(IDS, there)
-        if text is not None:
-            break
-    return Columns(text or TEXTS[0], pair, names.label or usual_name(present, LABELS), name)
+
+    def choose(present: Sequence[str]) -> Columns:
+        text, pair, name = names.text, names.text_pair, names.id
+        for there in (present, [one for one, count in Counter(map(folded, present)).items() if count == 1]):
+            if text is None and pair is None:
+                text, pair = next((both for both in PAIRS if set(both) <= set(there)), (None, None))
+            text = text or _first(TEXTS, [one for one in there if one not in (pair, names.label)])
+            name = name or _first(IDS, there)
+            if text is not None:
+                break
+        label = (names.label or usual_name(present, LABELS)) if labelled else None
+        parts = {"text": text or TEXTS[0], "text_pair": pair, "label": label, "id": name}
+        texts = " and ".join(filter(None, map(parts.get, TEXT_PARTS)))
+        reading.layouts[source] = f"texts {texts}" + (f", labels {label}" if label else "")
+        return {part: Column(one, named_by.format(part), True) for part, one in parts.items() if one is not None}
+
+    return choose
 
 
 def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
     return next((name for name in names if name in present), None)
 
 
-def read_examples(
-    params: TextsParams, section: str, split: str, regression: bool, reading: Reading, most: int | None = None
+class OwnTexts(NamedTuple):
+    """Texts with labels that an entry names."""
+
+    data: TextsParams
+    section: str
+    """Of params.yaml, for messages."""
+    taken: Taken
+    """`class_of` or `value_of`."""
+    named_by: str
+    """See tables.stated_by."""
+
+    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
+        """The examples of a split, in order.
+
+        Args:
+            reading: gets what was read, and by which columns (`layouts`).
+            most: of each file at most so many are looked at.
+
+        Raises:
+            InputError: what cannot be read; at the end, all that is wrong with texts and labels.
+        """
+        if self.data.source == "hub":
+            source = hub_source(self.data, split)
+            columns = columns_of(self.data.columns, self.named_by, source, reading)
+            lines = itertools.islice(hub_lines(self.data, self.section, split, columns, reading), most)
+            yield from usable(source, lines, self.taken, reading)
+            return
+        key = f"{self.section}.{split}_path"
+        for path in files_of(self.data.path_of(split), key):
+            yield from self.of_file(path, key, reading, most)
+
+    def of_file(
+        self, path: Path, key: str, reading: Reading, most: int | None = None, *, labelled: bool = True
+    ) -> Iterator[Example]:
+        """The examples of a table, with labels or without; otherwise as `examples`.
+
+        Args:
+            key: what messages call it.
+        """
+        reading.files += 1
+        source = f"{path} ({key})"
+        columns = columns_of(self.data.columns, self.named_by, source, reading, labelled=labelled)
+        lines = itertools.islice(read_table(path, columns, key, reading, self.data.separator), most)
+        return usable(source, lines, self.taken if labelled else None, reading)
+
+
+def usable(
+    source: str, lines: Iterable[Line], taken: Taken | None, reading: Reading, *, may_be_empty: bool = False
 ) -> Iterator[Example]:
-    """The examples of a split, in order.
+    """The examples that the records of a table hold; at the end, all that is wrong with texts and labels is refused.
 
     Args:
-        section: of params.yaml, for messages.
-        reading: gets what was read, and by which columns (`layouts`).
-        most: of each file at most so many are looked at.
-
-    Raises:
-        InputError: what cannot be read; at the end, all that is wrong with texts and labels.
+        source: what messages call it.
+        taken: `class_of`, or what else makes a label of a cell or says what is wrong; None: there are no labels.
+        may_be_empty: whether texts may.
     """
-    taken = value_of if regression else class_of
-    for opened in _sources(params, section, split, reading):
-        yield from usable(opened, taken, reading, most)
-
-
-def usable(opened: Opened, taken: Taken, reading: Reading, most: int | None = None) -> Iterator[Example]:
-    """What `read_examples` gives, of a source that was opened.
-
-    Args:
-        taken: `class_of`, or what else makes a label of a cell or says what is wrong.
-    """
-    source, columns, lines = opened
-    reading.layouts[source] = str(columns)
     problems, count = Problems(source, "texts with labels"), 0
-    for line in itertools.islice(lines, most):
+    for line in lines:
         count += 1
-        if (one := _example(line, columns, taken, problems, reading)) is not None:
+        if (one := _example(line, taken, may_be_empty, problems, reading)) is not None:
             yield one
     problems.refuse()
     if not count:
         raise InputError(
             f"{source} holds no example{without_rows(reading)}: a header and a text with its label are required"
         )
-
-
-def _sources(params: TextsParams, section: str, split: str, reading: Reading) -> Iterator[Opened]:
-    if params.source == "hub":
-        classes = (params.columns.label,) if params.columns.label else LABELS
-        source, present, lines = hub_lines(params, section, split, classes)
-        columns = columns_of(present, params.columns)
-        yield source, columns, checked(lines, columns.wanted(stated_by(section)), source, reading)
-        return
-    key = f"{section}.{split}_path"
-    for path in files_of(Path(params.train_path if split == "train" else str(params.dev_path)), key):
-        yield opened_file(path, key, params, reading, stated_by(section))
-
-
-def opened_file(
-    path: Path, key: str, params: TextsParams, reading: Reading, named_by: str, *, labelled: bool = True
-) -> Opened:
-    """A table of texts.
-
-    Args:
-        key: what messages call it.
-        params: name its columns and their separator.
-        named_by: see tables.stated_by.
-        labelled: whether a column of labels must be there.
-    """
-    reading.files += 1
-    columns = columns_of(column_names(path, key, params.separator), params.columns)
-    wanted = (
-        columns.wanted(named_by) if labelled else [one for one in columns.wanted(named_by) if one.name != columns.label]
-    )
-    return f"{path} ({key})", columns, read_table(path, wanted, key, reading, params.separator, columns.label)
 
 
 def files_of(path: Path, key: str) -> list[Path]:
@@ -184,23 +176,25 @@ def files_of(path: Path, key: str) -> list[Path]:
     return tables
 
 
-def _example(line: Line, columns: Columns, taken: Taken, problems: Problems, reading: Reading) -> Example | None:
-    where, values = line
-    names = [name for name in (columns.text, columns.text_pair) if name is not None]
-    texts = [_text(values.get(name)) for name in names]
-    label, wrong = taken(values.get(columns.label))
+def _example(
+    line: Line, taken: Taken | None, may_be_empty: bool, problems: Problems, reading: Reading
+) -> Example | None:
+    where, values, columns = line
+    texts = {part: _text(values.get(part), may_be_empty) for part in TEXT_PARTS if part in columns}
+    label, wrong = taken(values.get("label")) if taken else (0, "")
     if wrong:
-        problems.add(wrong, where, values.get(columns.label))
-    for name, (_, trouble) in zip(names, texts, strict=True):
+        problems.add(wrong, where, values.get("label"))
+    for part, (_, trouble) in texts.items():
         if trouble:
-            problems.add(f"{trouble} in the column {name!r}", where)
-    if wrong or any(trouble for _, trouble in texts):
+            problems.add(f"{trouble} in the column {columns[part].name!r}", where)
+    if wrong or any(trouble for _, trouble in texts.values()):
         return None
-    given = None if columns.id is None else text_of_id(values.get(columns.id), reading)
-    return Example(texts[0][0], texts[1][0] if len(texts) > 1 else None, label, None if given is None else str(given))
+    given = text_of_id(values.get("id"), reading)
+    first, second = (texts.get(part, (None, ""))[0] for part in TEXT_PARTS)
+    return Example(str(first), second, label, None if given is None else str(given))
 
 
-def _text(value: Any) -> tuple[str, str]:
+def _text(value: Any, may_be_empty: bool) -> tuple[str, str]:
     """A text, its white space made single blanks; or else what is wrong with it."""
     if not isinstance(value, str):
         return "", "no text" if value is None else "something else than text"
@@ -209,7 +203,7 @@ def _text(value: Any) -> tuple[str, str]:
         text.encode()
     except UnicodeEncodeError:
         return "", "half a surrogate pair, which is no Unicode text,"
-    return text, "" if text else "an empty text"
+    return text, "" if text or may_be_empty else "an empty text"
 
 
 def class_of(value: Any) -> tuple[str, str]:

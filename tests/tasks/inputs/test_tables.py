@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.inputs import readers
-from tasks.inputs.tables import BLANK_LINES, Column, column_names, read_table, text_of_id, without_rows
+from tasks.inputs.tables import BLANK_LINES, Column, Columns, read_table, text_of_id, without_rows
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import check
 from tasks.reading.text_files import NUMBERS, Reading
 from tests.places import ROOT
 
-COLUMNS = (Column("text", "KEY.text", True), Column("label", "KEY.label", True))
+COLUMNS = {"text": Column("text", "KEY.text", True), "label": Column("label", "KEY.label", True)}
 ROWS = [{"text": "good, really", "label": "1"}, {"text": "bad; very", "label": "0"}]
 
 
@@ -30,6 +31,22 @@ def put(path: Path, text: str) -> Path:
 
 def read(path: Path, reading: Reading | None = None, **more: Any) -> list[dict[str, Any]]:
     return [line.values for line in read_table(path, COLUMNS, "KEY", reading or Reading(), **more)]
+
+
+def all_columns(present: Sequence[str]) -> Columns:
+    return {name: Column(name, "KEY", True) for name in present}
+
+
+def column_names(path: Path, separator: str | None = None) -> list[str]:
+    """The columns that a table is asked to choose from."""
+    seen = list[str]()
+
+    def choose(present: Sequence[str]) -> Columns:
+        seen.extend(present)
+        return all_columns(present)
+
+    list(read_table(path, choose, "KEY", Reading(), separator))
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -48,18 +65,18 @@ def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str
     assert all(remark in reading.summary() for remark in remarks)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text.encode()))
     assert read(tmp_path / "b.csv.gz") == ROWS
-    assert sorted(column_names(tmp_path / "b.csv.gz", "KEY")) == ["label", "text"]
+    assert sorted(column_names(tmp_path / "b.csv.gz")) == ["label", "text"]
 
 
 def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Path) -> None:
     both = put(tmp_path / "a.csv", "text,label;x\na,b;c\nd,e;f\n")
-    assert list(read_table(both, (), "KEY", Reading()))[0].values == {"text": "a", "label;x": "b;c"}
-    assert list(read_table(both, (), "KEY", Reading(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
-    assert column_names(both, "KEY", ";") == ["text,label", "x"]
+    assert list(read_table(both, all_columns, "KEY", Reading()))[0].values == {"text": "a", "label;x": "b;c"}
+    assert list(read_table(both, all_columns, "KEY", Reading(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
+    assert column_names(both, ";") == ["text,label", "x"]
     bars = put(tmp_path / "b.csv", "text|label\na|1\n")
     assert read(bars, separator="|") == [{"text": "a", "label": "1"}]
     single = put(tmp_path / "c.csv", "text;label\na;1\n")
-    named = [line.values for line in read_table(single, [Column("text;label", "KEY", True)], "KEY", Reading())]
+    named = [line.values for line in read_table(single, all_columns(["text;label"]), "KEY", Reading())]
     assert named == [{"text;label": "a;1"}], "a column of that very name was asked for"
     tabs = put(tmp_path / "d.tsv", 'text\tlabel\n"a;\t1\n')
     assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
@@ -107,7 +124,7 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
 
 
 def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
-    columns = (Column("text", "KEY", True), Column("title", "KEY", False))
+    columns = {"text": Column("text", "KEY", True), "title": Column("title", "KEY", False)}
     for header, expected in (("text,Title", None), ("Text,Title", "t")):
         [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), columns, "KEY", Reading())
         assert line.values.get("title") == expected
@@ -115,6 +132,7 @@ def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_p
 
 def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Path, monkeypatch: Any) -> None:
     rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
+    monkeypatch.setitem(COLUMNS, "more", Column("more", "KEY.more", True))
     for size in (7, 1 << 20):
         monkeypatch.setattr(readers, "BLOCK_BYTES", size)
         for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
@@ -161,7 +179,7 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
         reading = Reading()
         assert read(tmp_path / f"a.{ending}", reading) == []
         assert without_rows(reading) == f" (a.{ending} has a header and no rows)"
-        assert column_names(tmp_path / f"a.{ending}", "KEY") == ["text", "label"]
+        assert column_names(tmp_path / f"a.{ending}") == ["text", "label"]
     assert without_rows(Reading()) == ""
 
 
@@ -183,14 +201,14 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 )
 def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        list(read_table(put(tmp_path / "a.csv", text), (), "KEY", Reading()))
+        list(read_table(put(tmp_path / "a.csv", text), {}, "KEY", Reading()))
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.inputs.readers.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="a row is longer than .*; one opens in line 3"):
-        list(read_table(path, (), "KEY", Reading()))
+        list(read_table(path, {}, "KEY", Reading()))
 
 
 def test_ids_that_are_whole_numbers_become_text() -> None:

@@ -266,10 +266,13 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "text.csv"
     path.write_text("text\n" + "short\n" * 300_000)
     read = tables.read_table
-    assert sum(1 for _ in read(path, [Column("text", "corpus.text_column", True)], "corpus.path", Reading())) == 300_000
+    assert (
+        sum(1 for _ in read(path, {"text": Column("text", "corpus.text_column", True)}, "corpus.path", Reading()))
+        == 300_000
+    )
     path.write_text("text\n" + '"a\n",' * 300_000)
     with pytest.raises(InputError, match="a row is longer than 1 MB"):
-        list(read(path, [Column("text", "corpus.text_column", True)], "corpus.path", Reading()))
+        list(read(path, {"text": Column("text", "corpus.text_column", True)}, "corpus.path", Reading()))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
@@ -404,4 +407,4 @@ def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> N
     with pytest.raises(ValueError, match="'n0' stands twice"):
         each_key_once([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; up to 10,000"):
-        check_columns(names, [Column("text", "corpus.text_column", True)], "a.csv", Reading())
+        check_columns(names, {"text": Column("text", "corpus.text_column", True)}, "a.csv", Reading())

@@ -123,7 +123,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["evaluate", "colours", "semicolon.csv", "--column", "text=Sentence"], 1, "no label is a class of the model"),
     (["predict", "qa", "columns.csv"], 1, "no column 'context' and none 'question'"),
     (["predict", "qa", "columns.csv"], 1, "questions for question?; set --column context=NAME, --column question=NAME"),
-    (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].qas[0].context is missing"),
+    (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].context is missing"),
     (["predict", "qa", "blank.jsonl"], 1, "line 1.context is empty\n  line 2.question is empty"),
     (["predict", "qa", "twice.jsonl", "out.json"], 1, "1 id(s) stand more than once"),
     (["predict", "qa", "text.txt"], 1, "ends in .txt: questions are read from files that end in .json, .jsonl"),

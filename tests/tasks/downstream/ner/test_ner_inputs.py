@@ -312,7 +312,7 @@ def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path:
     path = put(tmp_path, "".join(f"w {tag}\n" for tag in tags.split()))
     [(_, _, found)] = read(path, reading := Reading())
     assert found == ["B-a", "I-a", "I-a", "B-a", "B-a", "O", "B-b", "I-b", "B-b", "I-b"]
-    assert (reading.layouts[str(path)], reading.counts[REPAIRED]) == (f"columns of {scheme}", 0)
+    assert ([*reading.layouts.values()], reading.counts[REPAIRED]) == ([f"columns of {scheme}"], 0)
     for stated in ("iob1", "iob2"):
         with pytest.raises(InputError, match="which only tag_scheme: auto reads"):
             read(path, tag_scheme=stated)
