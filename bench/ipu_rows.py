@@ -25,8 +25,8 @@ import numpy as np
 from bench.setup import SEED
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
+from ipu_model.ipu.call_columns import Inputs
 from ipu_model.ipu.feeding import SLOTS, Ahead, Feed, RowSource, in_turn, training_inputs
-from ipu_model.ipu.laying import Inputs
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter
@@ -173,7 +173,7 @@ def work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[floa
         order = UpdateRows(len(rows), case.rows, SEED, Instances(index, instances).share(case.rows))
         with closing(Ahead(rows, order, range(updates), inputs)) as source:
             for _ in range(updates):
-                source.give_back(source.take())
+                next(source)
             found.append(cpu_seconds(source.process.pid))
     return found
 

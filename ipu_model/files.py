@@ -163,7 +163,7 @@ def locked(path: Path) -> Iterator[None]:
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_at(lock, path):
+            if not is_at(lock, path):
                 continue  # the holder before removed it while this process waited
             try:
                 yield
@@ -172,7 +172,16 @@ def locked(path: Path) -> Iterator[None]:
             return
 
 
-def _is_at(stream: IO[bytes], path: Path) -> bool:
+def try_lock(stream: IO[Any]) -> bool:
+    """Lock a file for this process alone, unless another one holds it; return whether this process does."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def is_at(stream: IO[Any], path: Path) -> bool:
+    """Tell whether an open file is still the one with this name."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
     return False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import resource
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Callable, ContextManager, Iterator, List, Optional, Tuple
+from typing import Callable, ContextManager, Iterator, List, Optional, Tuple
+
+from ipu_model.files import try_lock
 
 LOOK_S = 1.0
 """Seconds between looks at what other jobs hold."""
@@ -73,13 +74,13 @@ def reserve_memory(size: float, wait: Callable[[], None], folder: Optional[Path]
 
 def _reserve(size: float, limit: int, wait: Callable[[], None], folder: Path) -> ContextManager[object]:
     with (folder / "turn").open("a") as turn:  # kept while it waits, so that small jobs do not overtake large ones
-        while not (_lock(turn) and (not (held := _held(folder)) or held + size <= limit)):
+        while not (try_lock(turn) and (not (held := _held(folder)) or held + size <= limit)):
             wait()
             time.sleep(LOOK_S)
         own = tempfile.NamedTemporaryFile("w", dir=folder, prefix="job-")  # noqa: SIM115 -- closed by the caller
         own.write(f"{size:.0f}")
         own.flush()
-        _lock(own)
+        try_lock(own)
     return own
 
 
@@ -88,19 +89,11 @@ def _held(folder: Path) -> int:
     held = 0
     for path in folder.glob("job-*"):
         with contextlib.suppress(FileNotFoundError), path.open() as stream:  # it has ended meanwhile
-            if _lock(stream):
+            if try_lock(stream):
                 path.unlink()  # its process was killed
             else:
                 held += int(stream.read())
     return held
-
-
-def _lock(stream: IO[str]) -> bool:
-    """Whether this process holds the lock of a file now."""
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def _of_host(root: Path, name: str) -> List[int]:

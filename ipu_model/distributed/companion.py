@@ -1,11 +1,13 @@
-"""A second program of ours beside a training, and memory that both see.
+"""A second process of ours next to a training, and memory that both see.
 
-A program of its own and no fork: threads of PopTorch may hold locks that a copy of this process would wait for.
+A program of its own and not a fork: threads of PopTorch may hold locks that a copy of this process would wait for.
+multiprocessing could start one, and with it a third process that watches its semaphores.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -13,9 +15,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Iterator, Type
 
 import ipu_model
+from ipu_model.errors import ConfigError, RowsError
 
 LIKELY = {
     signal.SIGKILL: "; the kernel does so when the memory of the host or of the container is used up (dmesg says)",
@@ -61,27 +64,35 @@ class CompanionLost(Exception):
     """A companion has ended; the message says how."""
 
 
+Answers = Callable[..., Iterator[Any]]
+"""What a companion runs: a function that is given an iterator over requests, then its arguments, and yields an answer
+to each. An error of ERRORS that it yields, or ends with, is raised by `Companion.answer`."""
+ERRORS: Dict[str, Type[Exception]] = {"ConfigError": ConfigError, "RowsError": RowsError, "OSError": OSError}
+SERVE = f"from {__name__} import serve; serve()"
+
+
 class Companion:
-    """A module of this package that runs beside a training and answers each request, a line of JSON, with another.
+    """A function of this package that runs in a process next to a training and answers requests in their order.
 
     SIGINT and SIGTERM stay blocked in it from its first moment, as a signal mask is inherited: they reach whole groups
     of processes, and the training alone decides when its companion ends.
 
     Args:
-        words: of its command line.
+        answers: stands in a module, which the companion imports.
+        arguments: of it, after the requests; they, requests and answers are what JSON can say.
         memory: descriptor that it gets under the same number.
 
     Raises:
         OSError: no process can be had.
     """
 
-    def __init__(self, module: str, *words: str, memory: int) -> None:
+    def __init__(self, answers: Answers, *arguments: Any, memory: int) -> None:
         root = str(Path(ipu_model.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *words],
+                [sys.executable, "-c", SERVE],
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -89,6 +100,7 @@ class Companion:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.ask([answers.__module__, answers.__name__, arguments])
 
     def ask(self, request: Any) -> None:
         """Send a request."""
@@ -102,22 +114,53 @@ class Companion:
         assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
-    def answer(self) -> Dict[str, Any]:
+    def answer(self) -> Any:
         """Wait for the next answer. Waiting lets other threads run, and signals be noticed.
 
         Raises:
+            ConfigError, RowsError, OSError: what the function met with.
             CompanionLost: the process has ended.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise CompanionLost(_describe_end(self.process.wait()))
-        answer: Dict[str, Any] = json.loads(line)
+        error, answer = json.loads(line)
+        if error:
+            raise ERRORS[error](*answer)
         return answer
 
     def close(self) -> None:
         """End the process; what it was asked for is done to its end."""
         self.process.communicate()
+
+
+def serve() -> None:
+    """Run in the companion: answer the requests on standard input until it ends.
+
+    The kernel closes the pipes of a process however it ends, SIGKILL included, so that no companion outlives its
+    training: one that waits reads the end of its input, one that works is ended by SIGPIPE when it answers.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
+    requests = map(json.loads, sys.stdin.buffer)
+    for module, name, arguments in requests:  # the first one; the others are for the function
+        try:
+            for answer in getattr(importlib.import_module(module), name)(requests, *arguments):
+                replies.write(_encode(answer))
+        except tuple(ERRORS.values()) as error:
+            replies.write(_encode(error))
+            return
+
+
+def _encode(answer: Any) -> bytes:
+    """A line: the name of an error and its arguments, or no name and the answer."""
+    if isinstance(answer, OSError):
+        reply = ["OSError", [answer.errno, answer.strerror, answer.filename]]
+    else:
+        reply = [type(answer).__name__, answer.args] if isinstance(answer, Exception) else ["", answer]
+    return json.dumps(reply, default=str).encode() + b"\n"
 
 
 def _describe_end(code: int) -> str:

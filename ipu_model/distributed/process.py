@@ -11,7 +11,6 @@ import math
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -217,7 +216,7 @@ def only_one(run_folder: Path) -> Iterator[None]:
         stream.seek(0)
         stream.truncate()
         since = datetime.datetime.now(datetime.timezone.utc)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()} since {since:%Y-%m-%d %H:%M:%S} UTC\n")
+        stream.write(f"process {os.getpid()} on {os.uname().nodename} since {since:%Y-%m-%d %H:%M:%S} UTC\n")
         stream.flush()
         yield
 

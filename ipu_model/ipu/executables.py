@@ -1,10 +1,6 @@
-"""Compiled programs on disk: one folder per configuration, so that a hit can be foretold and a miss explained.
+"""The executable cache of a host: where it is, and a command that shows and prunes it.
 
-PopART keys its cache by a hash that nobody can read, and one folder with many `*.popef` is slow. So every
-configuration gets `<root>/<fingerprint>/`, with PopART's `*.popef` and a `podium.json` that says what they were
-built for. The fingerprint is ours and only foretells; PopART decides, and `outcome` says when the two disagree.
-
-`python -m ipu_model.ipu.executables list|prune` shows and cleans a cache. In it are folders of programs for IPUs, and
+`python -m ipu_model.ipu.executables list|prune`. In a cache are folders of programs for IPUs (program_folder.py), and
 libraries of functions compiled for the CPU (ipu_model/runtimes/compiling.py).
 """
 
@@ -12,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import fcntl
 import json
 import os
 import shutil
@@ -20,27 +15,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import PARTIAL
-from ipu_model.ipu.program_folder import (
-    CACHE_VARIABLE,
-    HELD,
-    RECORD,
-    ProgramFolder,
-    Say,
-    Sizes,
-    carried,
-    difference,
-    differing,
-    give,
-    link,
-    read_record,
-    states,
-    take,
-)
-from ipu_model.jobs.fingerprint import fingerprint, flat
+from ipu_model.files import PARTIAL, try_lock
+from ipu_model.ipu.program_folder import CACHE_VARIABLE, HELD, RECORD, Program, Say, read_record, states
 
 LIVE = ".live"
 """Name of the folder of live executables beside those that travel."""
@@ -88,117 +67,23 @@ class ExecutableCache:
     """
 
     def __init__(self, root: Path, say: Say, shared: Optional[str] = None) -> None:
-        self._root, self._say, self._shared = _writable(Path(root), say), say, shared
-        self._source = Path(root) if self._root != Path(root) else None
-        self._opened: Dict[str, ProgramFolder] = {}
+        own = _writable(root, say)
+        self._roots, self._say = (own,) if own == root else (own, root), say
+        self._shared = None if shared is None else Path(shared)
 
-    def folder(self, parts: Dict[str, Any]) -> Path:
-        """The folder for enableExecutableCaching: there, clean, and held against prune until close().
+    def open(self, parts: Dict[str, Any]) -> Program:
+        """The folder of a program: there, clean, and held against prune until it is closed.
 
         Raises:
             ConfigError: it cannot be made.
         """
-        return self._open(parts).path
-
-    def expectation(self, parts: Dict[str, Any]) -> Tuple[bool, str]:
-        """Whether compiling will find its executable, and why, in one line. Damaged executables are discarded."""
-        opened = self._open(parts)
-        opened.expected = bool(opened.before)
-        damaged = f"{opened.damage}: discarded" if opened.damage else ""
-        if opened.filled:
-            also = f"; in it {damaged}" if damaged else ""
-            return (
-                True,
-                f"hit, {_amount(opened.sizes)} from {self._source_of(parts)}, checked and put into {opened.path}{also}",
-            )
-        if opened.before:
-            return True, f"hit, {_amount(opened.sizes)} in {opened.path}"
-        refused = f"{self._source_of(parts)} {opened.not_filled}" if opened.not_filled else ""
-        why = "; ".join(filter(None, [damaged, refused])) or self._nearest(flat(parts))
-        opened.told = f"built: {why}"
-        return False, f"miss, {why}{', built anew' if damaged or refused else ''}"
-
-    def outcome(self, parts: Dict[str, Any]) -> str:
-        """After compiling: whether PopART found its executable; records what the folder now holds."""
-        opened = self._open(parts)
-        new = {name: state for name, state in states(opened.path).items() if opened.before.get(name) != state}
-        if new:
-            text = f"built, {_amount({name: state[0] for name, state in new.items()})}"
-            try:
-                opened.record(flat(parts))
-            except OSError as error:  # a full disk: the program runs all the same
-                text += f", but it could not be recorded ({error.strerror}), so the next run compiles again"
-            if opened.expected:
-                text += (
-                    ". A miss although a hit was expected: something outside the fingerprint decides too; compare "
-                    f"{opened.path / RECORD} with this run, and report it"
-                )
-            opened.before = states(opened.path)
-            opened.told = opened.told or "built, although a hit was expected"
-            return text
-        if opened.before:
-            opened.touch()
-            opened.told = f"restored from {self._source_of(parts)}" if opened.filled else "loaded from the cache"
-            return "loaded from the cache, nothing was compiled"
-        return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
-
-    def summary(self, parts: Dict[str, Any]) -> str:
-        """After outcome: how the program came to be, for result.json: built and why, loaded, or restored."""
-        return self._open(parts).told
-
-    def give(self, parts: Dict[str, Any], target: Optional[str]) -> None:
-        """After outcome: fill the folder `target` of a job, where there is one, for other hosts.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        if target is not None:
-            give(self._open(parts).path, flat(parts), carried(Path(target), parts["mode"]))
-
-    def close(self) -> None:
-        """Let go of the folders."""
-        for opened in self._opened.values():
-            opened.release()
-        self._opened.clear()
-
-    def _open(self, parts: Dict[str, Any]) -> ProgramFolder:
-        key = fingerprint(parts)
-        if key not in self._opened:
-            try:
-                path = self._root / key
-                path.mkdir(parents=True, exist_ok=True)
-                if self._source is not None:
-                    link(self._source / key, path)
-                self._opened[key] = ProgramFolder(path, self._say, self._fill(parts))
-            except OSError as error:
-                raise ConfigError(
-                    f"the executable cache {self._root} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a "
-                    "folder that can be written"
-                ) from error
-        return self._opened[key]
-
-    def _fill(self, parts: Dict[str, Any]) -> Optional[Callable[[Path], str]]:
-        source = self._source_of(parts)
-        return None if source is None else lambda path: take(source, flat(parts), path)
-
-    def _source_of(self, parts: Dict[str, Any]) -> Optional[Path]:
-        return None if self._shared is None else carried(Path(self._shared), parts["mode"])
-
-    def _nearest(self, parts: Dict[str, Any]) -> str:
-        """The stored configuration of the same mode that differs least, and in what."""
-        best: Optional[List[str]] = None
-        nearest: Dict[str, Any] = {}
-        for root in [self._root] + ([self._source] if self._source is not None else []):
-            for record in sorted(root.glob(f"*/{RECORD}")):
-                stored = read_record(record.parent).get("parts", {})
-                names = differing(stored, parts)
-                if stored.get("mode") != parts.get("mode"):
-                    continue  # a training program says nothing about one of inference
-                if names and (best is None or len(names) < len(best)):
-                    best, nearest = names, stored
-        if best is None:
-            return "no executable yet"
-        return f"no executable yet; the nearest stored one differs in {difference(nearest, parts)}"
+        try:
+            return Program(self._roots, parts, self._say, self._shared)
+        except OSError as error:
+            raise ConfigError(
+                f"the executable cache {self._roots[0]} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a "
+                "folder that can be written"
+            ) from error
 
 
 def _writable(root: Path, say: Say) -> Path:
@@ -210,11 +95,6 @@ def _writable(root: Path, say: Say) -> Path:
     own = home / "podium" / "executables"
     say(f"executables: {root} is read-only; what it holds is linked into {own}, what is new stays there")
     return own
-
-
-def _amount(sizes: Sizes) -> str:
-    count = len(sizes)
-    return f"{count} file{'s' if count > 1 else ''}, {sum(sizes.values()) / 1e6:.1f} MB"
 
 
 @dataclass(frozen=True)
@@ -267,21 +147,21 @@ def _seconds(created: Any) -> float:
         return 0.0
 
 
-def older_than(found: Sequence[Entry], days: float, now: float) -> List[Entry]:
-    """Those built so many days ago, or before, used since or not."""
-    return [entry for entry in found if now - entry.built_at >= days * DAY]
+def choose(found: Sequence[Entry], rule: str, amount: float, now: float) -> List[Entry]:
+    """Those that a rule of `prune` removes.
 
-
-def unused_for(found: Sequence[Entry], days: float, now: float) -> List[Entry]:
-    """Those not used for so many days."""
-    return [entry for entry in found if now - entry.used_at >= days * DAY]
-
-
-def beyond(found: Sequence[Entry], gigabytes: float) -> List[Entry]:
-    """Those that must go, least recently used first, until the rest holds at most `gigabytes` of 10**9 bytes."""
+    Args:
+        found: Least recently used first.
+        rule: unused_for_days, older_than_days (used since or not), or larger_than_gb: the least recently used ones,
+            until the rest holds at most that many times 10**9 bytes.
+    """
+    if rule == "unused_for_days":
+        return [entry for entry in found if now - entry.used_at >= amount * DAY]
+    if rule == "older_than_days":
+        return [entry for entry in found if now - entry.built_at >= amount * DAY]
     total, going = sum(entry.size for entry in found), []
     for entry in found:
-        if total <= gigabytes * GB:
+        if total <= amount * GB:
             break
         going.append(entry)
         total -= entry.size
@@ -302,9 +182,7 @@ def remove(entry: Entry) -> bool:
     if not entry.path.is_dir():
         return True
     with (entry.path / HELD).open("a", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(stream):
             return False
         going = entry.path.with_name(entry.path.name + PARTIAL)
         os.replace(str(entry.path), str(going))
@@ -343,12 +221,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if options.command == "list":
         print(table(found, now))
         return 0
-    if options.older_than_days is not None:
-        going = older_than(found, options.older_than_days, now)
-    elif options.unused_for_days is not None:
-        going = unused_for(found, options.unused_for_days, now)
-    else:
-        going = beyond(found, options.larger_than_gb)
+    rules = ("unused_for_days", "older_than_days", "larger_than_gb")
+    [(rule, amount)] = [(name, vars(options)[name]) for name in rules if vars(options)[name] is not None]
+    going = choose(found, rule, amount, now)
     print(table(going, now))
     if not options.yes:
         print("nothing was removed: add --yes to remove these")

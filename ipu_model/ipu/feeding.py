@@ -15,11 +15,10 @@ the IPUs, and a slot is free when its call has ended.
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, Generator, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Generator, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -27,55 +26,38 @@ from torch import Tensor
 
 from ipu_model.distributed.companion import Companion, CompanionLost, shared_memory
 from ipu_model.distributed.ranks import Instances
-from ipu_model.errors import ConfigError, RowsError, RowWorkerLost
-from ipu_model.ipu.laying import TOKENS, Counts, Inputs, Piece, Shape, Slots, input_type, label_count, lay, shapes_of
-from ipu_model.ipu.row_worker import Work
+from ipu_model.errors import RowWorkerLost
+from ipu_model.ipu.call_columns import (
+    TOKENS,
+    CallShape,
+    Counts,
+    Inputs,
+    Piece,
+    fill_slots,
+    input_type,
+    label_count,
+    lay,
+    shape_of,
+    taking,
+)
 from ipu_model.models.head import Head, Logits
 from ipu_model.rows.format import ABSENT, IGNORED
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 
 SLOTS = 3
 """One that the IPUs read, one that is ready, one that is being filled."""
-ERRORS = {"RowsError": RowsError, "ConfigError": ConfigError, "OSError": OSError}
-"""What a worker tells, by the name that it gives."""
 
 
-@dataclass(frozen=True)
-class Made:
+class Call(NamedTuple):
     """The rows of one host call of this process."""
 
-    columns: Tuple[np.ndarray, ...]
-    """[rows, width] int32, fp32 for values; valid until the source gets it back."""
+    columns: Sequence[np.ndarray]
+    """[rows, width] int32, fp32 for values; valid until the next call is taken."""
     counts: Counts
-    slot: int = 0
 
 
-class InTurn:
-    """Makes each call when it is taken, in this process.
-
-    Args:
-        pieces: Gives the rows of each call (laying.Piece).
-        shapes: Of its columns.
-    """
-
-    def __init__(self, pieces: Iterator[Piece], shapes: List[Shape], updates: int, inputs: Inputs) -> None:
-        self._pieces, self._shapes, self._updates, self._inputs = pieces, shapes, updates, inputs
-
-    def take(self) -> Made:
-        """The next call, in memory of its own.
-
-        Raises:
-            RowsError: damaged rows, with the file and the row.
-        """
-        columns = tuple(np.empty((x.rows, x.width), x.dtype) for x in self._shapes)
-        counts = lay(next(self._pieces), self._shapes[0].rows, self._updates, self._inputs, columns)
-        return Made(columns, counts)
-
-    def give_back(self, made: Made) -> None:
-        """Nothing is used twice."""
-
-    def close(self) -> None:
-        """There is nothing to end."""
+RowSource = Union[Generator[Call, None, None], "Ahead"]
+"""Gives the calls of a training in order. Close it to end what makes them."""
 
 
 class Ahead:
@@ -90,68 +72,51 @@ class Ahead:
 
     def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> None:
         first, stop, _ = order.share.indices(order.rows_per_update)
-        slots = Slots(shapes_of(rows.manifest, inputs, (stop - first) * steps.step), SLOTS)
-        descriptor = shared_memory("podium-rows", slots.bytes)
+        shape = shape_of(rows.manifest, inputs, (stop - first) * steps.step)
+        size = SLOTS * shape.bytes
+        descriptor = shared_memory("podium-rows", size)
         try:
-            self._memory = mmap.mmap(descriptor, slots.bytes)
-            self._companion = Companion("ipu_model.ipu.row_worker", memory=descriptor)
-            self.process = self._companion.process
+            memory = mmap.mmap(descriptor, size)
+            folder = (str(rows.folder), rows.manifest.kind, vars(rows.model), rows.manifest.num_labels)
+            numbers = (len(rows), order.rows_per_update, order.seed, (first, stop), order.total)
+            work = (folder, rows.sha256, numbers, steps.step, inputs.columns, inputs.labels)
+            self._companion = Companion(fill_slots, descriptor, SLOTS, *work, memory=descriptor)
         finally:
-            os.close(descriptor)  # the worker has its own, and both have the memory
-        work = Work(
-            folder=str(rows.folder),
-            manifest_sha256=rows.sha256,
-            kind=rows.manifest.kind,
-            labels=rows.manifest.num_labels,
-            model=rows.model,
-            seed=order.seed,
-            rows_per_update=order.rows_per_update,
-            share=(first, stop),
-            total=order.total,
-            updates=steps.step,
-            columns=inputs.columns,
-            label_columns=inputs.labels,
-            slots=SLOTS,
-            memory=descriptor,
-        )
-        self._companion.ask(dataclasses.asdict(work))
-        self._columns = [tuple(slots.columns(self._memory, slot)) for slot in range(SLOTS)]
-        self._steps = iter(steps)
+            os.close(descriptor)  # the companion has its own, and both have the memory
+        self.process = self._companion.process
+        self._columns = [shape.views(memory, slot) for slot in range(SLOTS)]
+        self._steps, self._taken = iter(steps), -1
         for slot in range(SLOTS):
             self._ask(slot)
 
-    def take(self) -> Made:
-        """The next call, when it is ready.
+    def __iter__(self) -> Ahead:
+        return self
+
+    def __next__(self) -> Call:
+        """The next call, when it is ready; the slot of the one before is filled again.
 
         Raises:
             RowsError: damaged rows, with the file and the row.
             RowWorkerLost: the process that makes rows ready has ended.
         """
+        if self._taken >= 0:
+            self._ask(self._taken)
         try:
-            reply = self._companion.answer()
+            self._taken, counts = self._companion.answer()
         except CompanionLost as lost:
             raise RowWorkerLost(str(lost)) from None
-        if "error" in reply:
-            raise ERRORS[reply["error"]](*reply["arguments"])
-        return Made(self._columns[reply["slot"]], reply["counts"], reply["slot"])
-
-    def give_back(self, made: Made) -> None:
-        """Its call has ended: let the worker fill the slot with the call that nobody has asked for yet."""
-        self._ask(made.slot)
+        return Call(self._columns[self._taken], counts)
 
     def _ask(self, slot: int) -> None:
+        """Let the companion fill a slot with the call that no one has asked for yet."""
         step = next(self._steps, None)
         if step is not None:
-            self._companion.ask([step, slot])
+            self._companion.ask((step, slot))
 
     def close(self) -> None:
-        """End the worker, at once: nothing that it does is of use to anybody else."""
+        """End the companion, at once: nothing that it does is of use to anyone else."""
         self.process.kill()
         self._companion.close()
-
-
-RowSource = Union[InTurn, Ahead]
-"""Gives the calls of a training in order."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +125,8 @@ class HostCall:
 
     tensors: Tuple[Tensor, ...]
     """[rows, width] int32 for each column, but fp32 for values, and a row of positions for each micro-batch where rows
-    are not packed; then [rows, parts] fp32, a weight per part of the loss. Valid until the next call is asked for."""
+    are not packed; then [rows, parts] fp32, a weight per part of the loss. Valid until `mean` or the next call is
+    asked for."""
     counts: Counts
     """Of the whole call, over all instances."""
     mean: Callable[[Dict[str, float]], Dict[str, float]]
@@ -200,20 +166,17 @@ class Feed:
         self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
         self._size_to_share = micro_batch_size if inputs.one_sequence else 0
         self._positions: Optional[Tensor] = None
-        self._current: Optional[Made] = None
-        self._next: Optional[Made] = None
+        self._next: Optional[Call] = None
         self._counts: Optional[Counts] = None
 
     def __iter__(self) -> Generator[HostCall, None, None]:
         """Each call, when its rows are ready."""
         while self._left:
-            if self._current is not None:
-                self._source.give_back(self._current)
-            made = self._wait()
-            counts = self._counts or self._sums(self._instances.mean(made.counts, "counts"))
-            self._current, self._next, self._counts = made, None, None
+            call = self._wait()
+            counts = self._counts or self._sums(self._instances.mean(call.counts, "counts"))
+            self._next, self._counts = None, None
             self._left -= 1
-            tensors = tuple(torch.from_numpy(column) for column in made.columns)
+            tensors = tuple(torch.from_numpy(column) for column in call.columns)
             if self._size_to_share:
                 tensors = self._sharing(tensors)
             yield HostCall((*tensors, self._weights(len(tensors[0]), counts)), counts, self._mean)
@@ -225,9 +188,9 @@ class Feed:
             self._positions = with_shared_positions(tensors, self._size_to_share)[at]
         return (*tensors[:at], self._positions, *tensors[at + 1 :])
 
-    def _wait(self) -> Made:
+    def _wait(self) -> Call:
         if self._next is None:
-            self._next = self._source.take()
+            self._next = next(self._source)
         return self._next
 
     def _mean(self, figures: Dict[str, float]) -> Dict[str, float]:
@@ -272,22 +235,28 @@ def ahead_or_in_turn(
 
 
 def in_turn(rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> RowSource:
-    """The rows of calls that begin with these updates, made when each is taken."""
-    count, updates = len(order(0, steps.step)), steps.step
-    pieces = (taking(rows, order(step, updates)) for step in steps)
-    return InTurn(pieces, shapes_of(rows.manifest, inputs, count), updates, inputs)
+    """The rows of calls that begin with these updates, made when each is taken.
 
-
-def taking(rows: RowFolder, numbers: np.ndarray) -> Piece:
-    """The rows of a call, from their folder."""
-    return lambda first, stop: rows.take(numbers[first:stop])
+    Raises:
+        RowsError: from the generator, damaged rows, with the file and the row.
+    """
+    shape = shape_of(rows.manifest, inputs, len(order(0, steps.step)))
+    return _make_in_turn((taking(rows, order(step, steps.step)) for step in steps), shape, steps.step, inputs)
 
 
 def in_memory(batch: Batch, inputs: Inputs, updates: int) -> RowSource:
     """One call, of rows that are there already: those of this instance."""
     columns = [batch.columns[name] for name in inputs.columns]
-    shapes = [Shape(len(x), x.shape[1], input_type(str(x.dtype))) for x in columns]
-    return InTurn(iter([batch.part]), shapes, updates, inputs)
+    shape = CallShape(len(batch.rows), [(x.shape[1], input_type(str(x.dtype))) for x in columns])
+    return _make_in_turn([batch.part], shape, updates, inputs)
+
+
+def _make_in_turn(
+    pieces: Iterable[Piece], shape: CallShape, updates: int, inputs: Inputs
+) -> Generator[Call, None, None]:
+    columns = shape.views(mmap.mmap(-1, shape.bytes))
+    for piece in pieces:
+        yield Call(columns, lay(piece, updates, inputs, columns))
 
 
 def inference_tensors(batch: Batch, head: Head, rows: int, judged: bool = False) -> Tuple[Tensor, ...]:
@@ -314,7 +283,7 @@ def with_shared_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> T
     a scatter-add of all of them. Padding gets the positions that it stands at, which nothing reads.
 
     Args:
-        tensors: TOKENS, [rows, L] each, and what follows them; of rows that laying.require_positions let pass.
+        tensors: TOKENS, [rows, L] each, and what follows them; of rows that call_columns.require_positions let pass.
 
     Returns:
         The same, but [rows / micro_batch_size, L] positions: PopTorch gives each micro-batch its part.

@@ -1,5 +1,9 @@
-"""Folders of compiled programs: a live one, held while in use, cleaned when nobody else is there, recorded when built;
+"""Folders of compiled programs: a live one, held while in use, cleaned when no one else is there, recorded when built;
 and folders that travel between hosts, which one host fills and others take from.
+
+PopART keys its cache by a hash that nobody can read, and one folder with many `*.popef` is slow. So every program gets
+`<root>/<fingerprint>/`. The fingerprint is ours, to say before compiling whether there will be a hit, and why not;
+PopART decides, and `Program.outcome` says when the two disagree.
 
 Both hold `podium.json`, which says what the programs were built for and the SHA-256 of each, and `*.popef`. Programs
 that travel are copied, never linked, and checked while they are copied: what is loaded is what was checked, and a file
@@ -16,9 +20,10 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ipu_model.files import new_file, new_folder, read_json, sha256_of, write_json
+from ipu_model.files import find_object, is_at, new_file, new_folder, sha256_of, try_lock, write_json
+from ipu_model.jobs.fingerprint import fingerprint, flat
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"
@@ -39,48 +44,119 @@ NOTHING = "nothing"
 """Key of the record of a folder without programs: why there are none."""
 
 Say = Callable[[str], None]
-Sizes = Dict[str, int]
-"""Bytes by file name."""
+States = Dict[str, Tuple[int, int]]
+"""File name -> bytes, and time of change in nanoseconds."""
 
 
-class ProgramFolder:
-    """A folder in use by this process.
+class Program:
+    """The folder of one program in a cache, in use by this process: nothing is removed from it before `close`.
+
+    Damaged programs are discarded when it is opened, and where there are none they are taken from elsewhere, unless
+    another process uses the folder.
 
     Args:
-        path: Made where it is missing.
+        roots: The cache; then one that is read-only, whose programs are linked into it.
+        parts: Everything that decides the program (options.executable_parts).
         say: Takes lines for people.
-        fill: Puts programs from elsewhere into the folder, where it has none; says why it did not, or "".
+        shared: Folder of programs from elsewhere (`take`).
+
+    Attributes:
+        path: For enableExecutableCaching.
+        expected: Whether compiling should find its executable.
+        forecast: The same and why, in one line.
+        origin: After `outcome`, how the program came to be, for result.json: built and why, loaded, or restored.
+
+    Raises:
+        OSError: the folder cannot be made.
     """
 
-    def __init__(self, path: Path, say: Say, fill: Optional[Callable[[Path], str]] = None) -> None:
-        self.path, self.expected, self.damage = path, False, ""
-        self.filled, self.not_filled, self.told = False, "", ""
-        self._stream, self._first = _hold(path)
-        if self._first:  # nobody else is here: what is damaged or left behind can go
-            remove_stale_locks(path, say)
-            self.damage = _discard_damaged(path)
-            if fill is not None and not states(path):
-                self.not_filled = fill(path)
-                self.filled = not self.not_filled
+    def __init__(self, roots: Sequence[Path], parts: Dict[str, Any], say: Say, shared: Optional[Path] = None) -> None:
+        self._roots, self._parts, self._mode, self.origin = roots, flat(parts), parts["mode"], ""
+        source = None if shared is None else carried(shared, self._mode)
+        self.path, *read_only = (root / fingerprint(parts) for root in roots)
+        self.path.mkdir(parents=True, exist_ok=True)
+        for folder in read_only:
+            link(folder, self.path)
+        damage = refusal = ""
+        self._restored_from: Optional[Path] = None
+        self._stream, self._first = _hold(self.path)
+        if self._first:  # no one else is here: what is damaged or left behind can go
+            remove_stale_locks(self.path, say)
+            damage = _discard_damaged(self.path)
+            if source is not None and not states(self.path):
+                refusal = take(source, self._parts, self.path)
+                self._restored_from = None if refusal else source
         fcntl.flock(self._stream, fcntl.LOCK_SH)
-        self.before = states(path)
+        self._before = states(self.path)
+        self.expected = bool(self._before)
+        damage, refusal = damage and f"{damage}: discarded", refusal and f"{source} {refusal}"
+        self.forecast = self._describe_forecast(damage, refusal)
 
-    @property
-    def sizes(self) -> Sizes:
-        return {name: state[0] for name, state in self.before.items()}
+    def _describe_forecast(self, damaged: str, refused: str) -> str:
+        if self._restored_from is not None:
+            taken = f"{_amount(self._before)} from {self._restored_from}, checked and put into {self.path}"
+            return f"hit, {taken}{'; in it ' if damaged else ''}{damaged}"
+        if self.expected:
+            return f"hit, {_amount(self._before)} in {self.path}"
+        why = "; ".join(filter(None, [damaged, refused]))
+        self.origin = f"built: {why or self._nearest()}"
+        return f"miss, {why}, built anew" if why else f"miss, {self._nearest()}"
 
-    def record(self, parts: Dict[str, Any]) -> None:
-        """Write what the executables were built for. Under several instances the first to come writes."""
-        if self._first:
-            write_json(self.path / RECORD, make_record(self.path, parts))
+    def _nearest(self) -> str:
+        """The stored configuration of the same mode that differs least, and in what."""
+        records = [path for root in self._roots for path in sorted(root.glob(f"*/{RECORD}"))]
+        stored = [read_record(path.parent).get("parts", {}) for path in records]
+        # A training program says nothing about one of inference.
+        others = [x for x in stored if x.get("mode") == self._mode and differing(x, self._parts)]
+        if not others:
+            return "no executable yet"
+        nearest = min(others, key=lambda x: len(differing(x, self._parts)))
+        return f"no executable yet; the nearest stored one differs in {difference(nearest, self._parts)}"
 
-    def touch(self) -> None:
-        """Remember the use: prune goes by the time of the record."""
+    def outcome(self) -> str:
+        """After compiling: whether PopART found its executable; records what the folder now holds."""
+        now = states(self.path)
+        new = {name: state for name, state in now.items() if self._before.get(name) != state}
+        if new:
+            text = f"built, {_amount(new)}"
+            try:
+                if self._first:  # under several instances the first to come
+                    write_json(self.path / RECORD, make_record(self.path, self._parts))
+            except OSError as error:  # a full disk: the program runs all the same
+                text += f", but it could not be recorded ({error.strerror}), so the next run compiles again"
+            if self.expected:
+                text += (
+                    ". A miss although a hit was expected: something outside the fingerprint decides too; compare "
+                    f"{self.path / RECORD} with this run, and report it"
+                )
+            self._before, self.origin = now, self.origin or "built, although a hit was expected"
+            return text
+        if not self._before:
+            return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
         if (self.path / RECORD).exists():
-            os.utime(str(self.path / RECORD))
+            os.utime(str(self.path / RECORD))  # prune goes by the last use
+        self.origin = "loaded from the cache" if self._restored_from is None else f"restored from {self._restored_from}"
+        return "loaded from the cache, nothing was compiled"
 
-    def release(self) -> None:
+    def give(self, target: Path) -> None:
+        """After outcome: fill the folder of a job, whole or not at all, for other hosts.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with new_folder(carried(target, self._mode)) as partial:
+            for path in sorted(self.path.glob(PROGRAMS)):
+                shutil.copyfile(str(path), str(partial / path.name))
+            write_json(partial / RECORD, make_record(partial, self._parts))
+
+    def close(self) -> None:
+        """Let go of the folder."""
         self._stream.close()
+
+
+def _amount(programs: States) -> str:
+    count, size = len(programs), sum(size for size, _ in programs.values())
+    return f"{count} file{'s' if count > 1 else ''}, {size / 1e6:.1f} MB"
 
 
 def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:
@@ -103,7 +179,7 @@ def remove_stale_locks(folder: Path, say: Say) -> None:
     removed = []
     for path in sorted(folder.glob(LOCKS)):
         with path.open("a", encoding="utf-8") as stream:
-            if _flocked(stream, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if try_lock(stream):
                 path.unlink()
                 removed.append(path.name)
     if removed:
@@ -112,12 +188,8 @@ def remove_stale_locks(folder: Path, say: Say) -> None:
 
 def read_record(folder: Path) -> Dict[str, Any]:
     """podium.json of a folder; {} when it is missing or damaged."""
-    try:
-        values = read_json(folder / RECORD)
-    except (OSError, ValueError):
-        return {}
-    mappings = [values] + [values.get(key, {}) for key in MAPPINGS] if isinstance(values, dict) else [values]
-    return values if all(isinstance(mapping, dict) for mapping in mappings) else {}
+    values = find_object(folder / RECORD) or {}
+    return values if all(isinstance(values.get(key, {}), dict) for key in MAPPINGS) else {}
 
 
 def _discard_damaged(folder: Path) -> str:
@@ -134,7 +206,7 @@ def _discard_damaged(folder: Path) -> str:
     return "damaged: " + ", ".join(found) if found else ""
 
 
-def _wrong(path: Path, sizes: Sizes, hashes: Dict[str, str]) -> str:
+def _wrong(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> str:
     if not path.exists():
         return "a link to nothing"
     size = path.stat().st_size
@@ -147,7 +219,7 @@ def _wrong(path: Path, sizes: Sizes, hashes: Dict[str, str]) -> str:
     return "" if hashes.get(path.name) == sha256_of(path) else "not the one whose SHA-256 was recorded"
 
 
-def states(folder: Path) -> Dict[str, Tuple[int, int]]:
+def states(folder: Path) -> States:
     """Size and time of change of every executable that is not empty."""
     stats = {path.name: path.stat() for path in folder.glob(PROGRAMS) if path.exists()}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
@@ -168,45 +240,22 @@ def link(source: Path, target: Path) -> None:
 def _hold(folder: Path) -> Tuple[IO[str], bool]:
     """The locked HELD of a folder, exclusively (True) or shared, where another process was there first.
 
-    Who waited for a lock may get that of a folder which prune removed meanwhile: then it is made anew.
+    Who waited for a lock may get that of a folder which prune removed meanwhile: then it is made again.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / HELD).open("a", encoding="utf-8")
-        first = _flocked(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        first = try_lock(stream)
         if not first:
             fcntl.flock(stream, fcntl.LOCK_SH)
-        if (folder / HELD).exists() and os.path.samestat(os.fstat(stream.fileno()), os.stat(str(folder / HELD))):
+        if is_at(stream, folder / HELD):
             return stream, first
         stream.close()
-
-
-def _flocked(stream: IO[str], operation: int) -> bool:
-    try:
-        fcntl.flock(stream, operation)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def carried(folder: Path, mode: str) -> Path:
     """Where in the folder of a job the programs of this mode travel."""
     return folder / EVALUATION if mode == EVALUATION else folder
-
-
-def give(folder: Path, parts: Dict[str, Any], target: Path) -> None:
-    """Fill `target`, whole or not at all, with the programs of a live folder and what they were built for.
-
-    Args:
-        parts: What decides them, by dotted name.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with new_folder(target) as partial:
-        for path in sorted(folder.glob(PROGRAMS)):
-            shutil.copyfile(str(path), str(partial / path.name))
-        write_json(partial / RECORD, make_record(partial, parts))
 
 
 def take(source: Path, parts: Dict[str, Any], target: Path) -> str:

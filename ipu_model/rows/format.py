@@ -196,11 +196,23 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         RowsError: missing, not JSON, of another schema version, or naming files that are not there.
     """
-    path = Path(folder) / MANIFEST
+    manifest = parse_manifest(Path(folder) / MANIFEST)
+    missing = [name for name in manifest.files if not (Path(folder) / name).is_file()]
+    if missing:
+        raise RowsError(f"{folder} lacks {', '.join(missing)}, which its manifest names; make the rows again")
+    return manifest
+
+
+def parse_manifest(path: Path) -> Manifest:
+    """Read and check a manifest, wherever its rows are.
+
+    Raises:
+        RowsError: missing, not JSON, or of another schema version.
+    """
     try:
         values = read_json(path)
     except FileNotFoundError:
-        raise RowsError(f"{path} is missing: {folder} is no row folder, or was not written to the end") from None
+        raise RowsError(f"{path} is missing: {path.parent} is no row folder, or was not written to the end") from None
     except ValueError as error:
         raise RowsError(f"{path} is not JSON ({error}); make the rows again") from None
     try:
@@ -217,7 +229,4 @@ def read_manifest(folder: Path) -> Manifest:
     unsafe = [name for name in manifest.files if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name]
     if unsafe:
         raise RowsError(f"{path}: {unsafe[0]!r} is no name of a row file; required are names of files of its folder")
-    missing = [name for name in manifest.files if not (Path(folder) / name).is_file()]
-    if missing:
-        raise RowsError(f"{folder} lacks {', '.join(missing)}, which its manifest names; make the rows again")
     return manifest

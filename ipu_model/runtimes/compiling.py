@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import new_file, read_json, sha256_of, write_json
+from ipu_model.files import find_object, new_file, sha256_of, write_json
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.jobs.fingerprint import fingerprint
 from ipu_model.optim.optimizers import BlockedLamb, advance_lamb
@@ -131,11 +131,7 @@ def _state(library: Path, record: Path) -> str:
     """whole, absent or damaged: a library is dlopened, and half of one would end the process."""
     if not record.exists() or not library.exists():
         return "absent"
-    try:
-        recorded = read_json(record)["sha256"]
-    except (ValueError, KeyError, TypeError):
-        return "damaged"
-    return "whole" if recorded == sha256_of(library) else "damaged"
+    return "whole" if (find_object(record) or {}).get("sha256") == sha256_of(library) else "damaged"
 
 
 def _compile(function: Callable[..., Any], arguments: Sequence[Tensor]) -> str:

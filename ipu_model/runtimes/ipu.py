@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.ipu.call_columns import Inputs, require_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import WHOLE_TABLE, explained
 from ipu_model.ipu.feeding import (
@@ -47,7 +48,6 @@ from ipu_model.ipu.feeding import (
     training_inputs,
     with_shared_positions,
 )
-from ipu_model.ipu.laying import Inputs, require_positions
 from ipu_model.ipu.model import DeviceModel, cut_table, device_ops, join_pieces
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
@@ -57,7 +57,7 @@ from ipu_model.ipu.optimizers import (
 )
 from ipu_model.ipu.options import executable_parts, fill_options, host_parts
 from ipu_model.ipu.planning import IpuPlan, cuts_table
-from ipu_model.ipu.program_folder import EVALUATION
+from ipu_model.ipu.program_folder import EVALUATION, Program
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.watch import CompileProfile, compile_timeout, watching
 from ipu_model.jobs.job import Job
@@ -142,6 +142,7 @@ class IpuRuntime:
         root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
         shared = None if job.compile_only else job.executables
         self._cache = None if root is None else ExecutableCache(root, self._say, shared)
+        self._programs: List[Program] = []
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
         """Build the executables, or find them in the cache; the weights stay as they are.
@@ -158,34 +159,38 @@ class IpuRuntime:
 
     def _compile_training(self, example: Batch) -> None:
         tensors = self._of(example).tensors
-        parts = self._parts("training", tensors)
-        options = self._options("training", parts)
+        program = self._open_program("training", tensors)
+        options = self._options("training", program)
         self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
-        self._compile(self._training, tensors, parts, "training")
+        self._compile(self._training, tensors, program, "training")
         if self._rng is not None:
             self._training.rng_state = self._rng
 
     def _compile_inference(self, example: Batch, mode: str) -> Any:
         plan = self._plan_of(mode)
         tensors = self._inference_tensors(example, mode)
-        parts = self._parts(mode, tensors)
-        options = self._options(mode, parts)
+        program = self._open_program(mode, tensors)
+        options = self._options(mode, program)
         training_layout = self._model.layout
         self._model.layout = plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
         executor = self._poptorch.inferenceModel(self._model, options)
         self._model.layout = training_layout
-        self._compile(executor, tensors, parts, mode)
+        self._compile(executor, tensors, program, mode)
         return executor
 
-    def _parts(self, mode: str, inputs: Tuple[Tensor, ...]) -> Dict[str, Any]:
+    def _open_program(self, mode: str, inputs: Tuple[Tensor, ...]) -> Optional[Program]:
+        if self._cache is None:
+            return None
         host = host_parts(self._poptorch, self._job.compile_only)
-        return executable_parts(host, mode, self._job, self._plan_of(mode), self._config, inputs)
+        parts = executable_parts(host, mode, self._job, self._plan_of(mode), self._config, inputs)
+        self._programs.append(self._cache.open(parts))
+        return self._programs[-1]
 
     def _plan_of(self, mode: str) -> IpuPlan:
         return self._judging if mode == EVALUATION else self._plan
 
-    def _options(self, mode: str, parts: Dict[str, Any]) -> Any:
-        plan, cache = self._plan_of(mode), self._cache
+    def _options(self, mode: str, program: Optional[Program]) -> Any:
+        plan = self._plan_of(mode)
         ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
         options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
         fill_options(
@@ -195,15 +200,15 @@ class IpuRuntime:
             training=mode == "training",
             set_replication=not owns_replication,
             seed=self._job.seed,
-            cache_folder=None if cache is None else str(cache.folder(parts)),
+            cache_folder=None if program is None else str(program.path),
             compile_only=self._job.compile_only,
         )
         return options
 
-    def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], parts: Dict[str, Any], what: str) -> None:
+    def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], program: Optional[Program], what: str) -> None:
         self._let_go(executor)
-        if self._cache is not None:
-            self._say(f"{what}: {self._cache.expectation(parts)[1]}")
+        if program is not None:
+            self._say(f"{what}: {program.forecast}")
         started = time.perf_counter()
         timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
         profile = CompileProfile(os.environ, training=what == "training")
@@ -213,17 +218,14 @@ class IpuRuntime:
             profile.notice()
             self._profile = profile
         seconds = time.perf_counter() - started
-        outcome = self._cache.outcome(parts) if self._cache is not None else "no executable cache is set"
+        outcome = "no executable cache is set" if program is None else program.outcome()
         self._say(f"{what} program ready after {seconds:.1f} s: {outcome}")
-        if self._cache is not None:
-            self._travel(self._cache, parts, what)
-
-    def _travel(self, cache: ExecutableCache, parts: Dict[str, Any], what: str) -> None:
-        """Say how the program of the job came to be, and give it to other hosts where the job only compiles."""
+        if program is None:
+            return
         if what != EVALUATION:
-            self.program = cache.summary(parts)
-        if self._job.compile_only and self._plan.instances.is_writer:
-            cache.give(parts, self._job.executables)
+            self.program = program.origin
+        if self._job.compile_only and self._job.executables is not None and self._plan.instances.is_writer:
+            program.give(Path(self._job.executables))  # for other hosts
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch itself."""
@@ -383,8 +385,8 @@ class IpuRuntime:
                     executor.detachFromDevice()
                 executor.destroy()
         self._training = self._inference = self._evaluation = None
-        if self._cache is not None:
-            self._cache.close()
+        for program in self._programs:
+            program.close()
 
     def _say(self, text: str) -> None:
         self._emit("message", text=text)

@@ -1,26 +1,19 @@
-"""Writes checkpoints beside a training: `python -m ipu_model.train.checkpoint_process FD`, started by saving.py.
+"""What writes checkpoints next to a training, in a companion (distributed/companion.py).
 
-A process and no thread: PopTorch's `execute` keeps Python's lock for the whole call (poptorch_core,
+A process and not a thread: PopTorch's `execute` keeps Python's lock for the whole call (poptorch_core,
 python/poptorch.cpp), so a thread would write for milliseconds between two calls of up to a minute. Standard library
-only, as it starts beside every training that makes checkpoints.
-
-Each line of its input asks for one, {"path": ".../step-00001000", "files": [["model.safetensors", 0, 1234], ...]}: the
-names with the places of their bytes in the memory FD, which the training has, too. It answers with a line,
-{"seconds": 0.8}, or {"errno": 28, "strerror": ..., "filename": ...} where it could not be written. It ends with its
-input, and is killed with the training: then what it was writing is none, and the checkpoint before serves.
+only, as it starts next to every training that makes checkpoints.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import signal
-import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Dict, Iterator, List, Tuple, Union
 
 from ipu_model.distributed.process import Terminated, die_with_parent
 from ipu_model.files import new_folder, write_json
@@ -29,10 +22,6 @@ HASHES = "sha256.json"
 """File name -> SHA-256 of the other files of a checkpoint."""
 BEHIND = 10
 """Niceness: the training goes first."""
-
-USAGE_TEXT = """usage: python -m ipu_model.train.checkpoint_process FD
-Writes the checkpoints of a training, which starts this; FD is memory that both see.
-"""
 
 Places = List[Tuple[str, int, int]]
 """Name, first byte and number of bytes of each file."""
@@ -62,28 +51,24 @@ def write_checkpoint(path: Path, memory: int, places: Places) -> None:
         write_json(partial / HASHES, hashes)
 
 
-def main() -> None:
-    """Write what is asked for until nobody asks any more."""
-    if sys.argv[1:] in (["--help"], ["-h"]):
-        sys.stdout.write(USAGE_TEXT)
-        return
-    memory = int(sys.argv[1])
+def write_checkpoints(requests: Iterator[Tuple[Path, Places]], memory: int) -> Iterator[Union[float, OSError]]:
+    """Answers of a companion: write each checkpoint, and give the seconds that it took, or why it could not be written.
+
+    The companion is killed with the training: then what it was writing is not a checkpoint, and the one before serves.
+
+    Args:
+        requests: Folder of each, and the places of its files in the memory.
+        memory: descriptor of what holds the bytes, which the training has, too.
+    """
     try:
         die_with_parent(signal.SIGKILL)
     except Terminated:
         return
     os.nice(BEHIND)
-    for line in sys.stdin:
-        asked: Dict[str, Any] = json.loads(line)
+    for path, places in requests:
         began = time.perf_counter()
         try:
-            write_checkpoint(Path(asked["path"]), memory, asked["files"])
-            answer: Dict[str, Any] = {"seconds": time.perf_counter() - began}
+            write_checkpoint(path, memory, places)
+            yield time.perf_counter() - began
         except OSError as error:
-            answer = {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+            yield error

@@ -22,7 +22,7 @@ from ipu_model.models.tensors import lay_out, require_finite
 from ipu_model.progress import Emit
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
-from ipu_model.train.checkpoint_process import Places, write_checkpoint
+from ipu_model.train.checkpoint_process import Places, write_checkpoint, write_checkpoints
 from ipu_model.train.evaluation import Evaluations
 from ipu_model.train.history import History
 from ipu_model.train.training import Hook, Training
@@ -34,7 +34,6 @@ SAVE_MARGIN = 2.0
 ROOM = 2
 """Times the size of a checkpoint that memory must have free: for the copy, and for its files until they are on disk."""
 ALIGNMENT = mmap.PAGESIZE
-CHECKPOINT_PROCESS = "ipu_model.train.checkpoint_process"
 
 
 class NoProcess(Exception):
@@ -61,7 +60,7 @@ class CheckpointProcess:
         self._mapped: Optional[mmap.mmap] = None
         try:
             self._memory = shared_memory("podium-checkpoint", 0)
-            self._companion = Companion(CHECKPOINT_PROCESS, str(self._memory), memory=self._memory)
+            self._companion = Companion(write_checkpoints, self._memory, memory=self._memory)
         except OSError as error:
             raise NoProcess(f"a process beside the training cannot be had ({error.strerror or error})") from None
 
@@ -91,7 +90,7 @@ class CheckpointProcess:
             else:
                 self._mapped[first : first + size] = texts[name]
         self.path = path
-        self._companion.ask({"path": str(path), "files": self._places})
+        self._companion.ask((path, self._places))
 
     def _make_room(self, size: int) -> None:
         """Raises: NoProcess, if the memory for that many bytes is not free."""
@@ -124,13 +123,10 @@ class CheckpointProcess:
         assert self.path is not None
         path, self.path = self.path, None
         try:
-            answer = self._companion.answer()
+            return float(self._companion.answer())
         except CompanionLost as lost:  # what it left half is removed once it is gone
             write_checkpoint(path, self._memory, self._places)
             raise NoProcess(f"the process that wrote checkpoints {lost}") from None
-        if "seconds" not in answer:
-            raise OSError(answer["errno"], answer["strerror"], answer["filename"])
-        return float(answer["seconds"])
 
     def close(self) -> None:
         """End the process; a checkpoint under way is written to its end."""

@@ -137,15 +137,15 @@ def test_a_damaged_executable_is_discarded_and_built_anew(kind: str, tmp_path: P
     """A program of the double: a file PopART would load as it is."""
     with table.case("damaged file", f"executable, {kind}") as notes:
         parts = {"mode": "training", "poptorch": "3.4.0"}
-        first = ExecutableCache(tmp_path / "cache", notes.append)
-        program = first.folder(parts) / "1234.popef"
-        first.expectation(parts)
+        first = ExecutableCache(tmp_path / "cache", notes.append).open(parts)
+        program = first.path / "1234.popef"
         program.write_bytes(b"program" * 100)
-        first.outcome(parts)
+        first.outcome()
         first.close()
         damage(program, kind)
-        hit, why = ExecutableCache(tmp_path / "cache", notes.append).expectation(parts)
-        if hit:
+        opened = ExecutableCache(tmp_path / "cache", notes.append).open(parts)
+        why = opened.forecast
+        if opened.expected:
             raise table.Lost(f"a damaged executable would be loaded: {why}")
         assert "miss, damaged: 1234.popef is" in why, why
         assert not program.exists()

@@ -11,14 +11,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 
+from ipu_model import files
 from ipu_model.errors import ConfigError
-from ipu_model.ipu import executables, program_folder
-from ipu_model.ipu.executables import ExecutableCache, cache_root, fingerprint, flat
-from ipu_model.ipu.program_folder import ProgramFolder
+from ipu_model.ipu import executables
+from ipu_model.ipu.executables import ExecutableCache, cache_root
+from ipu_model.ipu.program_folder import Program
+from ipu_model.jobs.fingerprint import fingerprint, flat
 
 PARTS: Dict[str, Any] = {
     "mode": "training",
@@ -40,12 +42,15 @@ def open_cache(tmp_path: Path, said: List[str]) -> Callable[[], ExecutableCache]
 
 def build(cache: ExecutableCache, parts: Dict[str, Any] = PARTS, content: bytes = b"program") -> Path:
     """What a job does: foretell, compile (PopART writes its file), conclude, end."""
-    folder = cache.folder(parts)
-    cache.expectation(parts)
-    (folder / "1234.popef").write_bytes(content)
-    cache.outcome(parts)
-    cache.close()
-    return folder
+    program = cache.open(parts)
+    (program.path / "1234.popef").write_bytes(content)
+    program.outcome()
+    program.close()
+    return program.path
+
+
+def expectation(program: Program) -> Tuple[bool, str]:
+    return program.expected, program.forecast
 
 
 def changed(**geometry: int) -> Dict[str, Any]:
@@ -53,22 +58,22 @@ def changed(**geometry: int) -> Dict[str, Any]:
 
 
 def test_the_first_run_misses_and_the_second_hits(open_cache: Any) -> None:
-    first = open_cache()
-    folder = first.folder(PARTS)
+    first = open_cache().open(PARTS)
+    folder = first.path
     assert folder.is_dir()
-    assert first.expectation(PARTS) == (False, "miss, no executable yet")
+    assert expectation(first) == (False, "miss, no executable yet")
     (folder / "1234.popef").write_bytes(b"x" * 2_000_000)
-    assert first.outcome(PARTS) == "built, 1 file, 2.0 MB"
+    assert first.outcome() == "built, 1 file, 2.0 MB"
     first.close()
-    second = open_cache()
-    assert second.expectation(PARTS) == (True, f"hit, 1 file, 2.0 MB in {folder}")
-    assert second.outcome(PARTS) == "loaded from the cache, nothing was compiled"
+    second = open_cache().open(PARTS)
+    assert expectation(second) == (True, f"hit, 1 file, 2.0 MB in {folder}")
+    assert second.outcome() == "loaded from the cache, nothing was compiled"
 
 
 def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_cache: Any) -> None:
     build(open_cache())
     build(open_cache(), changed(micro_batch_size=8, accumulation=8))
-    assert open_cache().expectation(changed(micro_batch_size=2)) == (
+    assert expectation(open_cache().open(changed(micro_batch_size=2))) == (
         False,
         "miss, no executable yet; the nearest stored one differs in geometry.micro_batch_size 4 -> 2",
     )
@@ -76,43 +81,39 @@ def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_cache: Any) 
 
 def test_a_miss_through_another_sdk_says_so(open_cache: Any) -> None:
     build(open_cache())
-    hit, why = open_cache().expectation({**PARTS, "poptorch": "3.3.0"})
+    hit, why = expectation(open_cache().open({**PARTS, "poptorch": "3.3.0"}))
     assert not hit
     assert why.endswith("poptorch 3.4.0 -> 3.3.0; executables do not load under another SDK")
 
 
 def test_many_differences_are_counted(open_cache: Any) -> None:
     build(open_cache())
-    why = open_cache().expectation({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}})[1]
+    why = open_cache().open({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}}).forecast
     assert why.endswith("and 4 more")  # 4 stored parts are missing, 4 are new, 4 are named
 
 
 def test_a_miss_is_not_compared_with_programs_of_another_mode(open_cache: Any) -> None:
     build(open_cache())
-    assert open_cache().expectation({**PARTS, "mode": "another"})[1].endswith("no executable yet")
+    assert open_cache().open({**PARTS, "mode": "another"}).forecast.endswith("no executable yet")
 
 
 def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
     folder = build(open_cache())
-    cache = open_cache()
-    assert cache.expectation(PARTS)[0]
+    program = open_cache().open(PARTS)
+    assert program.expected
     (folder / "5678.popef").write_bytes(b"another hash")
-    assert "miss although a hit was expected" in cache.outcome(PARTS)
+    assert "miss although a hit was expected" in program.outcome()
 
 
 def test_a_compiler_that_keeps_nothing_is_said(open_cache: Any) -> None:
-    cache = open_cache()
-    cache.expectation(PARTS)
-    assert "PopART kept nothing" in cache.outcome(PARTS)
+    assert "PopART kept nothing" in open_cache().open(PARTS).outcome()
 
 
 def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) -> None:
-    cache = open_cache()
-    folder = cache.folder(PARTS)
-    cache.expectation(PARTS)
-    (folder / "podium.json").mkdir()
-    (folder / "1234.popef").write_bytes(b"program")
-    assert "could not be recorded (Is a directory)" in cache.outcome(PARTS)
+    program = open_cache().open(PARTS)
+    (program.path / "podium.json").mkdir()
+    (program.path / "1234.popef").write_bytes(b"program")
+    assert "could not be recorded (Is a directory)" in program.outcome()
 
 
 @pytest.mark.parametrize(
@@ -128,18 +129,17 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) 
 def test_what_a_killed_run_left_half_is_discarded_and_said(open_cache: Any, damage: Any, told: str) -> None:
     folder = build(open_cache())
     damage(folder)
-    hit, why = open_cache().expectation(PARTS)
+    hit, why = expectation(open_cache().open(PARTS))
     assert (hit, why) == (False, f"miss, damaged: {told}: discarded, built anew")
     assert list(folder.glob("*.popef")) == []
 
 
 def test_nothing_is_discarded_while_another_process_uses_the_folder(open_cache: Any) -> None:
-    first = open_cache()
-    folder = first.folder(PARTS)
+    first = open_cache().open(PARTS)
+    folder = first.path
     (folder / "1234.popef").write_bytes(b"being written by the first")
     (folder / "abc.lock").write_text("0", encoding="utf-8")
-    second = open_cache()
-    second.expectation(PARTS)
+    open_cache().open(PARTS)
     assert (folder / "1234.popef").exists()
     assert (folder / "abc.lock").exists()
 
@@ -162,7 +162,7 @@ def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_cache: A
     (folder / "dead.lock").write_text("0", encoding="utf-8")
     with (folder / "alive.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        open_cache().folder(PARTS)
+        open_cache().open(PARTS)
         assert [path.name for path in folder.glob("*.lock")] == ["alive.lock"]
     assert any("removed 1 stale lock(s)" in text and "dead.lock" in text for text in said)
 
@@ -195,18 +195,19 @@ def test_a_read_only_cache_is_used_through_links(
         executables.os, "access", lambda path, mode: not path.startswith(str(tmp_path / "cache")) and really(path, mode)
     )
     cache = open_cache()
-    folder = cache.folder(PARTS)
+    program = cache.open(PARTS)
+    folder = program.path
     assert folder == tmp_path / "home" / "podium" / "executables" / stored.name
-    assert cache.expectation(PARTS)[0]
+    assert program.expected
     assert (folder / "1234.popef").resolve() == stored / "1234.popef"
     assert "is read-only" in said[-1]
-    assert "4 -> 2" in cache.expectation(changed(micro_batch_size=2))[1]
+    assert "4 -> 2" in cache.open(changed(micro_batch_size=2)).forecast
 
 
 def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, said: List[str]) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be used.*PODIUM_EXECUTABLE_CACHE"):
-        ExecutableCache(tmp_path / "file", said.append).folder(PARTS)
+        ExecutableCache(tmp_path / "file", said.append).open(PARTS)
 
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -255,11 +256,9 @@ def test_use_keeps_an_executable_young(open_cache: Any) -> None:
     folder = build(open_cache())
     ago = time.time() - 40 * 86400
     os.utime(str(folder / "podium.json"), (ago, ago))
-    cache = open_cache()
-    cache.expectation(PARTS)
-    cache.outcome(PARTS)
+    open_cache().open(PARTS).outcome()
     found = executables.entries(folder.parent)
-    assert executables.unused_for(found, 30, time.time()) == []
+    assert executables.choose(found, "unused_for_days", 30, time.time()) == []
 
 
 def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_cache: Any) -> None:
@@ -267,8 +266,8 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
     record = json.loads((old / "podium.json").read_text(encoding="utf-8"))
     (old / "podium.json").write_text(json.dumps({**record, "created": "2020-01-31T12:00:00+00:00"}), encoding="utf-8")
     found = {entry.path.name: entry for entry in executables.entries(tmp_path / "cache")}
-    assert executables.older_than(list(found.values()), 30, time.time()) == [found[old.name]]
-    assert executables.unused_for(list(found.values()), 30, time.time()) == []
+    assert executables.choose(list(found.values()), "older_than_days", 30, time.time()) == [found[old.name]]
+    assert executables.choose(list(found.values()), "unused_for_days", 30, time.time()) == []
     assert found[new.name].built_at == pytest.approx(time.time(), abs=60)
     dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
     assert dry.stdout.splitlines()[1].split()[0] == old.name
@@ -286,7 +285,7 @@ def test_two_prunes_at_once_both_end_well(open_cache: Any) -> None:
 def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
     tmp_path: Path, said: List[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "cache" / "abc"
+    folder = tmp_path / "cache" / fingerprint(PARTS)
     folder.mkdir(parents=True)
     waits, real = threading.Event(), fcntl.flock
 
@@ -295,25 +294,25 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
             waits.set()
         real(stream, operation)
 
-    monkeypatch.setattr(program_folder.fcntl, "flock", flock)
-    opened: List[ProgramFolder] = []
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    opened: List[Program] = []
     with (folder / "podium.held").open("a") as pruner:
         fcntl.flock(pruner, fcntl.LOCK_EX)
-        job = threading.Thread(target=lambda: opened.append(ProgramFolder(folder, said.append)))
+        job = threading.Thread(target=lambda: opened.append(Program([folder.parent], PARTS, said.append)))
         job.start()
         assert waits.wait(30)
         os.replace(str(folder), str(folder) + ".partial")
         shutil.rmtree(str(folder) + ".partial")
     job.join(30)
     assert (opened[0].path / "podium.held").exists()
-    opened[0].release()
+    opened[0].close()
 
 
 def test_links_into_a_read_only_cache_that_is_gone_are_removed(open_cache: Any) -> None:
     folder = build(open_cache())
     (folder / "9999.popef").symlink_to(folder.parent / "gone")
     assert [entry.size for entry in executables.entries(folder.parent)] == [7]
-    assert open_cache().expectation(PARTS)[0]
+    assert open_cache().open(PARTS).expected
     assert [path.name for path in folder.glob("*.popef")] == ["1234.popef"]
 
 
@@ -321,17 +320,17 @@ def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, op
     for age, size in ((3, 4), (2, 4), (1, 4)):
         folder = build(open_cache(), changed(micro_batch_size=age), b"x" * size)
         os.utime(str(folder / "podium.json"), (time.time() - age * 86400,) * 2)
-    going = executables.beyond(executables.entries(tmp_path / "cache"), 9e-9)  # 12 bytes are there, 9 may stay
+    found = executables.entries(tmp_path / "cache")
+    going = executables.choose(found, "larger_than_gb", 9e-9, time.time())  # 12 bytes are there, 9 may stay
     assert [entry.parts["geometry.micro_batch_size"] for entry in going] == [3]
 
 
 def test_a_folder_in_use_is_not_pruned(open_cache: Any) -> None:
     folder = build(open_cache())
-    cache = open_cache()
-    cache.folder(PARTS)
+    program = open_cache().open(PARTS)
     entry = executables.entries(folder.parent)[0]
     assert not executables.remove(entry)
-    cache.close()
+    program.close()
     assert executables.remove(entry)
     assert not folder.exists()
 

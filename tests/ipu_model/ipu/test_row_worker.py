@@ -22,8 +22,8 @@ from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import RowsError, RowWorkerLost
-from ipu_model.ipu.feeding import Ahead, Feed, InTurn, ahead_or_in_turn, in_memory, training_inputs
-from ipu_model.ipu.laying import Inputs
+from ipu_model.ipu.call_columns import Inputs
+from ipu_model.ipu.feeding import Ahead, Feed, ahead_or_in_turn, in_memory, training_inputs
 from ipu_model.rows.format import MANIFEST
 from ipu_model.rows.reading import RowFolder, UpdateRows
 
@@ -95,7 +95,7 @@ def test_where_there_is_no_memory_to_share_rows_are_made_in_turn(
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     said: List[str] = []
     source = ahead_or_in_turn(rows, order_of(SECOND_HALF), STEPS, inputs, said.append)
-    assert isinstance(source, InTurn)
+    assert not isinstance(source, Ahead)
     assert "Cannot allocate memory" in said[0]
     assert "Raise the memory limit" in said[0]
     feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
@@ -111,9 +111,9 @@ def test_damaged_rows_are_told_with_file_and_row_when_their_call_comes(tmp_path:
     rows = open_rows(tmp_path / "rows", "pretrain")
     inputs = Inputs(("input_ids",), {"mlm_loss": "masked_labels"})
     with closing(Ahead(rows, order_of(slice(0, PER_UPDATE)), STEPS, inputs)) as source:
-        source.take()
+        next(source)
         with pytest.raises(RowsError, match=rf"rows-00000.arrow, row {damaged}: token_type_ids\[0\] is 9, required"):
-            source.take()
+            next(source)
 
 
 def test_rows_of_one_sequence_that_begin_elsewhere_are_refused(tmp_path: Path) -> None:
@@ -136,24 +136,23 @@ def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> 
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seed": 99}))
     source = Ahead(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))
     with closing(source), pytest.raises(RowsError, match="was replaced since this training began"):
-        source.take()
+        next(source)
 
 
 def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> None:
     rows = open_rows(rows_of(tmp_path / "rows", "pretrain", ROWS), "pretrain")
     with closing(Ahead(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))) as source:
-        first = source.take()
+        next(source)
         os.kill(source.process.pid, signal.SIGKILL)
         source.process.wait()
-        source.give_back(first)  # whether it can still be told
         likely = "the kernel does so when the memory of the host or of the container is used up"
         with pytest.raises(RowWorkerLost, match=f"was ended by SIGKILL; {likely}"):
-            deque(source.take() for _ in STEPS)  # what it answered before is still taken
+            deque(source)  # what it answered before is still taken
 
 
 STARTER = """
 import os, signal, sys, time
-from ipu_model.ipu.laying import Inputs
+from ipu_model.ipu.call_columns import Inputs
 from ipu_model.ipu.feeding import Ahead
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
@@ -163,7 +162,7 @@ source = Ahead(rows, UpdateRows(90, 24, 7), range(40), Inputs(("input_ids",), {"
 for number in (signal.SIGINT, signal.SIGTERM):
     os.kill(source.process.pid, number)
 for _ in range(10):
-    source.give_back(source.take())
+    next(source)
 with open(f"/proc/{source.process.pid}/maps") as maps:
     print(source.process.pid, "libtorch" in maps.read(), flush=True)
 time.sleep(600)

@@ -25,11 +25,10 @@ def said() -> List[str]:
 @pytest.fixture
 def shared(tmp_path: Path, said: List[str]) -> Path:
     """What a compile_only job on another host left: one program and its record."""
-    other = ExecutableCache(tmp_path / "other-host", said.append)
-    other.expectation(PARTS)
-    (other.folder(PARTS) / "1234.popef").write_bytes(CONTENT)
-    other.outcome(PARTS)
-    other.give(PARTS, str(tmp_path / "executables" / "phase1"))
+    other = ExecutableCache(tmp_path / "other-host", said.append).open(PARTS)
+    (other.path / "1234.popef").write_bytes(CONTENT)
+    other.outcome()
+    other.give(tmp_path / "executables" / "phase1")
     other.close()
     return tmp_path / "executables" / "phase1"
 
@@ -58,19 +57,18 @@ def test_what_travels_is_the_programs_and_what_they_were_built_for(shared: Path)
 
 
 def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared: Path, cache: Any) -> None:
-    first = cache()
-    hit, why = first.expectation(PARTS)
-    assert hit
-    assert why.startswith(f"hit, 1 file, 0.0 MB from {shared}, checked and put into ")
-    assert (first.folder(PARTS) / "1234.popef").read_bytes() == CONTENT
-    assert first.outcome(PARTS) == "loaded from the cache, nothing was compiled"
-    assert first.summary(PARTS) == f"restored from {shared}"
+    first = cache().open(PARTS)
+    assert first.expected
+    assert first.forecast.startswith(f"hit, 1 file, 0.0 MB from {shared}, checked and put into ")
+    assert (first.path / "1234.popef").read_bytes() == CONTENT
+    assert first.outcome() == "loaded from the cache, nothing was compiled"
+    assert first.origin == f"restored from {shared}"
     first.close()
     shutil.rmtree(str(shared))
-    second = cache()
-    assert second.expectation(PARTS)[1].startswith("hit, 1 file, 0.0 MB in ")
-    assert second.outcome(PARTS) == "loaded from the cache, nothing was compiled"
-    assert second.summary(PARTS) == "loaded from the cache"
+    second = cache().open(PARTS)
+    assert second.forecast.startswith("hit, 1 file, 0.0 MB in ")
+    assert second.outcome() == "loaded from the cache, nothing was compiled"
+    assert second.origin == "loaded from the cache"
 
 
 @pytest.mark.parametrize("at", [0, 13, len(CONTENT) - 1])
@@ -88,17 +86,16 @@ def test_a_program_that_was_cut_short_is_refused(shared: Path, cache: Any) -> No
 
 def refused(cache: ExecutableCache, why: str) -> None:
     """Nothing of it is in the live folder, the reason is said, and what is built is kept."""
-    hit, told = cache.expectation(PARTS)
-    assert not hit
-    assert why in told
-    assert told.startswith("miss, ")
-    assert told.endswith(", built anew")
-    folder = cache.folder(PARTS)
-    assert [path.name for path in folder.iterdir()] == ["podium.held"]
-    (folder / "1234.popef").write_bytes(CONTENT)
-    assert cache.outcome(PARTS).startswith("built, 1 file")
-    assert why in cache.summary(PARTS)
-    assert cache.summary(PARTS).startswith("built: ")
+    program = cache.open(PARTS)
+    assert not program.expected
+    assert why in program.forecast
+    assert program.forecast.startswith("miss, ")
+    assert program.forecast.endswith(", built anew")
+    assert [path.name for path in program.path.iterdir()] == ["podium.held"]
+    (program.path / "1234.popef").write_bytes(CONTENT)
+    assert program.outcome().startswith("built, 1 file")
+    assert why in program.origin
+    assert program.origin.startswith("built: ")
 
 
 @pytest.mark.parametrize(
@@ -122,10 +119,10 @@ def test_what_cannot_be_used_is_refused_with_the_reason(shared: Path, cache: Any
 
 
 def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(shared: Path, cache: Any) -> None:
-    newer = cache()
-    hit, why = newer.expectation({**PARTS, "poptorch": "3.5.0"})
-    assert not hit
-    assert f"{shared} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another" in why
+    newer = cache().open({**PARTS, "poptorch": "3.5.0"})
+    assert not newer.expected
+    why = f"{shared} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another"
+    assert why in newer.forecast
     assert (shared / "1234.popef").exists()
 
 
@@ -137,16 +134,14 @@ def test_one_bad_program_of_two_leaves_neither(shared: Path, cache: Any) -> None
 
 
 def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(shared: Path, cache: Any) -> None:
-    first = cache()
-    first.expectation(PARTS)
-    first.outcome(PARTS)
-    folder = first.folder(PARTS)
+    first = cache().open(PARTS)
+    first.outcome()
+    folder = first.path
     first.close()
     (folder / "1234.popef").write_bytes(CONTENT[:-1] + b"x")  # the same size
-    second = cache()
-    hit, why = second.expectation(PARTS)
-    assert hit
-    assert why.endswith("in it damaged: 1234.popef is not the one whose SHA-256 was recorded: discarded")
+    second = cache().open(PARTS)
+    assert second.expected
+    assert second.forecast.endswith("in it damaged: 1234.popef is not the one whose SHA-256 was recorded: discarded")
     assert (folder / "1234.popef").read_bytes() == CONTENT
 
 
@@ -159,19 +154,18 @@ def test_a_full_disk_costs_the_copy_and_not_the_job(shared: Path, cache: Any, mo
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    opened = cache()
-    why = opened.expectation(PARTS)[1]
+    opened = cache().open(PARTS)
     full = False
-    assert "could not be copied (No space left on device: " in why
-    assert [path.name for path in opened.folder(PARTS).iterdir()] == ["podium.held"]
+    assert "could not be copied (No space left on device: " in opened.forecast
+    assert [path.name for path in opened.path.iterdir()] == ["podium.held"]
 
 
 def test_nothing_is_taken_while_another_process_uses_the_folder(shared: Path, cache: Any) -> None:
-    first = cache()
-    folder = first.folder(PARTS)
+    first = cache().open(PARTS)
+    folder = first.path
     (folder / "1234.popef").unlink()
-    second = cache()
-    assert second.folder(PARTS) == folder
+    second = cache().open(PARTS)
+    assert second.path == folder
     assert not (folder / "1234.popef").exists()
 
 
