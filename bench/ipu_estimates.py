@@ -69,9 +69,10 @@ def _proposal(known: KnownJob) -> list[str]:
 
 
 def _cut(cut: Cut) -> str:
-    recompute = "every layer" if cut.keeps_every_layer else "stages"
-    layers = ", ".join(map(str, cut.layers_per_ipu))
-    return f"[{layers}] x {cut.replicas}, {cut.micro_batch_size} x {cut.accumulation}, {recompute}, {cut.verdict}"
+    program = cut.program
+    recompute = "every layer" if program.keeps_every_layer else "stages"
+    layers, batch = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
+    return f"[{layers}] x {program.replicas}, {batch} x {program.accumulation}, {recompute}, {cut.verdict}"
 
 
 def _sums(memory: MemoryEstimate) -> tuple[str, str, str]:

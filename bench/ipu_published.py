@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ipu_model.estimates.ipu_constants import BOW, MK2, Generation
-from ipu_model.estimates.ipu_time import Training
+from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place
 from ipu_model.models.config import ModelConfig
@@ -81,14 +81,14 @@ class Published:
         """What the figure says that an update takes."""
         return self.rows_per_update * self.packing_factor / self.rate
 
-    def training(self) -> Training:
+    def training(self) -> IpuProgram:
         """What the estimate is made from; accumulation is what the rows of an update need."""
         model = MODELS[self.model]
         placement = place(self.head, model.num_layers, list(self.placed), len(self.placed))
         rows = RowShape(self.length, self.masked, 3 if self.packed else 1, self.packing_factor)
         accumulation = round(self.rows_per_update / self.micro_batch_size / self.replicas)
         shape = (model, placement, rows, self.micro_batch_size, accumulation, self.replicas)
-        return Training(*shape, self.updates_per_call, self.offchip, self.generation)
+        return IpuProgram(*shape, self.updates_per_call, self.offchip, self.generation)
 
 
 # fmt: off

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
@@ -72,7 +72,7 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class JobEstimate:
-    """What is foretold of one device job."""
+    """The estimate of one device job."""
 
     device: str
     """Such as `16 IPUs Mk2, 4 replicas of 4` or `2 CPU cores`."""
@@ -84,5 +84,10 @@ class JobEstimate:
     @property
     def verdict(self) -> str:
         """The worst of its memories."""
-        verdicts = [one.verdict for one in self.memory]
-        return next((word for word in (DOES_NOT_FIT, TIGHT) if word in verdicts), FITS)
+        return worst_verdict(self.memory)
+
+
+def worst_verdict(memories: Sequence[MemoryEstimate]) -> str:
+    """The worst verdict of several devices."""
+    verdicts = [one.verdict for one in memories]
+    return next((word for word in (DOES_NOT_FIT, TIGHT) if word in verdicts), FITS)

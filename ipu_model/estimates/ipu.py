@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Optional
 
@@ -9,8 +10,9 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
 from ipu_model.estimates.ipu_balance import Proposal, propose
 from ipu_model.estimates.ipu_constants import MK2, Generation
-from ipu_model.estimates.ipu_memory import Held, ipu_memories
-from ipu_model.estimates.ipu_time import call_interval, inference_interval, update_seconds
+from ipu_model.estimates.ipu_memory import ipu_memories
+from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import call_interval, update_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.checks import is_half
 from ipu_model.ipu.migration import ignore
@@ -57,14 +59,13 @@ def estimate_ipus(
         RowsError: the rows do not fill one update.
     """
     plan = ipu_plan_of(job, model, manifest, instances)
-    rows = RowShape.of(manifest)
     device = f"{plan.placement.ipus_per_replica * plan.replicas} IPUs {generation.name}, "
     device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
     device += f", {instances.count} instances" if instances.count > 1 else ""
+    program = program_of(job, model, plan, RowShape.of(manifest), generation)
     predicting = job.kind == "predict"
-    time = _prediction(job, model, manifest, plan, rows, generation) if predicting else None
-    memory = ipu_memories(held_of(job, model, plan, rows))
-    return JobEstimate(device, memory, time or _training(job, model, manifest, plan, rows, generation))
+    time = _prediction(manifest, plan, program) if predicting else _training(job, manifest, plan, program)
+    return JobEstimate(device, ipu_memories(program), time)
 
 
 def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
@@ -81,26 +82,24 @@ def propose_cut(job: Job, model: ModelConfig, manifest: Manifest, instances: Pop
     Raises:
         ConfigError: the job cannot run on IPUs as it is stated.
     """
-    plan, rows = ipu_plan_of(job, model, manifest, instances), RowShape.of(manifest)
-    return propose(plan.training(model, rows), held_of(job, model, plan, rows), instances.count)
+    plan = ipu_plan_of(job, model, manifest, instances)
+    return propose(program_of(job, model, plan, RowShape.of(manifest)), instances.count)
 
 
-def held_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held:
-    """What decides the memory of the program of a job."""
+def program_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape, generation: Generation = MK2) -> IpuProgram:
+    """What decides the memory and the time of the program of a job."""
     predicting = job.kind == "predict"
     mode = plan.config.inference if predicting else plan.config.training
     sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1
-    return Held(
-        model,
-        plan.placement,
-        rows,
-        plan.micro_batch_size,
-        tuple(mode.matmul_proportion),
+    return dataclasses.replace(
+        plan.program(model, rows, generation),
+        accumulation=plan.device_iterations if predicting else plan.accumulation,
         training=not predicting,
+        pipelined=plan.pipelined_inference or not predicting,
+        matmul_proportion=tuple(mode.matmul_proportion),
         weight_bytes=2.0 if plan.half else 4.0,
         gradient_bytes=2.0 if plan.half_accumulators else 4.0,
         moment_bytes=moment_bytes(job.optimizer, plan.half),
-        state_offchip=plan.config.optimizer_state_offchip,
         shards=plan.local_replicas if sharded else 1,
         keeps_every_layer=plan.config.recompute_checkpoint_every_layer,
         table_pieces=plan.table_pieces,
@@ -110,27 +109,20 @@ def held_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held
     )
 
 
-def _training(
-    job: Job, model: ModelConfig, manifest: Manifest, plan: IpuPlan, rows: RowShape, generation: Generation
-) -> TimeEstimate:
-    training = plan.training(model, rows, generation)
+def _training(job: Job, manifest: Manifest, plan: IpuPlan, program: IpuProgram) -> TimeEstimate:
     updates = make_plan(job, manifest, Choice("ipu", ""), Choice("fp16", ""), plan).updates
-    call, per_call = call_interval(training), training.updates_per_call
+    call, per_call = call_interval(program), program.updates_per_call
     seconds = Interval(call.low / per_call, call.likely / per_call, call.high / per_call)
-    of_update = update_seconds(training)
+    of_update = update_seconds(program)
     host = call.likely / per_call - of_update.likely
     terms = (*of_update.terms, Term("the host, between calls", host, "device_iterations: more updates in a call"))
-    return TimeEstimate(terms, updates, seconds, _rate(training.rows_per_update * rows.packing_factor, seconds))
+    return TimeEstimate(terms, updates, seconds, _rate(program.rows_per_update * program.rows.packing_factor, seconds))
 
 
-def _prediction(
-    job: Job, model: ModelConfig, manifest: Manifest, plan: IpuPlan, rows: RowShape, generation: Generation
-) -> TimeEstimate:
-    calls = math.ceil(manifest.rows / plan.rows_per_call)
-    shape = (model, plan.placement, rows, plan.micro_batch_size, plan.device_iterations, plan.pipelined_inference)
-    seconds = inference_interval(*shape, generation)
+def _prediction(manifest: Manifest, plan: IpuPlan, program: IpuProgram) -> TimeEstimate:
+    calls, seconds = math.ceil(manifest.rows / plan.rows_per_call), call_interval(program)
     terms = (Term("one call, forward", seconds.likely, "inference_replication_factor: more replicas"),)
-    return TimeEstimate(terms, calls, seconds, _rate(plan.rows_per_call * rows.packing_factor, seconds))
+    return TimeEstimate(terms, calls, seconds, _rate(plan.rows_per_call * program.rows.packing_factor, seconds))
 
 
 def _rate(sequences: float, seconds: Interval) -> Interval:

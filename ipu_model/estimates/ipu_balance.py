@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional
 
-from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
-from ipu_model.estimates.ipu_memory import Held, fits, ipu_memories
-from ipu_model.estimates.ipu_time import Training, call_seconds, micro_batch_seconds
+from ipu_model.estimates.estimate import worst_verdict
+from ipu_model.estimates.ipu_memory import fits, ipu_memories
+from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import call_interval, micro_batch_seconds
 from ipu_model.ipu.config import MATMUL_PROPORTION
 from ipu_model.ipu.placement import Placement
 
@@ -26,15 +27,9 @@ WORTH_A_LINE = 0.03
 
 @dataclass(frozen=True)
 class Cut:
-    """One way to lay a training over its IPUs."""
+    """One way to lay a training over its IPUs, and what it gives and takes."""
 
-    layers_per_ipu: Tuple[int, ...]
-    replicas: int
-    matmul_proportion: Tuple[float, ...]
-    micro_batch_size: int
-    accumulation: int
-    keeps_every_layer: bool
-    """recompute_checkpoint_every_layer."""
+    program: IpuProgram
     rows_per_second: float
     """Likely."""
     verdict: str
@@ -68,7 +63,7 @@ class Proposal:
         """
         if self.proposed is None:
             return 0.0
-        as_fast = self.stated.slowest_seconds * self.proposed.replicas / self.stated.replicas
+        as_fast = self.stated.slowest_seconds * self.proposed.program.replicas / self.stated.program.replicas
         return as_fast - self.proposed.first_seconds
 
     @property
@@ -79,63 +74,45 @@ class Proposal:
 
 def in_words(cut: Cut, proposal: Proposal) -> str:
     """What is proposed, what it gains, and what would undo that."""
-    layers = ", ".join(map(str, cut.layers_per_ipu))
-    others = "" if cut.keeps_every_layer else ", recompute_checkpoint_every_layer false"
-    if cut.replicas != proposal.stated.replicas:
-        others += f", replication_factor {cut.replicas}, matmul_proportion {cut.matmul_proportion[0]:g}"
+    program = cut.program
+    layers, rows = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
+    others = "" if program.keeps_every_layer else ", recompute_checkpoint_every_layer false"
+    if program.replicas != proposal.stated.program.replicas:
+        others += f", replication_factor {program.replicas}, matmul_proportion {program.matmul_proportion[0]:g}"
     return (
-        f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {cut.micro_batch_size}{others}, "
+        f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {rows}{others}, "
         f"as long as the embeddings take IPU 0 less than {1000 * proposal.margin:.2g} ms a row"
     )
 
 
-def propose(training: Training, held: Held, instances: int = 1) -> Proposal:
-    """The fastest cut that fits the IPUs of this training, beside its own.
+def propose(training: IpuProgram, instances: int = 1) -> Proposal:
+    """The fastest cut that fits the IPUs of this training, next to its own.
 
     Args:
         instances: that share the replicas.
     """
-    stated = _judged(training, held)
-    faster = [(_rate(one), one, memory) for one, memory in _cuts(training, held, instances)]
+    stated = _evaluated(training)
+    faster = [(_rate(cut), cut) for cut in _cuts(training, instances)]
     faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
-    found = next(((one, memory) for _, one, memory in faster if fits(memory)), None)
-    return Proposal(stated, None if found is None else _judged(*found))
+    found = next((cut for _, cut in faster if fits(cut)), None)
+    return Proposal(stated, None if found is None else _evaluated(found))
 
 
-def _rate(training: Training) -> float:
+def _rate(training: IpuProgram) -> float:
     """Rows a second, likely."""
-    return training.rows_per_update * training.updates_per_call / call_seconds(training)
+    return training.rows_per_update * training.updates_per_call / call_interval(training).likely
 
 
-def cut_of(placement: Placement) -> Tuple[int, ...]:
-    """Encoder layers on each IPU."""
-    return tuple(placement.layers.count(ipu) for ipu in range(placement.ipus_per_replica))
+def _evaluated(training: IpuProgram) -> Cut:
+    memories = ipu_memories(training)
+    of_row = [x / training.micro_batch_size for x in micro_batch_seconds(training)]
+    first, likely = of_row[training.placement.embeddings], memories[0].total.likely
+    return Cut(training, _rate(training), worst_verdict(memories), likely, first, max(of_row))
 
 
-def _judged(training: Training, held: Held) -> Cut:
-    memories = ipu_memories(held)
-    verdicts = [memory.verdict for memory in memories]
-    worst = DOES_NOT_FIT if DOES_NOT_FIT in verdicts else next((x for x in verdicts if x != FITS), FITS)
-    shape = (training.model, training.placement, training.rows, training.micro_batch_size, training.generation)
-    of_row = [x / training.micro_batch_size for x in micro_batch_seconds(*shape, training.fitted)]
-    return Cut(
-        cut_of(training.placement),
-        training.replicas,
-        held.matmul_proportion,
-        training.micro_batch_size,
-        training.accumulation,
-        held.keeps_every_layer,
-        _rate(training),
-        worst,
-        memories[0].total.likely,
-        of_row[training.placement.embeddings],
-        max(of_row),
-    )
-
-
-def _cuts(training: Training, held: Held, instances: int) -> Iterator[Tuple[Training, Held]]:
+def _cuts(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
     """Every cut with the rows of an update as they are, the pipeline filled."""
-    for of_pod, memory in _pods(training, held, instances):
+    for of_pod in _pods(training, instances):
         for placement in _placements(of_pod.placement):
             for micro_batch in MICRO_BATCHES:
                 accumulation, left = divmod(training.rows_per_update, micro_batch * of_pod.replicas)
@@ -145,27 +122,27 @@ def _cuts(training: Training, held: Held, instances: int) -> Iterator[Tuple[Trai
                     of_pod, placement=placement, micro_batch_size=micro_batch, accumulation=accumulation
                 )
                 for keeps in (True, False):
-                    of_cut = dataclasses.replace(memory, placement=placement, micro_batch_size=micro_batch)
-                    yield cut, dataclasses.replace(of_cut, keeps_every_layer=keeps)
+                    yield dataclasses.replace(cut, keeps_every_layer=keeps)
 
 
-def _pods(training: Training, held: Held, instances: int) -> Iterator[Tuple[Training, Held]]:
+def _pods(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
     """The IPUs that there are, shared out among more or fewer replicas: as stated first, then otherwise."""
     stated = training.placement
-    yield training, held
+    yield training
     pod, ipus = stated.ipus_per_replica * training.replicas, 1
     while ipus <= min(pod, len(stated.layers)):
         if ipus != stated.ipus_per_replica and pod % (ipus * instances) == 0:
             replicas = pod // ipus
             last = ipus - 1 if stated.heads == stated.ipus_per_replica - 1 else stated.heads
-            placement = dataclasses.replace(stated, heads=last, ipus_per_replica=ipus)
-            shards = replicas // instances if held.shards > 1 else 1
-            shares = held.matmul_proportion
+            shares = training.matmul_proportion
             # A list that was made for another number of IPUs is no guide (config.py).
             share = shares[0] if len(set(shares)) == 1 else MATMUL_PROPORTION
-            yield (
-                dataclasses.replace(training, placement=placement, replicas=replicas),
-                dataclasses.replace(held, placement=placement, shards=shards, matmul_proportion=(share,) * ipus),
+            yield dataclasses.replace(
+                training,
+                placement=dataclasses.replace(stated, heads=last, ipus_per_replica=ipus),
+                replicas=replicas,
+                shards=replicas // instances if training.shards > 1 else 1,
+                matmul_proportion=(share,) * ipus,
             )
         ipus *= 2
 

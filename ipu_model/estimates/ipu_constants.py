@@ -65,8 +65,8 @@ IPUS_PER_MACHINE, IPUS_PER_RACK = 4, 16
 
 # Time: how far off.
 SPREAD = 0.12
-"""Of the time of micro-batches where an update has ENOUGH of them: the worst error of a pre-training row, foretold from
-the rows of other layouts, is 11 %."""
+"""Of the time of micro-batches where an update has ENOUGH of them: the worst error of a pre-training row, estimated
+from the rows of other layouts, is 11 %."""
 SPREAD_OF_FEW = 0.20
 """Of fewer: SQuAD rows of a Bow Pod16 took up to 18 % less."""
 ENOUGH = 256

@@ -1,4 +1,4 @@
-"""What was foretold of a job beside what it then took: plain values, for result.json and the ledger of a host."""
+"""What was estimated of a job next to what it then took: plain values, for result.json and the ledger of a host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
+from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import Interval, JobEstimate
+from ipu_model.estimates.host import device_name
+from ipu_model.estimates.job import Where, estimate_job
 from ipu_model.estimates.shapes import decoder_flops, dense_flops, score_flops
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Choice, Plan, make_plan
@@ -23,16 +26,52 @@ BACKWARD = 2
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a job took; None where it was not measured."""
+class JobRecord:
+    """The record of a job, begun when it was resolved on its host and before it trains."""
 
-    memory: Optional[float]
-    """Bytes."""
-    update_seconds: Optional[float]
-    tokens_per_second: Optional[float]
+    device: str
+    flops: float
+    """Of an update, or of a call of predict: `useful_flops`."""
+    expected: Mapping[str, Interval]
+    """Figures of an estimate; none on CPU and CUDA, where the ledger of the host knows what such jobs took."""
+    shape: Optional[Dict[str, Any]] = None
+    """By which the ledger knows jobs on CPU and CUDA; None on IPUs."""
+
+    def finish(
+        self, memory: Optional[float], update_seconds: Optional[float], tokens_per_second: Optional[float]
+    ) -> Dict[str, Any]:
+        """The record: the device, the FLOPs of an update, and each measured figure next to low, likely and high.
+
+        A figure that was not estimated has `measured` alone; one that was not measured (None) is left out.
+
+        Args:
+            memory: peak of what the estimate is of, bytes.
+        """
+        found: Dict[str, Any] = {"device": self.device, "flops": self.flops}
+        for name, value in ((MEMORY, memory), (SECONDS, update_seconds), (TOKENS, tokens_per_second)):
+            if value is not None and value > 0:
+                interval = dataclasses.asdict(self.expected[name]) if name in self.expected else {}
+                found[name] = {**interval, "measured": value}
+        return found if self.shape is None else {**found, "shape": self.shape}
 
 
-def foretold(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Interval]:
+def begin_record(job: Job, plan: Plan, model: ModelConfig, manifest: Manifest, processes: int) -> Optional[JobRecord]:
+    """Begin the record of a job; None where the estimates know no such job, which is no reason not to run it."""
+    if job.compile_only:
+        return None  # nothing will be measured
+    flops = useful_flops(model, manifest, rows_at_once(plan), job.kind != "predict")
+    try:
+        if plan.runtime != "ipu":
+            shape = job_shape(job, model, manifest, processes)
+            return JobRecord(device_name(plan.runtime, processes), flops, {}, shape)
+        resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
+        estimate = estimate_job(resolved, manifest, model, Where(processes))
+    except (ConfigError, RowsError):
+        return None
+    return JobRecord(estimate.device, flops, figures_of(estimate, manifest.real_tokens / manifest.sequences))
+
+
+def figures_of(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Interval]:
     """The figures of an estimate that can be measured.
 
     Args:
@@ -43,23 +82,6 @@ def foretold(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Int
         speed = estimate.time.sequences_per_second
         found[SECONDS] = estimate.time.update_seconds
         found[TOKENS] = Interval(*(value * tokens_per_sequence for value in dataclasses.astuple(speed)))
-    return found
-
-
-def record(device: str, flops: float, expected: Mapping[str, Interval], measured: Measured) -> Dict[str, Any]:
-    """The record of a job: its device, the FLOPs of an update, and each measured figure beside low, likely and high.
-
-    A figure that was not foretold has `measured` alone; one that was not measured is left out.
-
-    Args:
-        flops: see `useful_flops`.
-        expected: see `foretold`; of a CPU or GPU nothing, as its ledger alone knows what to expect.
-    """
-    found: Dict[str, Any] = {"device": device, "flops": flops}
-    for name, value in dataclasses.asdict(measured).items():
-        if value is not None and value > 0:
-            interval = dataclasses.asdict(expected[name]) if name in expected else {}
-            found[name] = {**interval, "measured": value}
     return found
 
 

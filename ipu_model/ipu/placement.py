@@ -63,6 +63,11 @@ class Placement:
         return 2 * self.forward_stages - 1
 
     @property
+    def layers_per_ipu(self) -> Tuple[int, ...]:
+        """Encoder layers on each IPU."""
+        return tuple(self.layers.count(ipu) for ipu in range(self.ipus_per_replica))
+
+    @property
     def idle(self) -> Tuple[int, ...]:
         """IPUs of the replica without any block; they are occupied all the same."""
         return tuple(sorted(set(range(self.ipus_per_replica)) - set(self.order)))

@@ -12,7 +12,8 @@ from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ROWS, ConfigError
 from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
-from ipu_model.estimates.ipu_time import Training, call_seconds, evaluation_seconds
+from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import call_interval, evaluation_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.files import write_json
 from ipu_model.ipu import checks
@@ -120,18 +121,20 @@ class IpuPlan:
             *dropout,
         )
 
-    def training(self, model: ModelConfig, rows: RowShape, generation: Generation = MK2) -> Training:
+    def program(self, model: ModelConfig, rows: RowShape, generation: Generation = MK2) -> IpuProgram:
         """What decides the seconds of a call of training."""
         shape = (model, self.placement, rows, self.micro_batch_size, self.accumulation, self.replicas)
-        return Training(*shape, self.updates_per_call, self.config.optimizer_state_offchip, generation)
+        return IpuProgram(*shape, self.updates_per_call, self.config.optimizer_state_offchip, generation)
 
     def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
         """What it costs to judge so many held-out rows `count` times in a training of so many updates."""
-        judging, shape = self.for_evaluation(), RowShape.of(manifest)
-        calls = math.ceil(rows / judging.rows_per_call)
-        iterations = judging.config.inference_device_iterations
-        each = evaluation_seconds(model, self.inference_placement, shape, self.micro_batch_size, iterations, calls)
-        training_seconds = updates / self.updates_per_call * call_seconds(self.training(model, shape))
+        judging, training = self.for_evaluation(), self.program(model, RowShape.of(manifest))
+        calls, iterations = math.ceil(rows / judging.rows_per_call), judging.config.inference_device_iterations
+        forward = dataclasses.replace(
+            training, placement=self.inference_placement, accumulation=iterations, training=False
+        )
+        each = evaluation_seconds(forward, calls)
+        training_seconds = updates / self.updates_per_call * call_interval(training).likely
         share = count * each / training_seconds
         told = (
             f"held-out rows are judged {count} times on the IPUs, by turns with training: about {each:.0f} s each, "
@@ -153,7 +156,7 @@ class IpuPlan:
             every_minutes: between checkpoints; 0 for never.
             every_updates: the same in updates.
         """
-        seconds = call_seconds(self.training(model, RowShape.of(manifest)))
+        seconds = call_interval(self.program(model, RowShape.of(manifest))).likely
         kept = [f"{every_minutes:g} minutes"] * bool(every_minutes) + [f"{every_updates} updates"] * bool(every_updates)
         lost = (
             f"the last {' or '.join(kept)}, a call and the time of writing a checkpoint"

@@ -249,7 +249,7 @@ class JobResult:
     evaluation: Optional[Dict[str, Any]] = None
     """Figures of the saved weights on held-out rows (Evaluations.summary); null without any."""
     foretold: Optional[Dict[str, Any]] = None
-    """What was foretold of the job beside what it took (estimates/record.py); null where nothing was."""
+    """What was estimated of the job next to what it took (estimates/record.py); null where nothing was."""
     program: Optional[str] = None
     """On ipu, how the program came to be: built and why, loaded from the cache, or restored from `executables`."""
 

@@ -51,7 +51,7 @@ def write_checkpoint(path: Path, memory: int, places: Places) -> None:
         write_json(partial / HASHES, hashes)
 
 
-def write_checkpoints(requests: Iterator[Tuple[Path, Places]], memory: int) -> Iterator[Union[float, OSError]]:
+def write_checkpoints(requests: Iterator[Tuple[str, Places]], memory: int) -> Iterator[Union[float, OSError]]:
     """Answers of a companion: write each checkpoint, and give the seconds that it took, or why it could not be written.
 
     The companion is killed with the training: then what it was writing is not a checkpoint, and the one before serves.
@@ -68,7 +68,7 @@ def write_checkpoints(requests: Iterator[Tuple[Path, Places]], memory: int) -> I
     for path, places in requests:
         began = time.perf_counter()
         try:
-            write_checkpoint(path, memory, places)
+            write_checkpoint(Path(path), memory, places)
             yield time.perf_counter() - began
         except OSError as error:
             yield error

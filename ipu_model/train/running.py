@@ -20,6 +20,7 @@ from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_m
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.host import bound_memory
+from ipu_model.estimates.record import JobRecord, begin_record, rows_at_once
 from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import Plan, make_plan, spread
@@ -34,7 +35,6 @@ from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_r
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.evaluation import Evaluations
-from ipu_model.train.expectation import Expectation, expectation
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
@@ -57,7 +57,7 @@ class _Run:
     config: ModelConfig
     rows: RowFolder
     held_out: Optional[RowFolder]
-    expected: Optional[Expectation]
+    record: Optional[JobRecord]
     """From before anything is trained: what is wrong with it must not be found at the end."""
     runtime: Runtime
     instances: Instances
@@ -93,13 +93,13 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         plan = plan.with_precision(precision)
     emit("plan", **plan.as_dict())
     held_out = _held_out(job, plan, config, rows, device, emit)
-    expected = expectation(job, plan, config, rows, instances.count)
+    record = begin_record(job, plan, config, rows.manifest, instances.count)
     with _memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)
         del base  # its weights are in the model: the pages of its file may go
         runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
         with closing(runtime):
-            run = _Run(job, plan, config, rows, held_out, expected, runtime, instances, emit, stop)
+            run = _Run(job, plan, config, rows, held_out, record, runtime, instances, emit, stop)
             if job.compile_only or job.kind == "predict":
                 result = _compile_only(run) if job.compile_only else _predict(run)
             else:
@@ -264,6 +264,21 @@ def _result(
             **runtime.versions(),
         },
         peak_device_memory_mb=on_device,
-        foretold=None if run.expected is None else run.expected.beside(totals, first_step, of_device),
+        foretold=None if run.record is None else _finish_record(run.record, plan, totals, first_step, of_device),
         program=runtime.program,
     )
+
+
+def _finish_record(
+    record: JobRecord, plan: Plan, totals: Totals, first_step: int, memory_mb: Optional[float]
+) -> Dict[str, Any]:
+    """The record with the peak of memory, and the time where some was taken: of the updates, or calls, of this process.
+
+    Args:
+        memory_mb: MB of 2**20 bytes; None: not measured.
+    """
+    done = plan.rows / rows_at_once(plan) if plan.kind == "predict" else totals.updates - first_step
+    memory = None if memory_mb is None else memory_mb * 2**20
+    if totals.seconds <= 0 or not done:
+        return record.finish(memory, None, None)
+    return record.finish(memory, totals.seconds / done, totals.real_tokens / totals.seconds)

@@ -90,7 +90,7 @@ class CheckpointProcess:
             else:
                 self._mapped[first : first + size] = texts[name]
         self.path = path
-        self._companion.ask((path, self._places))
+        self._companion.ask((str(path), self._places))
 
     def _make_room(self, size: int) -> None:
         """Raises: NoProcess, if the memory for that many bytes is not free."""

@@ -100,12 +100,12 @@ def test_there_are_enough_of_them_and_each_is_another() -> None:
 
 def rows_of(cut: Cut) -> int:
     """Of an update."""
-    return cut.micro_batch_size * cut.accumulation * cut.replicas
+    return cut.program.rows_per_update
 
 
 def ipus_of(cut: Cut) -> int:
     """Of the pod."""
-    return len(cut.layers_per_ipu) * cut.replicas
+    return len(cut.program.placement.layers_per_ipu) * cut.program.replicas
 
 
 @pytest.mark.parametrize("preset", BALANCED)
@@ -132,12 +132,12 @@ def test_a_job_changed_as_proposed_is_planned_and_estimated_so(preset: str) -> N
         if cut is None:
             continue
         keys = {
-            "layers_per_ipu": list(cut.layers_per_ipu),
-            "replication_factor": cut.replicas,
-            "matmul_proportion": list(cut.matmul_proportion),
-            "recompute_checkpoint_every_layer": cut.keeps_every_layer,
+            "layers_per_ipu": list(cut.program.placement.layers_per_ipu),
+            "replication_factor": cut.program.replicas,
+            "matmul_proportion": list(cut.program.matmul_proportion),
+            "recompute_checkpoint_every_layer": cut.program.keeps_every_layer,
         }
-        geometry = dataclasses.replace(known.job.geometry, micro_batch_size=cut.micro_batch_size)
+        geometry = dataclasses.replace(known.job.geometry, micro_batch_size=cut.program.micro_batch_size)
         config = {**(known.job.ipu_config or {}), **keys}
         job = dataclasses.replace(known.job, geometry=geometry, ipu_config=config)
         found = estimate_ipus(job, known.model, known.rows)

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
-from ipu_model.estimates.ipu_balance import Proposal, cut_of, in_words, propose
-from ipu_model.estimates.ipu_memory import Held
-from ipu_model.estimates.ipu_time import Training, micro_batch_seconds
+from ipu_model.estimates.ipu_balance import Proposal, in_words, propose
+from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import micro_batch_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place
 from ipu_model.models.config import ModelConfig
@@ -22,17 +22,19 @@ def proposal_of(
 ) -> Proposal:
     """A BERT base on four IPUs with rows of 128 tokens."""
     placement, rows = place(head, 12, layers, len(layers)), RowShape(128, masked)
-    held = Held(BASE, placement, rows, micro_batch, (0.2,) * len(layers), state_offchip=True)
-    training = Training(BASE, placement, rows, micro_batch, accumulation, state_offchip=True)
-    return propose(training, dataclasses.replace(held, **changes))  # type: ignore[arg-type]
+    shares = (0.2,) * len(layers)
+    training = IpuProgram(
+        BASE, placement, rows, micro_batch, accumulation, state_offchip=True, matmul_proportion=shares
+    )
+    return propose(dataclasses.replace(training, **changes))  # type: ignore[arg-type]
 
 
 def test_a_slow_ipu_gives_layers_to_the_others() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
-    counts = found.proposed.layers_per_ipu
+    counts = found.proposed.program.placement.layers_per_ipu
     assert max(counts) - min(counts) <= 1
-    assert len(counts) * found.proposed.replicas == 4, "the IPUs that there are"
+    assert len(counts) * found.proposed.program.replicas == 4, "the IPUs that there are"
     assert found.proposed.verdict == FITS
     assert found.gain > 0.5
 
@@ -40,8 +42,11 @@ def test_a_slow_ipu_gives_layers_to_the_others() -> None:
 def test_the_rows_of_an_update_and_a_full_pipeline_are_kept() -> None:
     found = proposal_of("question_answering", [3, 3, 3, 3], 1, 24)
     assert found.proposed is not None
-    assert found.proposed.micro_batch_size * found.proposed.accumulation * found.proposed.replicas == 24
-    assert found.proposed.accumulation >= 2 * len(found.proposed.layers_per_ipu) - 1
+    assert (
+        found.proposed.program.micro_batch_size * found.proposed.program.accumulation * found.proposed.program.replicas
+        == 24
+    )
+    assert found.proposed.program.accumulation >= 2 * len(found.proposed.program.placement.layers_per_ipu) - 1
 
 
 def test_what_is_fastest_already_is_left_alone() -> None:
@@ -49,10 +54,10 @@ def test_what_is_fastest_already_is_left_alone() -> None:
     assert first is not None
     again = proposal_of(
         "question_answering",
-        list(first.layers_per_ipu),
-        first.micro_batch_size,
-        first.accumulation,
-        keeps_every_layer=first.keeps_every_layer,
+        list(first.program.placement.layers_per_ipu),
+        first.program.micro_batch_size,
+        first.program.accumulation,
+        keeps_every_layer=first.program.keeps_every_layer,
     )
     assert (again.proposed, again.gain, again.margin) == (None, 0.0, 0.0)
 
@@ -72,11 +77,13 @@ def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
     found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
     assert found.proposed is not None
     cut, rows = found.proposed, RowShape(128, 20)
-    placement = place("pretraining", 12, list(cut.layers_per_ipu), len(cut.layers_per_ipu))
-    first = micro_batch_seconds(BASE, placement, rows, cut.micro_batch_size, Training.generation)[0]
+    placement = place(
+        "pretraining", 12, list(cut.program.placement.layers_per_ipu), len(cut.program.placement.layers_per_ipu)
+    )
+    first = micro_batch_seconds(IpuProgram(BASE, placement, rows, cut.program.micro_batch_size))[0]
     before = place("pretraining", 12, [0, 4, 4, 4], 4)
-    slowest = max(micro_batch_seconds(BASE, before, rows, 8, Training.generation))
-    assert found.margin == pytest.approx(cut.replicas * slowest / 8 - first / cut.micro_batch_size)
+    slowest = max(micro_batch_seconds(IpuProgram(BASE, before, rows, 8)))
+    assert found.margin == pytest.approx(cut.program.replicas * slowest / 8 - first / cut.program.micro_batch_size)
 
 
 def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
@@ -90,29 +97,36 @@ def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
 
 
 def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
-    assert cut_of(place("pretraining", 5, [0, 3, 2], 3)) == (0, 3, 2)
+    assert place("pretraining", 5, [0, 3, 2], 3).layers_per_ipu == (0, 3, 2)
 
 
 def test_a_proposal_in_words_says_what_would_undo_it() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
-    same = dataclasses.replace(found.proposed, layers_per_ipu=(3, 3, 3, 3), replicas=1, micro_batch_size=4)
+    even = place("question_answering", 12, [3, 3, 3, 3], 4)
+    same = dataclasses.replace(found.proposed.program, placement=even, replicas=1, micro_batch_size=4)
+
+    def words_of(**changes: object) -> str:
+        program = dataclasses.replace(same, **changes)  # type: ignore[arg-type]
+        return in_words(dataclasses.replace(found.proposed, program=program), found)  # type: ignore[type-var]
+
     lost = f"as long as the embeddings take IPU 0 less than {1000 * found.margin:.2g} ms a row"
     more = f"{found.gain:.0%} more with layers_per_ipu"
     recompute = "recompute_checkpoint_every_layer false"
-    said = in_words(dataclasses.replace(same, keeps_every_layer=False), found)
+    said = words_of(keeps_every_layer=False)
     assert said == f"{more} [3, 3, 3, 3], micro_batch_size 4, {recompute}, {lost}"
-    other = dataclasses.replace(same, layers_per_ipu=(6, 6), replicas=2, matmul_proportion=(0.2, 0.2))
+    halves = place("question_answering", 12, [6, 6], 2)
+    other = words_of(placement=halves, replicas=2, matmul_proportion=(0.2, 0.2))
     pod = "replication_factor 2, matmul_proportion 0.2"
-    assert in_words(other, found) == f"{more} [6, 6], micro_batch_size 4, {pod}, {lost}"
+    assert other == f"{more} [6, 6], micro_batch_size 4, {pod}, {lost}"
 
 
 def test_a_pod_is_shared_out_among_more_replicas_too() -> None:
     """BERT base on two IPUs a replica fills its pipeline sooner; its proportions, once a list, become the default."""
     found = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.3, 0.2, 0.2, 0.2))
     assert found.proposed is not None
-    assert (found.proposed.replicas, found.proposed.layers_per_ipu) == (2, (6, 6))
-    assert found.proposed.matmul_proportion == (0.2, 0.2)
+    assert (found.proposed.program.replicas, found.proposed.program.placement.layers_per_ipu) == (2, (6, 6))
+    assert found.proposed.program.matmul_proportion == (0.2, 0.2)
     kept = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.1,) * 4)
     assert kept.proposed is not None
-    assert set(kept.proposed.matmul_proportion) == {0.1}
+    assert set(kept.proposed.program.matmul_proportion) == {0.1}

@@ -10,7 +10,8 @@ import pytest
 from ipu_model.estimates import ipu_memory
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT, Interval, MemoryEstimate
 from ipu_model.estimates.ipu_constants import HIGH, LIKELY, LOW, TILE_BYTES, Assumed
-from ipu_model.estimates.ipu_memory import Held, ipu_memories, parameters_by_ipu
+from ipu_model.estimates.ipu_memory import ipu_memories, parameters_by_ipu
+from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place
 from ipu_model.models.config import ModelConfig
@@ -26,10 +27,10 @@ INTEGERS = ROWS * LENGTH * 4
 ASSUMED = Assumed(code=1000.0, inference_code=500.0, proportion=0.0, hidden=3.0, scores=2.0, logits=2.0, update=1.0)
 
 
-def held_of(head: str = "pretraining", **changes: object) -> Held:
+def held_of(head: str = "pretraining", **changes: object) -> IpuProgram:
     """Two IPUs: the tables and a layer, then two layers; 3 rows of 5 tokens and 2 masked slots a micro-batch."""
     rows = RowShape(LENGTH, 2 if head == "pretraining" else 0)
-    held = Held(SMALL, place(head, 3, [1, 2], 2), rows, ROWS, (0.2, 0.2))
+    held = IpuProgram(SMALL, place(head, 3, [1, 2], 2), rows, ROWS, matmul_proportion=(0.2, 0.2))
     return dataclasses.replace(held, **changes)  # type: ignore[arg-type]
 
 
@@ -39,7 +40,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ipu_memory.constants, name, ASSUMED)
 
 
-def terms(held: Held, ipu: int) -> Dict[str, float]:
+def terms(held: IpuProgram, ipu: int) -> Dict[str, float]:
     """Bytes by name."""
     [memory] = [one for one in ipu_memories(held) if one.where == f"IPU {ipu} of 2"]
     return {term.name: term.amount for term in memory.terms}

@@ -7,15 +7,8 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, Fitted
-from ipu_model.estimates.ipu_time import (
-    Training,
-    call_interval,
-    call_seconds,
-    evaluation_seconds,
-    inference_interval,
-    micro_batch_seconds,
-    update_seconds,
-)
+from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import call_interval, evaluation_seconds, micro_batch_seconds, update_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place
 from ipu_model.models.config import ModelConfig
@@ -48,16 +41,16 @@ def test_published_trainings_take_as_long_as_they_took(
     published: float,
 ) -> None:
     placement = place(head, model.num_layers, ON_FOUR[model], 4)
-    training = Training(model, placement, rows, micro_batch, accumulation, 4, state_offchip=offchip)
-    assert call_seconds(training) == pytest.approx(published, rel=0.10)
+    training = IpuProgram(model, placement, rows, micro_batch, accumulation, 4, state_offchip=offchip)
+    assert call_interval(training).likely == pytest.approx(published, rel=0.10)
     found = call_interval(training)
     assert found.low <= published <= found.high
 
 
-def training_of(fitted: Fitted, head: str = "pretraining") -> Training:
+def training_of(fitted: Fitted, head: str = "pretraining") -> IpuProgram:
     """Three layers on two IPUs, 5 tokens and 3 masked slots, 2 rows a micro-batch."""
     rows = RowShape(5, 3 if head == "pretraining" else 0)
-    return Training(SMALL, place(head, 3, [1, 2], 2), rows, 2, 6, state_offchip=True, fitted=fitted)
+    return IpuProgram(SMALL, place(head, 3, [1, 2], 2), rows, 2, 6, state_offchip=True, fitted=fitted)
 
 
 def test_products_with_weights_by_hand() -> None:
@@ -66,8 +59,7 @@ def test_products_with_weights_by_hand() -> None:
     layer, decoder = 24 * 16 * 5, 3 * (2 * 4 * 10 + 2 * 16)
     tied, last = training_of(at_peak), training_of(at_peak, "question_answering")
     for training, flops in ((tied, [layer + decoder, 2 * layer]), (last, [layer, 2 * layer])):
-        shape = (SMALL, training.placement, training.rows, 2, MK2, at_peak)
-        assert micro_batch_seconds(*shape) == [pytest.approx(4 * 2 * x / 250e12) for x in flops]
+        assert micro_batch_seconds(training) == [pytest.approx(4 * 2 * x / 250e12) for x in flops]
 
 
 def test_every_constant_counts_what_it_says_it_counts() -> None:
@@ -78,7 +70,7 @@ def test_every_constant_counts_what_it_says_it_counts() -> None:
     assert (layers.slowest, layers.micro_batches, layers.ramp) == (1, 6 * 2, 4 * 2)
     assert update_seconds(dataclasses.replace(training_of(NOTHING), state_offchip=False)).offchip == 0
     host = dataclasses.replace(training_of(dataclasses.replace(NOTHING, host=1.0)), updates_per_call=3)
-    assert call_seconds(host) == pytest.approx(1.0 + 3 * update_seconds(host).streams)
+    assert call_interval(host).likely == pytest.approx(1.0 + 3 * update_seconds(host).streams)
 
 
 def test_off_chip_state_costs_for_every_weight_of_the_model() -> None:
@@ -91,13 +83,13 @@ def test_off_chip_state_costs_for_every_weight_of_the_model() -> None:
 
 def test_a_call_of_several_updates_pays_its_fixed_cost_once() -> None:
     placement = place("question_answering", 12, [3, 3, 3, 3], 4)
-    training = Training(BASE, placement, RowShape(384), 2, 32)
-    one, two = (call_seconds(dataclasses.replace(training, updates_per_call=updates)) for updates in (1, 2))
+    training = IpuProgram(BASE, placement, RowShape(384), 2, 32)
+    one, two = (call_interval(dataclasses.replace(training, updates_per_call=updates)).likely for updates in (1, 2))
     assert 2 * one - two == pytest.approx(FITTED.host)
 
 
 def test_a_bow_computes_faster_and_its_host_does_not() -> None:
-    training = Training(BASE, place("pretraining", 12, ON_FOUR[BASE], 4), RowShape(128, 20), 32, 512, 4)
+    training = IpuProgram(BASE, place("pretraining", 12, ON_FOUR[BASE], 4), RowShape(128, 20), 32, 512, 4)
     mk2, bow = (update_seconds(dataclasses.replace(training, generation=x)) for x in (MK2, BOW))
     assert mk2.micro_batches == pytest.approx(1.4 * bow.micro_batches)
     assert mk2.streams == bow.streams > 0
@@ -106,7 +98,7 @@ def test_a_bow_computes_faster_and_its_host_does_not() -> None:
 def test_gradients_of_one_replica_go_nowhere_and_those_of_several_racks_through_gateways() -> None:
     placement = place("pretraining", 24, ON_FOUR[LARGE], 4)
     alone, pod16, pod64 = (
-        update_seconds(Training(LARGE, placement, RowShape(128, 20), 8, 512, replicas)).collectives
+        update_seconds(IpuProgram(LARGE, placement, RowShape(128, 20), 8, 512, replicas)).collectives
         for replicas in (1, 4, 16)
     )
     assert alone == 0 < pod16 < pod64
@@ -115,15 +107,16 @@ def test_gradients_of_one_replica_go_nowhere_and_those_of_several_racks_through_
 def test_a_single_ipu_recomputes_nothing() -> None:
     one, two = (place("question_answering", 4, layers, len(layers)) for layers in ([4], [4, 0]))
     model = dataclasses.replace(BASE, num_layers=4)
-    alone, piped = (micro_batch_seconds(model, placement, RowShape(384), 2, MK2) for placement in (one, two))
+    alone, piped = (micro_batch_seconds(IpuProgram(model, placement, RowShape(384), 2)) for placement in (one, two))
     assert alone[0] == pytest.approx(0.75 * piped[0])
 
 
 def test_inference_goes_forward_alone_and_fills_its_pipeline() -> None:
     placement, rows = place("question_answering", 12, [6, 6], 2), RowShape(384)
-    each = micro_batch_seconds(BASE, placement, rows, 2, MK2)[0] / 4
-    assert inference_interval(BASE, placement, rows, 2, 8).likely == pytest.approx(9 * each + FITTED.host)
-    in_turn = inference_interval(BASE, placement, rows, 2, 8, pipelined=False)
+    forward = IpuProgram(BASE, placement, rows, 2, 8, training=False)
+    each = micro_batch_seconds(forward)[0] / 4
+    assert call_interval(forward).likely == pytest.approx(9 * each + FITTED.host)
+    in_turn = call_interval(dataclasses.replace(forward, pipelined=False))
     assert in_turn.likely == pytest.approx(8 * 2 * each + FITTED.host)
     assert in_turn.low < in_turn.likely < in_turn.high
-    assert evaluation_seconds(BASE, placement, rows, 2, 8, 3) == pytest.approx(30 + 3 * (9 * each + FITTED.host))
+    assert evaluation_seconds(forward, 3) == pytest.approx(30 + 3 * (9 * each + FITTED.host))

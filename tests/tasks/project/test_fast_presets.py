@@ -53,7 +53,7 @@ class Tuning:
 
     @property
     def call_s(self) -> Interval:
-        return call_interval(self.plan.training(self.model, RowShape(self.length)))
+        return call_interval(self.plan.program(self.model, RowShape(self.length)))
 
 
 @pytest.mark.parametrize("name", [*FAST, *(name[: -len("-fast")] for name in FAST)])

@@ -10,7 +10,7 @@ import pytest
 
 from flows.stopping import PATIENCE_S
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.estimates.ipu_time import call_seconds
+from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.jobs.job import EvaluationConfig, Job
@@ -133,7 +133,8 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
 
 def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
     """From SIGTERM to the end of a training on a POD of Mk2: the call at work, and a checkpoint on a slow disk."""
-    return call_seconds(plan.training(model, RowShape(row_length, masks))) + SAVE_MARGIN * GUESSED_SAVE_SECONDS
+    seconds = call_interval(plan.program(model, RowShape(row_length, masks))).likely
+    return seconds + SAVE_MARGIN * GUESSED_SAVE_SECONDS
 
 
 def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
