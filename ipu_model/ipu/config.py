@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.config_checks import conflicts, pipeline, raise_problems, value_problem
+from ipu_model.ipu import config_checks as checks
 from ipu_model.ipu.migration import ignore, migrate, unknown_key
 
 MATMUL_PROPORTION = 0.2
@@ -42,6 +42,11 @@ class ModeConfig:
     """Parts the vocabulary projection is cut into; 1 = one piece."""
 
 
+def _key(rule: checks.Rule, default: Any = None) -> Any:
+    """A key of ipu_config.json: what it may hold; null too, where that is its default."""
+    return field(default_factory=lambda: _copied(default), metadata={"rule": rule, "nullable": default is None})
+
+
 @dataclass(frozen=True)
 class IpuConfig:
     """One ipu_config.json. None means: derived, as the comment says.
@@ -50,57 +55,55 @@ class IpuConfig:
         ConfigError: a wrong type, a value out of range, or settings that contradict each other; all of them at once.
     """
 
-    replication_factor: int = 1
+    replication_factor: int = _key(checks.COUNT, 1)
     """Data-parallel copies of the pipeline, in this process."""
-    inference_replication_factor: int = 1
-    gradient_accumulation_steps: Optional[int] = None
+    inference_replication_factor: int = _key(checks.COUNT, 1)
+    gradient_accumulation_steps: Optional[int] = _key(checks.COUNT)
     """Micro-batches per update and replica; None = from the global batch."""
-    layers_per_ipu: List[int] = field(default_factory=lambda: [-1])
+    layers_per_ipu: List[int] = _key(checks.LAYERS, [-1])
     """Encoder layers on each IPU; -1 = an even share of the rest, [-1] = spread evenly over ipus_per_replica."""
-    inference_layers_per_ipu: Optional[List[int]] = None
-    ipus_per_replica: Optional[int] = None
+    inference_layers_per_ipu: Optional[List[int]] = _key(checks.LAYERS)
+    ipus_per_replica: Optional[int] = _key(checks.IPUS)
     """IPUs of one replica; None = the length of layers_per_ipu."""
-    inference_ipus_per_replica: Optional[int] = None
-    optimizer_state_offchip: bool = False
+    inference_ipus_per_replica: Optional[int] = _key(checks.IPUS)
+    optimizer_state_offchip: bool = _key(checks.SWITCH, False)
     """Keep the optimizer's moments in streaming memory: room on chip, traffic at every update."""
-    replicated_tensor_sharding: bool = False
+    replicated_tensor_sharding: bool = _key(checks.SWITCH, False)
     """Each replica keeps only its share of the optimizer's moments."""
-    matmul_proportion: Union[float, List[float]] = MATMUL_PROPORTION
-    inference_matmul_proportion: Union[None, float, List[float]] = None
-    enable_half_partials: bool = True
+    matmul_proportion: Union[float, List[float]] = _key(checks.PROPORTION, MATMUL_PROPORTION)
+    inference_matmul_proportion: Union[None, float, List[float]] = _key(checks.PROPORTION)
+    enable_half_partials: bool = _key(checks.SWITCH, True)
     """Partial sums of matmuls in fp16: less memory, more speed, less precision. Only where the job is in fp16."""
-    embedding_serialization_factor: Optional[int] = None
-    inference_embedding_serialization_factor: Optional[int] = None
-    serialized_embedding_splits_per_ipu: Optional[List[int]] = None
-    inference_serialized_embedding_splits_per_ipu: Optional[List[int]] = None
-    projection_serialization_factor: Optional[int] = None
-    inference_projection_serialization_factor: Optional[int] = None
-    serialized_projection_splits_per_ipu: Optional[List[int]] = None
-    inference_serialized_projection_splits_per_ipu: Optional[List[int]] = None
-    recompute_checkpoint_every_layer: bool = False
+    embedding_serialization_factor: Optional[int] = _key(checks.COUNT)
+    inference_embedding_serialization_factor: Optional[int] = _key(checks.COUNT)
+    serialized_embedding_splits_per_ipu: Optional[List[int]] = _key(checks.SPLITS)
+    inference_serialized_embedding_splits_per_ipu: Optional[List[int]] = _key(checks.SPLITS)
+    projection_serialization_factor: Optional[int] = _key(checks.COUNT)
+    inference_projection_serialization_factor: Optional[int] = _key(checks.COUNT)
+    serialized_projection_splits_per_ipu: Optional[List[int]] = _key(checks.SPLITS)
+    inference_serialized_projection_splits_per_ipu: Optional[List[int]] = _key(checks.SPLITS)
+    recompute_checkpoint_every_layer: bool = _key(checks.SWITCH, False)
     """Keep one activation per layer and recompute the rest, instead of keeping one per pipeline stage."""
-    device_iterations: int = 1
+    device_iterations: int = _key(checks.COUNT, 1)
     """Updates per call of the host."""
-    inference_device_iterations: int = 1
-    output_mode: str = "sum"
+    inference_device_iterations: int = _key(checks.COUNT, 1)
+    output_mode: str = _key(checks.OUTPUT, "sum")
     """What a training call returns: all, sum, final, or default (= final). Inference returns all. Optimum's default is
     final, the loss of the last micro-batch alone; sum costs no more and gives the loss of the whole update."""
-    seed: Optional[int] = None
+    seed: Optional[int] = _key(checks.SEED)
     """Seed of the random numbers on the device; None = the seed of the job."""
-    auto_loss_scaling: bool = False
-    executable_cache_dir: str = ""
+    auto_loss_scaling: bool = _key(checks.SWITCH, False)
+    executable_cache_dir: str = _key(checks.TEXT, "")
     """Folder of compiled programs; "" or "disabled" = none."""
-    explicit_ir_inference: bool = False
-    device_mapping: Optional[List[int]] = None
+    explicit_ir_inference: bool = _key(checks.SWITCH, False)
+    device_mapping: Optional[List[int]] = _key(checks.MAPPING)
     """IPU of every pipeline stage; with pipeline_stages the explicit form of layers_per_ipu."""
-    pipeline_stages: Optional[List[List[str]]] = None
+    pipeline_stages: Optional[List[List[str]]] = _key(checks.STAGES)
     """Names of the blocks in every pipeline stage: emb, hid, enc_out, pool, heads, qa_head, glue_head."""
 
     def __post_init__(self) -> None:
         values = self._values()
-        problems = {name: value_problem(name, value) for name, value in values.items()}
-        bad = {name for name, problem in problems.items() if problem}
-        raise_problems("ipu_config", [p for p in problems.values() if p] + conflicts(values, bad))
+        checks.raise_problems("ipu_config", _problems(values))
         for name in ("matmul_proportion", "inference_matmul_proportion"):
             object.__setattr__(self, name, _as_float(values[name]))
 
@@ -128,7 +131,7 @@ class IpuConfig:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}
 
     def _mode(self, prefix: str) -> ModeConfig:
-        layers, ipus = pipeline(self._values(), prefix)
+        layers, ipus = checks.pipeline(self._values(), prefix)
         proportion = getattr(self, f"{prefix}matmul_proportion")
         if proportion is None:
             # Optimum's rule: a list made for another number of IPUs is no guide, so the default is.
@@ -175,11 +178,16 @@ def read_ipu_config(
     known = IpuConfig()._values()
     problems += [unknown_key(name, list(known)) for name in current if name not in known]
     stated = {name: value for name, value in current.items() if name in known}
-    wrong = {name: value_problem(name, value) for name, value in stated.items()}
-    problems += [problem for problem in wrong.values() if problem]
-    bad = {name for name, problem in wrong.items() if problem}
-    raise_problems(where, problems + conflicts({**known, **stated}, bad))
+    checks.raise_problems(where, problems + _problems({**known, **stated}))
     return IpuConfig(**{name: _copied(value) for name, value in stated.items()})
+
+
+def _problems(values: Mapping[str, Any]) -> List[str]:
+    """What is wrong with the values of all keys, by themselves and together."""
+    specs = {spec.name: spec.metadata for spec in fields(IpuConfig)}
+    wrong = {name: checks.value_problem(name, value, **specs[name]) for name, value in values.items()}
+    found = {name: problem for name, problem in wrong.items() if problem}
+    return [*found.values(), *checks.conflicts(values, found)]
 
 
 def _as_float(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What each key of an ipu_config.json may hold, and which keys contradict each other. Pure functions over plain values.
+"""What keys of an ipu_config.json may hold, and which contradict each other. Pure functions over plain values.
 
 A problem is one sentence: what was found, what is required, which knob to turn. Problems are collected, so that a
 person reads all of them at once.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Collection, Iterable, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
 
@@ -19,6 +19,7 @@ MODES = ("", "inference_")
 """Prefixes of the keys of training and of inference."""
 
 Rule = Tuple[str, Callable[[Any], bool]]
+"""What is required of a value, in words, and whether it holds."""
 
 
 def _is_int(value: Any) -> bool:
@@ -47,70 +48,34 @@ def _whole_numbers(floor: int, meaning: str) -> Rule:
     return required, lambda value: _is_list(value, lambda each: _is_int(each) and each >= floor)
 
 
-_COUNT = _at_least(1)
+COUNT = _at_least(1)
 MOST_IPUS = 1024
 """Limit on the IPUs of one replica, more than the largest system has: what is derived per IPU stays small."""
-_IPUS: Rule = (
+IPUS: Rule = (
     f"a whole number of at least 1, at most {MOST_IPUS}",
     lambda value: _is_int(value) and 1 <= value <= MOST_IPUS,
 )
-_MAPPING: Rule = (
+MAPPING: Rule = (
     "a list of whole numbers of at least 0, the IPU of each pipeline stage",
     lambda value: _is_list(value, lambda each: _is_int(each) and 0 <= each < MOST_IPUS),
 )
-_SWITCH: Rule = ("true or false", lambda value: isinstance(value, bool))
-_TEXT: Rule = ("a text", lambda value: isinstance(value, str))
-_PROPORTION: Rule = (
+SWITCH: Rule = ("true or false", lambda value: isinstance(value, bool))
+TEXT: Rule = ("a text", lambda value: isinstance(value, str))
+PROPORTION: Rule = (
     "a number above 0 and at most 1, or a list of them, one per IPU",
     lambda value: _is_proportion(value) or _is_list(value, _is_proportion),
 )
-_LAYERS = _whole_numbers(-1, "layers on each IPU (-1 = an even share of the rest)")
-_SPLITS: Rule = (
+LAYERS = _whole_numbers(-1, "layers on each IPU (-1 = an even share of the rest)")
+SPLITS: Rule = (
     "a list of whole numbers of at least 0, parts on each IPU, with at least one part",
     lambda value: _is_list(value, lambda each: _is_int(each) and each >= 0) and sum(value) >= 1,
 )
-_SEED: Rule = ("a whole number from 0 to 2**64 - 1", lambda value: _is_int(value) and 0 <= value < 2**64)
-_OUTPUT: Rule = (f"one of {', '.join(OUTPUT_MODES)}", lambda value: isinstance(value, str) and value in OUTPUT_MODES)
-_STAGES: Rule = (
+SEED: Rule = ("a whole number from 0 to 2**64 - 1", lambda value: _is_int(value) and 0 <= value < 2**64)
+OUTPUT: Rule = (f"one of {', '.join(OUTPUT_MODES)}", lambda value: isinstance(value, str) and value in OUTPUT_MODES)
+STAGES: Rule = (
     f"a list of stages, each a list of blocks: {', '.join(BLOCKS)}, or that of a head (heads, qa_head, glue_head ...)",
     lambda value: _is_list(value, lambda stage: _is_list(stage, _is_block)),
 )
-
-_RULES: Dict[str, Rule] = {
-    "replication_factor": _COUNT,
-    "gradient_accumulation_steps": _COUNT,
-    "layers_per_ipu": _LAYERS,
-    "ipus_per_replica": _IPUS,
-    "optimizer_state_offchip": _SWITCH,
-    "replicated_tensor_sharding": _SWITCH,
-    "matmul_proportion": _PROPORTION,
-    "enable_half_partials": _SWITCH,
-    "embedding_serialization_factor": _COUNT,
-    "serialized_embedding_splits_per_ipu": _SPLITS,
-    "projection_serialization_factor": _COUNT,
-    "serialized_projection_splits_per_ipu": _SPLITS,
-    "recompute_checkpoint_every_layer": _SWITCH,
-    "device_iterations": _COUNT,
-    "output_mode": _OUTPUT,
-    "seed": _SEED,
-    "auto_loss_scaling": _SWITCH,
-    "executable_cache_dir": _TEXT,
-    "explicit_ir_inference": _SWITCH,
-    "device_mapping": _MAPPING,
-    "pipeline_stages": _STAGES,
-}
-_NULLABLE = {
-    "gradient_accumulation_steps",
-    "ipus_per_replica",
-    "inference_layers_per_ipu",
-    "inference_ipus_per_replica",
-    "inference_matmul_proportion",
-    "seed",
-    "device_mapping",
-    "pipeline_stages",
-    *(f"{mode}{what}_serialization_factor" for mode in MODES for what in ("embedding", "projection")),
-    *(f"{mode}serialized_{what}_splits_per_ipu" for mode in MODES for what in ("embedding", "projection")),
-}
 
 
 def shown(value: Any) -> str:
@@ -118,12 +83,12 @@ def shown(value: Any) -> str:
     return json.dumps(value, default=repr, ensure_ascii=False)
 
 
-def value_problem(name: str, value: Any) -> Optional[str]:
-    """What is wrong with the value of a known key, or None; a key of inference follows the rule of its twin."""
-    required, holds = _RULES[name[len("inference_") :] if name.startswith("inference_") else name]
-    if holds(value) or (value is None and name in _NULLABLE):
+def value_problem(name: str, value: Any, rule: Rule, nullable: bool) -> Optional[str]:
+    """What is wrong with the value of a known key, or None."""
+    required, holds = rule
+    if holds(value) or (value is None and nullable):
         return None
-    return f"{name}={shown(value)} must be {required}" + (", or null" if name in _NULLABLE else "")
+    return f"{name}={shown(value)} must be {required}" + (", or null" if nullable else "")
 
 
 def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
