@@ -6,9 +6,9 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 
-from flows.foretold import RUNS, Foresight
+from flows.run_estimate import RUNS, RunEstimate
 from ipu_model.units import format_bytes, format_seconds
-from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, total
+from tasks.preflight.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
 from tasks.project.dvc_records import StageForecast
 from tasks.project.params_command import table
 
@@ -20,7 +20,7 @@ NO_TIME = "not measured; --measure"
 Unit = Callable[[float], str]
 
 
-def stages_in_words(found: Foresight) -> str:
+def stages_in_words(found: RunEstimate) -> str:
     """A table of the stages, and how many there are of each kind."""
     rows = [("stage", "would be", "why"), *map(_row, found.stages)]
     counts = {status: sum(one.status == status for one in found.stages) for status in ("skipped", "restored", RUNS)}
@@ -36,7 +36,7 @@ def _row(one: StageForecast) -> tuple[str, str, str]:
     return one.stage, status, ", ".join(one.why[:SHOWN]) + more
 
 
-def jobs_in_words(found: Foresight) -> str:
+def jobs_in_words(found: RunEstimate) -> str:
     """A table of the device jobs that would run, what decides each of them, and the whole."""
     if not found.running:
         return ""
@@ -46,12 +46,12 @@ def jobs_in_words(found: Foresight) -> str:
     return "\n" + "\n".join([*parts, "".join(_whole(found))])
 
 
-def in_short(job: Foretold) -> str:
+def in_short(job: EstimatedJob) -> str:
     """A line of what a device job will need."""
     return f"{job.name}: {', '.join(_short(job))}"
 
 
-def _short(job: Foretold) -> Iterator[str]:
+def _short(job: EstimatedJob) -> Iterator[str]:
     if job.estimate is None:
         yield f"no estimate ({job.problem})"
         return
@@ -65,7 +65,7 @@ def _short(job: Foretold) -> Iterator[str]:
         yield job.basis.partition(";")[0]
 
 
-def _table_row(job: Foretold) -> tuple[str, str, str, str]:
+def _table_row(job: EstimatedJob) -> tuple[str, str, str, str]:
     if job.estimate is None:
         return job.name, "not known", "", ""
     memory = memory_range(job.estimate.memory[0]) if job.estimate.memory else ""
@@ -78,7 +78,7 @@ def memory_range(memory: MemoryEstimate) -> str:
     return f"{between(memory.total, format_bytes)}{limit}"
 
 
-def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
+def _paragraph(job: EstimatedJob, found: RunEstimate) -> Iterator[str]:
     """What decides a job, and what was assumed of it."""
     yield f"{job.name}{'' if job.estimate is None else f' on {job.estimate.device}'}\n"
     if job.estimate is None:
@@ -107,7 +107,7 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         yield _line("assumed", ", ".join(job.assumed))
 
 
-def ledger_line(job: Foretold) -> str:
+def ledger_line(job: EstimatedJob) -> str:
     """Say what the ledger of this host has of such jobs."""
     if job.runtime == "ipu":
         return f"{job.records} such jobs of this host widen these intervals (podium ledger)"
@@ -119,7 +119,7 @@ def _most(term: Term, unit: Unit) -> str:
     return f"most of it {term.name}, {unit(term.amount)}{knob}"
 
 
-def _whole(found: Foresight) -> Iterator[str]:
+def _whole(found: RunEstimate) -> Iterator[str]:
     """Time, disk and cost of everything that would run."""
     yield "in all\n"
     if any(job.seconds is not None for job in found.running):

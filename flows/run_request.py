@@ -96,15 +96,15 @@ class RunRequest:
         Raises:
             OSError: some of that cannot be read.
         """
-        return tuple(self._foretold[0])
+        return tuple(self._forecast[0])
 
     @property
     def manifests(self) -> dict[str, Path]:
         """Manifests of rows that will be as a cache of this host has them -> where it has them; as `forecast`."""
-        return self._foretold[1]
+        return self._forecast[1]
 
     @functools.cached_property
-    def _foretold(self) -> tuple[list[StageForecast], dict[str, Path]]:
+    def _forecast(self) -> tuple[list[StageForecast], dict[str, Path]]:
         stated = {PARAMS_FILE: self.checkout.values, COMPOSED_FILE: self.checkout.composed}
         return forecast(self.project, self.root, self.plan, stated, self.target, MANIFEST)
 

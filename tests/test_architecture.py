@@ -53,7 +53,7 @@ ALLOWED = {
         "ipu_model/",
         "tasks/pretraining/base_model.py",
         "tasks/jobs/device_job.py",
-        "tasks/preflight/foretelling.py",
+        "tasks/preflight/job_estimates.py",
         "tasks/project/overlays.py",
         "tasks/project/row_folders.py",
         "tasks/reading/model_folders.py",

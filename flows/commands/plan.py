@@ -9,10 +9,10 @@ import click
 from flows import checkout, dvc, plan_words
 from flows.commands import options
 from flows.commands.project import entered, output_file
-from flows.foretold import Foresight, foresee
+from flows.run_estimate import RunEstimate, estimate_run
 from flows.run_request import resolve_request
 from ipu_model.files import write_text
-from tasks.preflight.foretelling import MK2, Asked
+from tasks.preflight.job_estimates import MK2, EstimateOptions
 from tasks.project import artifacts, streams
 from tasks.project.composing import compose, write_plan
 from tasks.project.errors import WRONG_USAGE, ParamsError
@@ -67,7 +67,7 @@ def command(
         page = output_file(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
     measured = request.target if measure else ()
-    found = foresee(request, price, Asked((), limit, "bow" if bow else MK2, measured, say=streams.note))
+    found = estimate_run(request, price, EstimateOptions((), limit, "bow" if bow else MK2, measured, say=streams.note))
     if page is not None:
         from flows.pages import plan_page
 
@@ -82,7 +82,7 @@ def command(
     _end(found, request.words, json_wanted)
 
 
-def _end(found: Foresight, words: str, json_wanted: bool) -> None:
+def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:
     """Say what is useful next; a plan of a run that would be refused does not propose it."""
     impossible = [job.name for job in found.running if job.impossible]
     refused = impossible or [job.name for job in found.running if job.refusal]

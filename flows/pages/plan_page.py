@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.foretold import RUNS, Foresight
 from flows.pages import placement
 from flows.pages.graph import Box, picture
 from flows.plan_words import NO_TIME, Unit, between, ledger_line, memory_range, with_likely
+from flows.run_estimate import RUNS, RunEstimate
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes, format_seconds
 from tasks.pages.render import html_page
-from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, total
+from tasks.preflight.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
 
 BAR = 340
 """Length of a bar that stands for the memory of a device, or for the time of an update."""
@@ -23,7 +23,7 @@ COLORS = 8
 WORDS = {RUNS: "run", "skipped": "up to date", "restored": "restored"}
 
 
-def page(found: Foresight, request: RunRequest, preset: str | None) -> str:
+def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
     """What a run would do and take, as an HTML page.
 
     Args:
@@ -45,7 +45,7 @@ def page(found: Foresight, request: RunRequest, preset: str | None) -> str:
     )
 
 
-def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str]]:
+def _totals(found: RunEstimate, cost: Interval | None) -> list[tuple[str, str, str]]:
     """Name, figure and what is to be said of it."""
     timed = [job for job in found.running if job.seconds is not None]
     count = {status: sum(one.status == status for one in found.stages) for status in WORDS}
@@ -69,7 +69,7 @@ def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str
     return lines
 
 
-def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, Any]:
+def _job(job: EstimatedJob, found: RunEstimate, colors: dict[str, int]) -> dict[str, Any]:
     """What the page says of a job; `colors` are those of memory, the same for all jobs of the page."""
     bars: list[dict[str, Any]] = []
     facts, key, time = _facts(job), list[tuple[str, int]](), None
@@ -96,7 +96,7 @@ def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, A
     }
 
 
-def _facts(job: Foretold) -> list[tuple[str, str]]:
+def _facts(job: EstimatedJob) -> list[tuple[str, str]]:
     facts = [("computed in", job.precision), *([("basis", job.basis)] if job.basis else [])]
     if job.seconds is None or job.time is None:
         return [*facts, ("time", NO_TIME)]
@@ -110,7 +110,7 @@ def _facts(job: Foretold) -> list[tuple[str, str]]:
     return facts + ([("ledger", _ledger(job))] if job.records else [])
 
 
-def _ledger(job: Foretold) -> str:
+def _ledger(job: EstimatedJob) -> str:
     if job.runtime == "ipu":
         return f"{job.records} jobs of this host widen the intervals"
     return ledger_line(job)
@@ -166,7 +166,7 @@ def _terms(terms: Sequence[Term], unit: Unit, colors: dict[str, int]) -> list[di
     ]
 
 
-def _placement(job: Foretold) -> dict[str, Any] | None:
+def _placement(job: EstimatedJob) -> dict[str, Any] | None:
     """Its pipeline on the IPUs of a replica; None where there are no IPUs."""
     if (plan := job.ipu_plan) is None:
         return None

@@ -12,14 +12,14 @@ from importlib.metadata import version
 from typing import Any
 
 from flows import dvc
-from flows.foretold import RUNS, jobs_of
 from flows.plan_words import in_short
 from flows.preflight.disk import hashing_takes_long
 from flows.preflight.question import FAR_S, Finding, Question, ok, problem, warning
+from flows.run_estimate import RUNS, jobs_of
 from flows.run_request import RunRequest
 from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
-from tasks.preflight.foretelling import Asked, Foretold, attached_ipus
+from tasks.preflight.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
 from tasks.project import streams
 from tasks.project.dvc_records import StageForecast
 from tasks.project.errors import InputError, ParamsError
@@ -120,9 +120,9 @@ def fit(request: RunRequest) -> Iterator[Finding]:
     try:
         stages = _to_run(request)
         names = () if request.on_workers or request.curious else [one.stage for one in stages]
-        jobs = jobs_of(request, stages, Asked(measured=names, in_doubt=True, say=streams.note))
+        jobs = jobs_of(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
-        yield warning(JOBS, f"nothing is foretold of them: {error}")
+        yield warning(JOBS, f"nothing is estimated of them: {error}")
         return
     for job in jobs:
         yield _finding(job, request)
@@ -148,7 +148,7 @@ def _to_run(request: RunRequest) -> list[StageForecast]:
     return [one for one in request.forecast if one.status == RUNS]
 
 
-def _finding(job: Foretold, request: RunRequest) -> Finding:
+def _finding(job: EstimatedJob, request: RunRequest) -> Finding:
     elsewhere = request.on_workers and job.runtime != OF_THE_RECIPE
     if job.impossible and not elsewhere:
         return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)

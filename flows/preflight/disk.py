@@ -77,7 +77,7 @@ def text_bytes(request: RunRequest) -> float:
 
 
 def hashing_takes_long(request: RunRequest) -> bool:
-    """Whether what the parameters name is so much that a run is not foretold before it begins."""
+    """Whether what the parameters name is so much that a run is not looked at before it begins."""
     given = (bytes_of(request.project / value_at(request.values, place)) for place in GIVEN)
     return sum(given) > HASHED
 

@@ -1,4 +1,4 @@
-"""The ledger of this host: what was foretold of its device jobs, beside what they took.
+"""The ledger of this host: what was estimated of its device jobs, next to what they took.
 
 It also answers what a job on CPU or CUDA will take, from jobs of the same shape that ran on this host or were measured
 (`podium plan --measure`).
@@ -42,7 +42,7 @@ far smaller ones the time goes by with starting operations, and says nothing of 
 
 Record = dict[str, Any]
 """at (when the job ended, ISO 8601), kind, head, runtime, precision, device, flops (of an update), and each of FIGURES
-that was measured: measured and, where it was foretold, low, likely and high. On CPU and CUDA also shape
+that was measured: measured and, where it was estimated, low, likely and high. On CPU and CUDA also shape
 (estimates/record.py: job_shape) and host (host_name); of a measurement also `measurement` and the free_memory of a GPU.
 """
 
@@ -124,7 +124,7 @@ def alike(records: Sequence[Record], flops: float) -> list[Record]:
 
 
 def ratios(records: Sequence[Record], figure: str) -> list[float]:
-    """Measured over foretold, of those records that have both, in their order."""
+    """Measured over estimated, of those records that have both, in their order."""
     return [one[figure]["measured"] / one[figure]["likely"] for one in records if "likely" in one.get(figure, {})]
 
 

@@ -111,7 +111,7 @@ def run_device_job(
 
 
 def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
-    """The result with a record of what was foretold, which goes into the ledger of this host, too."""
+    """The result with a record of what was estimated, which goes into the ledger of this host, too."""
     file = ledger.ledger_file()
     host = ledger.host_name(result.runtime)
     named = {"kind": result.kind, "head": job.head, "runtime": result.runtime, "precision": result.precision}

@@ -1,22 +1,20 @@
-"""The device jobs of a plan before it runs, built by the stages' own functions from rows that are foreseen.
+"""The device jobs of a plan before it runs, built by the stages' own functions from estimates of their rows.
 
 Of the rows there are manifests alone, and what of them was assumed: a checkout that holds nothing else is enough for
-the stages to build their jobs, so that what is foretold is the very job that will run.
+the stages to build their jobs, so that what is estimated is the very job that will run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ipu_model.files import read_json
 from tasks.downstream.entries import entries, entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.task import TRAIN, DownstreamTask, about
@@ -26,10 +24,10 @@ from tasks.pretraining.rows.masking import default_predictions
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.params import PHASES, Params, packed
-from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
+from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest, read_manifest_alone
 
 PRETRAIN, FINETUNE, PREDICT = "pretrain", "finetune", "predict"
-"""Groups of stages that start device jobs which are foretold."""
+"""Groups of stages that start device jobs which are estimated."""
 FILL = 0.98
 """Of a packed row that is no padding, assumed: histogram packing reaches it where sequences have all lengths."""
 PACKING_FACTORS = ((64, 1.1), (128, 1.17), (384, 1.7), (512, 2.0))
@@ -62,22 +60,22 @@ Folders = dict[Path, Rows]
 """Folder relative to a checkout -> its rows."""
 
 
-class Foreseer:
-    """What is known of the rows of a run.
+class RowEstimator:
+    """What is known of the rows of a run, and what is assumed of the others.
 
     Args:
         params: of the run.
         project: what paths of the parameters count from.
         root: the checkout, which need not be there.
-        made_anew: stages whose outs in the checkout are not those that the run will have.
+        remade: stages whose outs in the checkout are not those that the run will have.
         kept: manifests that the checkout will have and has not yet -> where they are.
     """
 
     def __init__(
-        self, params: Params, project: Path, root: Path, made_anew: Collection[str], kept: Mapping[str, Path]
+        self, params: Params, project: Path, root: Path, remade: Collection[str], kept: Mapping[str, Path]
     ) -> None:
-        self._params, self._project, self._root, self._anew, self._kept = params, project, root, made_anew, kept
-        self.vocabulary, self._vocabulary_assumed = self._known_vocabulary()
+        self._params, self._project, self._root, self._remade, self._kept = params, project, root, remade, kept
+        self.vocabulary, self._vocabulary_assumed = self._find_vocabulary()
 
     def all(self) -> Folders:
         """Every folder of rows that a device job reads."""
@@ -88,14 +86,12 @@ class Foreseer:
             found |= self._entry(about(entry))
         return found
 
-    def _known_vocabulary(self) -> tuple[int, tuple[str, ...]]:
+    def _find_vocabulary(self) -> tuple[int, tuple[str, ...]]:
         stated = self._params.tokenizer
-        if "tokenizer" not in self._anew:
-            for path in sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")):
-                if (known := self._read(path.parent)) is not None:
-                    return known.vocab_size, ()
-        for name in self._kept:
-            if (known := self._kept_manifest(Path(name).parent)) is not None:
+        made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
+        kept = (_read(read_manifest_alone, file) for file in self._kept.values())
+        for known in (*(_read(read_manifest, path.parent) for path in made), *kept):
+            if known is not None:
                 return known.vocab_size, ()
         if stated.source == "train":
             return stated.vocabulary_size, ()
@@ -103,29 +99,20 @@ class Foreseer:
             return lines, ()
         return BERT_VOCABULARY, (f"a vocabulary of {BERT_VOCABULARY:,}, BERT's",)
 
-    def _read(self, folder: Path) -> Manifest | None:
-        try:
-            return read_manifest(folder)
-        except InputError:
-            return None
+    def _find(self, folder: Path, stage: str) -> Manifest | None:
+        """The manifest that a folder has, or will have as a cache does; its files are elsewhere then."""
+        there = None if stage in self._remade else _read(read_manifest, self._root / folder)
+        kept = self._kept.get((folder / MANIFEST).as_posix())
+        return there if there is not None or kept is None else _read(read_manifest_alone, kept)
 
-    def _known(self, folder: Path, stage: str) -> Manifest | None:
-        there = None if stage in self._anew else self._read(self._root / folder)
-        return there or self._kept_manifest(folder)
-
-    def _kept_manifest(self, folder: Path) -> Manifest | None:
-        """Of a folder that the checkout will have; its files are elsewhere."""
-        if (file := self._kept.get((folder / MANIFEST).as_posix())) is None:
-            return None
-        with tempfile.TemporaryDirectory(prefix="podium-plan-") as place:
-            values = {**read_json(file), "files": {}}
-            Path(place, MANIFEST).write_text(json.dumps(values), encoding="utf-8")
-            return self._read(Path(place))
+    def _find_held_out(self, rows: Path, stage: str) -> Folders:
+        known = self._find(rows / HELD_OUT, stage)
+        return {} if known is None else {rows / HELD_OUT: Rows(known)}
 
     def _phase(self, phase: str) -> Folders:
         folder, stage = artifacts.rows_folder(phase), f"pretrain_rows@{phase}"
-        if (known := self._known(folder, stage)) is not None:
-            return {folder: Rows(known), **self._held_out(folder, known)}
+        if (known := self._find(folder, stage)) is not None:
+            return {folder: Rows(known), **self._find_held_out(folder, stage)}
         section = packed(self._params.pretrain_rows, self._params.packing)
         rows = getattr(section, phase)
         length, of = rows.row_length, "as of Wikipedia"
@@ -153,33 +140,24 @@ class Foreseer:
             files={},
         )
         words = (*self._vocabulary_assumed, *words, f"{fill:.0%} of the tokens of a row are no padding")
-        found = {folder: Rows(manifest, words)}
-        if section.held_out_fraction:
-            found[folder / HELD_OUT] = Rows(share(manifest, section.held_out_fraction), words)
-        return found
-
-    def _held_out(self, folder: Path, of: Manifest) -> Folders:
-        """The held-out rows of a folder that is there."""
-        known = self._read(self._root / folder / HELD_OUT) if of.files else self._kept_manifest(folder / HELD_OUT)
-        return {} if known is None else {folder / HELD_OUT: Rows(known)}
+        return {folder: Rows(manifest, words), **_hold_out(folder, manifest, words, section.held_out_fraction)}
 
     def _entry(self, task: DownstreamTask) -> Folders:
         train, stage = task.rows_folder(TRAIN), task.entry.stage("rows")
-        splits = {split: task.rows_folder(split) for split in task.splits}
-        known = {folder: self._known(folder, stage) for folder in splits.values()}
-        if all(known.values()):
-            found = {folder: Rows(manifest) for folder, manifest in known.items() if manifest is not None}
-            return {**found, **self._held_out(train, found[train].manifest)}
-        examples, dev, said = self._examples(task)
+        splits = [task.rows_folder(split) for split in task.splits]
+        known = {folder: manifest for folder in splits if (manifest := self._find(folder, stage)) is not None}
+        if len(known) == len(splits):
+            return {
+                **{folder: Rows(manifest) for folder, manifest in known.items()},
+                **self._find_held_out(train, stage),
+            }
+        examples, dev, assumed = self._examples(task)
         of_train, words = self._downstream_rows(task, examples)
-        words = (*self._vocabulary_assumed, *said, *words)
-        found, fraction = {}, task.entry.rows.held_out_fraction
-        for folder in splits.values():
-            ratio = 1 - fraction if folder == train else dev / len(task.development) / examples
-            found[folder] = Rows(share(of_train, ratio), words)
-        if fraction:
-            found[train / HELD_OUT] = Rows(share(of_train, fraction), words)
-        return found
+        words = (*self._vocabulary_assumed, *assumed, *words)
+        fraction = task.entry.rows.held_out_fraction
+        ratios = {folder: dev / len(task.development) / examples for folder in splits} | {train: 1 - fraction}
+        found = {folder: Rows(share(of_train, ratio), words) for folder, ratio in ratios.items()}
+        return {**found, **_hold_out(train, of_train, words, fraction)}
 
     def _examples(self, task: DownstreamTask) -> tuple[int, int, tuple[str, ...]]:
         """Training examples, development examples, and what of that is assumed."""
@@ -232,6 +210,18 @@ class Foreseer:
         return manifest, (f"{each} tokens a sequence", *packing)
 
 
+def _read(read: Callable[[Path], Manifest], path: Path) -> Manifest | None:
+    try:
+        return read(path)
+    except InputError:
+        return None
+
+
+def _hold_out(folder: Path, manifest: Manifest, words: tuple[str, ...], fraction: float) -> Folders:
+    """The rows that are held out of these."""
+    return {folder / HELD_OUT: Rows(share(manifest, fraction), words)} if fraction else {}
+
+
 def text_packing_factor(row_length: int) -> float:
     """Sequences of a packed row of pre-training, between the figures of PACKING_FACTORS on straight lines."""
     lengths, factors = np.transpose(PACKING_FACTORS)
@@ -282,7 +272,7 @@ def planned_jobs(
     project: Path,
     root: Path,
     stages: Sequence[str],
-    made_anew: Collection[str] = (),
+    remade: Collection[str] = (),
     manifests: Mapping[str, Path] | None = None,
 ) -> list[PlannedJob]:
     """The jobs of these stages, in their order.
@@ -292,15 +282,15 @@ def planned_jobs(
         project: what paths of the parameters count from.
         root: the checkout, which need not be there.
         stages: of the plan; those that start no device job of their own are passed over.
-        made_anew: stages whose outs in the checkout are not those that the run will have.
+        remade: stages whose outs in the checkout are not those that the run will have.
         manifests: those that the checkout will have and has not yet -> where they are.
 
     Raises:
         InputError: a file that a job is built from cannot be used.
     """
-    if not any(_group(stage) in (PRETRAIN, FINETUNE, PREDICT) for stage in stages):
+    if not any(stage.partition("@")[0] in (PRETRAIN, FINETUNE, PREDICT) for stage in stages):
         return []
-    folders = Foreseer(params, project, root, made_anew, manifests or {}).all()
+    folders = RowEstimator(params, project, root, remade, manifests or {}).all()
     # What relative paths of the parameters count from is not where the manifests lie.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
@@ -310,18 +300,14 @@ def planned_jobs(
         return [found for stage in stages for found in _jobs_of(stage, stated, folders, place)]
 
 
-def _group(stage: str) -> str:
-    return stage.partition("@")[0]
-
-
 def _jobs_of(stage: str, params: Params, folders: Folders, place: Path) -> Iterator[PlannedJob]:
-    item = stage.partition("@")[2]
-    if _group(stage) == PRETRAIN:
+    group, _, item = stage.partition("@")
+    if group == PRETRAIN:
         yield _planned(stage, "", pretrain_job(item, params, place, untrained=True), folders, place)
-    elif _group(stage) == FINETUNE:
+    elif group == FINETUNE:
         job = finetune_job(about(entry_of(params, item)), params, place, untrained=True)
         yield _planned(stage, "", job, folders, place)
-    elif _group(stage) == PREDICT:
+    elif group == PREDICT:
         task = about(entry_of(params, item))
         for split in task.predicted:
             job = predict_job(task, params, task.rows_folder(split, place), place, place, place, untrained=True)

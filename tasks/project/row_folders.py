@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from ipu_model.errors import DeviceJobError
-from ipu_model.rows.format import MANIFEST, Manifest
+from ipu_model.rows.format import MANIFEST, Manifest, parse_manifest
 from ipu_model.rows.format import read_manifest as _read_manifest
 from tasks.project.artifacts import HELD_OUT
 from tasks.project.errors import InputError
 
-__all__ = ["HELD_OUT", "MANIFEST", "Manifest", "held_out_folder", "read_manifest"]
+__all__ = ["HELD_OUT", "MANIFEST", "Manifest", "held_out_folder", "read_manifest", "read_manifest_alone"]
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -21,6 +22,18 @@ def read_manifest(folder: Path) -> Manifest:
     """
     try:
         return _read_manifest(folder)
+    except DeviceJobError as error:
+        raise InputError(str(error)) from None
+
+
+def read_manifest_alone(file: Path) -> Manifest:
+    """The manifest in a file whose rows are elsewhere; it names none of their files.
+
+    Raises:
+        InputError: missing, damaged, or of another schema version.
+    """
+    try:
+        return dataclasses.replace(parse_manifest(file), files={})
     except DeviceJobError as error:
         raise InputError(str(error)) from None
 

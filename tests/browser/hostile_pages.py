@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from flows.foretold import foresee
 from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Details, Shown
 from flows.report import RunReport, StageRecord
+from flows.run_estimate import estimate_run
 from flows.run_request import resolve_request
 from flows.run_view import RunView
 from flows.runs import Run
@@ -41,7 +41,7 @@ Maker = Callable[[Path], Path]
 def _plan(folder: Path) -> Path:
     """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
     wanted = resolve_request(copy_project(folder / "project"), "bert", (), name="of-a-test")
-    found = foresee(wanted)
+    found = estimate_run(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)
     return _written(folder, plan_page.page(replace(found, stages=stages, jobs=jobs), wanted, None))

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.foretold import foresee
 from flows.pages import compare_page, index_page, plan_page, run_page
 from flows.pages.index_facts import Shown
+from flows.run_estimate import estimate_run
 from flows.run_request import resolve_request
 from flows.run_view import RunView
 from ipu_model.files import write_text
@@ -40,7 +40,7 @@ def _evaluation(page: Callable[[], str], folder: Path) -> Path:
 def _plan(preset: str, folder: Path) -> Path:
     """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
     wanted = resolve_request(copy_project(folder / "project"), preset, (), name="of-a-test")
-    found = everywhere(foresee(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
+    found = everywhere(estimate_run(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
     first, *rest = found.jobs
     hostile = replace(first.planned, split=at("split"))
     jobs = (replace(first, planned=hostile, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.foretold import foresee
 from flows.pages import plan_page
 from flows.plan_words import between, in_short, jobs_in_words, with_likely
 from flows.preflight import checks, device
+from flows.run_estimate import estimate_run
 from flows.run_request import RunRequest, resolve_request
 from ipu_model.estimates.estimate import FITS, TIGHT
 from ipu_model.units import format_bytes, format_seconds
-from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval
+from tasks.preflight.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import preset_names
 from tests.places import ROOT, copy_project
@@ -67,7 +67,7 @@ def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRe
 def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) -> None:
     """The finetune preset has no entry of its own, and so no job."""
     began = time.process_time()
-    found = foresee(wanted(preset))
+    found = estimate_run(wanted(preset))
     assert time.process_time() - began < SECONDS
     starting = [one.stage for one in found.stages if one.stage.split("@")[0] in ("pretrain", "finetune", "predict")]
     assert [job.planned.stage for job in found.jobs] == starting
@@ -120,7 +120,7 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
 )
 def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
     asked = wanted(preset)
-    found = foresee(asked)
+    found = estimate_run(asked)
     page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_in_words(found).split())
     for job in found.running:
         assert job.estimate is not None
@@ -161,9 +161,9 @@ def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_hos
 
 def test_the_memory_of_another_host_can_be_stated() -> None:
     for limit, verdict in ((4e9, DOES_NOT_FIT), (8e9, TIGHT), (1e12, FITS)):
-        [job, *_] = foresee(wanted("cuda-large-optimum"), asked=Asked(limit=limit)).jobs
+        [job, *_] = estimate_run(wanted("cuda-large-optimum"), options=EstimateOptions(limit=limit)).jobs
         assert job.verdict == verdict
-    [job, *_] = foresee(wanted("cuda-large-optimum")).jobs
+    [job, *_] = estimate_run(wanted("cuda-large-optimum")).jobs
     assert job.verdict == "", "nobody knows how much memory that GPU has"
 
 
@@ -182,7 +182,7 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> No
         assert words in text
     assert not re.search(r"<script|https?://|url\(", text)
     hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1.layers_per_ipu="{MARKUP}"')
-    shown = plan_page.page(foresee(hostile), hostile, MARKUP)
+    shown = plan_page.page(estimate_run(hostile), hostile, MARKUP)
     assert MARKUP not in shown
     assert shown.count("&lt;img src=x") >= 3, "the name of the recipe twice, and the problem of the job"
 
@@ -200,7 +200,7 @@ def test_figures_are_written_with_their_units() -> None:
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
-    assert jobs_in_words(foresee(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
+    assert jobs_in_words(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
 
 
 def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:

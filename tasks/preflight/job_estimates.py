@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DOES_NOT_FIT",
     "MK2",
-    "Asked",
-    "Foretold",
+    "EstimateOptions",
+    "EstimatedJob",
     "Interval",
     "MemoryEstimate",
     "Term",
-    "foretell",
+    "estimate_jobs",
     "total",
 ]
 
@@ -75,7 +75,7 @@ BASIS = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class EstimateOptions:
     """What somebody asks beside the jobs themselves."""
 
     records: Sequence[ledger.Record] = ()
@@ -98,16 +98,30 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Foretold:
+class Update:
+    """What an update of a training is, or a call of a prediction."""
+
+    calls: int
+    """How many of them the job makes."""
+    sequences: float
+    flops: float
+    shape: dict[str, Any]
+    """Of its job, by which the ledger knows it."""
+
+
+@dataclass(frozen=True)
+class EstimatedJob:
     """A device job of a plan, and what it will need."""
 
     planned: PlannedJob
     runtime: str
     precision: str
-    estimate: JobEstimate | None
-    """None where the job cannot be: `problem` says why."""
-    problem: str
     assumed: tuple[str, ...]
+    estimate: JobEstimate | None = None
+    """None where the job cannot be: `problem` says why."""
+    update: Update | None = None
+    """None where the rows are too few for one: there may be more than are assumed."""
+    problem: str = ""
     impossible: bool = False
     """The job cannot run as it is stated, whatever its rows turn out to be."""
     where: Where = Where()
@@ -175,25 +189,25 @@ class Foretold:
         )
 
 
-def foretell(
+def estimate_jobs(
     params: Params,
     project: Path,
     root: Path,
     stages: Sequence[str],
-    made_anew: Collection[str] = (),
-    asked: Asked | None = None,
-) -> list[Foretold]:
+    remade: Collection[str] = (),
+    options: EstimateOptions | None = None,
+) -> list[EstimatedJob]:
     """What the device jobs of these stages will need; see `planned_jobs` for the arguments.
 
     Raises:
         InputError: a file that a job is built from cannot be used.
     """
-    asked, device = asked or Asked(), params.device
-    jobs = planned_jobs(params, project, root, stages, made_anew, asked.manifests)
+    options, device = options or EstimateOptions(), params.device
+    jobs = planned_jobs(params, project, root, stages, remade, options.manifests)
     runtime, why = chosen_runtime(device)
-    found = [_foretold(job, device, runtime, asked) for job in jobs]
+    found = [_estimate_job(job, device, runtime, options) for job in jobs]
     found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found
-    return _measured(found, device, asked) if asked.measured else found
+    return _measured(found, device, options) if options.measured else found
 
 
 def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
@@ -206,41 +220,45 @@ def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path
     return "cpu", "device.runtime=auto is cpu, as neither IPUs nor GPUs are here"
 
 
-def _foretold(planned: PlannedJob, device: DeviceParams, runtime: str, asked: Asked) -> Foretold:
+def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, options: EstimateOptions) -> EstimatedJob:
     precision: str = device.precision
     assumed = planned.rows.assumed
     if precision == "auto":
         precision = PRECISION[runtime]
         assumed = (*assumed, *([MEASURED_LATER] if runtime == "cpu" else []))
     job, manifest = dataclasses.replace(planned.job, runtime=runtime, precision=precision), planned.rows.manifest
+    poprun: PopRunOptions | None = None
     try:
-        where = _where(job, device, asked)
+        if runtime == "ipu":
+            poprun = poprun_options(launch_words(job, device, {} if options.elsewhere else os.environ))
+        where = _where(job, device, options, poprun)
         estimate, better = estimate_job(job, manifest, where=where), advice(job, manifest, where=where)
     except (DeviceJobError, ParamsError) as error:
-        impossible = device.runtime != "auto" and not _may_be_wrong(error, planned, device, asked)
-        return Foretold(planned, runtime, precision, None, str(error), assumed, impossible)
+        may_be_wrong = _may_be_wrong(error, bool(planned.rows.assumed), poprun, options.elsewhere)
+        impossible = device.runtime != "auto" and not may_be_wrong
+        return EstimatedJob(planned, runtime, precision, assumed, problem=str(error), impossible=impossible)
     update = _update(job, manifest, where.processes)
-    found = Foretold(planned, runtime, precision, estimate, "", assumed, where=where, better=better)
+    found = EstimatedJob(planned, runtime, precision, assumed, estimate, update, where=where, better=better)
     if runtime in MEASURABLE:
-        return found if update is None else _of_ledger(found, update, device, asked)
-    used = ledger.of_kind(asked.records, estimate.device, job.kind)
+        return _use_ledger(found, device, options)
+    used = ledger.of_kind(options.records, estimate.device, job.kind)
     alike = [] if update is None else ledger.alike(used, update.flops)
     return dataclasses.replace(found, estimate=widened(estimate, used, alike), records=len(used))
 
 
-def _of_ledger(one: Foretold, update: Update, device: DeviceParams, asked: Asked) -> Foretold:
+def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
     """The same with what the ledger of this host knows of jobs of its shape, where it does."""
-    estimate = one.estimate
-    assert estimate is not None
+    estimate, update = one.estimate, one.update
+    if estimate is None or update is None:
+        return one
     [memory] = estimate.memory
     host = ledger.host_name(one.runtime)
-    free = [x["free_memory"] for x in asked.records if x.get("host") == host and "free_memory" in x]
-    if free and one.runtime == "cuda" and asked.limit is None:
+    free = [x["free_memory"] for x in options.records if x.get("host") == host and "free_memory" in x]
+    if free and one.runtime == "cuda" and options.limit is None:
         memory = dataclasses.replace(memory, limit=free[-1])
-        estimate = dataclasses.replace(estimate, memory=(memory,))
-    used = ledger.of_shape(asked.records, update.shape, one.runtime, device.precision, host)
+    used = ledger.of_shape(options.records, update.shape, one.runtime, device.precision, host)
     if not used:
-        return dataclasses.replace(one, estimate=estimate)
+        return dataclasses.replace(one, estimate=dataclasses.replace(estimate, memory=(memory,)))
     if (ends := ledger.expected(used, MEMORY)) is not None:
         term = Term("tensors and libraries, measured", ends[1], "a smaller device.micro_batch_size")
         memory = dataclasses.replace(memory, terms=(term,), total=Interval(*ends))
@@ -270,80 +288,61 @@ def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[st
     found = [1]
     for planned in planned_jobs(params, project, root, stages, stages):
         job = planned.job
-        if job.model is None or job.ipu_config is None:
-            continue
-        try:
-            if not launch_words(job, params.device):
+        with contextlib.suppress(DeviceJobError, ParamsError):  # `estimate_jobs` says why the job cannot be
+            if job.model is not None and job.ipu_config is not None and not launch_words(job, params.device):
                 found.append(ipu_plan_of(job, job.model, planned.rows.manifest).local_ipus)
-        except (DeviceJobError, ParamsError):
-            continue  # `foretell` says why the job cannot be
     return max(found)
 
 
-def _may_be_wrong(error: Exception, planned: PlannedJob, device: DeviceParams, asked: Asked) -> bool:
+def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | None, elsewhere: bool) -> bool:
     """Whether the error results from what was assumed of the rows or of the launcher."""
-    if isinstance(error, ParamsError):
-        return asked.elsewhere
-    depends_on = ROWS if isinstance(error, RowsError) else getattr(error, "depends_on", "")
-    if depends_on == ROWS:
-        return bool(planned.rows.assumed)
-    if depends_on != LAUNCHER or asked.elsewhere:
-        return depends_on == LAUNCHER
-    told = _poprun(planned.job, device, asked)
-    return told is not None and told.instances is None
+    depends_on = getattr(error, "depends_on", "")
+    if isinstance(error, RowsError) or depends_on == ROWS:
+        return assumes_rows
+    if depends_on == LAUNCHER and poprun is not None and poprun.instances is None:
+        return True
+    return elsewhere and (depends_on == LAUNCHER or isinstance(error, ParamsError))
 
 
-def _where(job: Job, device: DeviceParams, asked: Asked) -> Where:
-    where = Where(1 if job.kind == "predict" else device.processes, asked.limit, asked.generation)
-    told = _poprun(job, device, asked) if job.runtime == "ipu" else None
-    if told is None:
-        return where
-    processes = told.instances or where.processes
-    return dataclasses.replace(
-        where, processes=processes, replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
-    )
+def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: PopRunOptions | None) -> Where:
+    processes = 1 if job.kind == "predict" else device.processes
+    if poprun is None:
+        return Where(processes, options.limit, options.generation)
+    told = (poprun.replicas, poprun.ipus_per_replica)
+    return Where(poprun.instances or processes, options.limit, options.generation, *told)
 
 
-def _poprun(job: Job, device: DeviceParams, asked: Asked) -> PopRunOptions | None:
-    return poprun_options(launch_words(job, device, {} if asked.elsewhere else os.environ))
-
-
-def _measured(jobs: Sequence[Foretold], device: DeviceParams, asked: Asked) -> list[Foretold]:
-    """The same, those that `asked` names measured; each shape once."""
+def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
+    """The same, those that `options` names measured; each shape once."""
     found, records = [], list[ledger.Record]()
+    known = dataclasses.replace(options, records=records)
     for one in jobs:
-        if not _is_to_be_measured(one, asked):
-            found.append(one)
-            continue
-        update = _update(one.planned.job, one.planned.rows.manifest, one.where.processes)
-        known = dataclasses.replace(asked, records=records)
-        if update is None or (one := _of_ledger(one, update, device, known)).records:
-            found.append(one)
-            continue
-        asked.say(f"{one.name}: measuring a few updates")
-        try:
-            records.append(_measure(one, update, device))
-            found.append(_of_ledger(one, update, device, dataclasses.replace(asked, records=records)))
-        except OutOfMemory as error:
-            found.append(dataclasses.replace(one, too_large=str(error)))
-        except NotMeasured as error:
-            asked.say(f"{one.name}: not measured ({error})")
-            found.append(one)
+        if _is_to_be_measured(one, options) and not (one := _use_ledger(one, device, known)).records:
+            options.say(f"{one.name}: measuring a few updates")
+            try:
+                records.append(_measure(one, device))
+                one = _use_ledger(one, device, known)
+            except OutOfMemory as error:
+                one = dataclasses.replace(one, too_large=str(error))
+            except NotMeasured as error:
+                options.say(f"{one.name}: not measured ({error})")
+        found.append(one)
     return found
 
 
-def _is_to_be_measured(one: Foretold, asked: Asked) -> bool:
-    if one.planned.stage not in asked.measured or one.runtime not in MEASURABLE or one.estimate is None:
+def _is_to_be_measured(one: EstimatedJob, options: EstimateOptions) -> bool:
+    if one.planned.stage not in options.measured or one.runtime not in MEASURABLE or one.update is None:
         return False
-    if not asked.in_doubt:
+    if not options.in_doubt:
         return True
     unknown = not one.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU tells what it has
     return not one.records and (unknown or one.verdict not in ("", FITS, DOES_NOT_FIT))
 
 
-def _measure(one: Foretold, update: Update, device: DeviceParams) -> ledger.Record:
+def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
     """Measure a job, enter what it took into the ledger of this host, and return that."""
     assert one.estimate is not None
+    assert one.update is not None
     precision = "auto" if device.precision == "auto" else one.precision
     job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
     taken = measure(job, one.planned.rows, one.where.processes)
@@ -356,7 +355,7 @@ def _measure(one: Foretold, update: Update, device: DeviceParams) -> ledger.Reco
         "precision": taken["precision"],
         "device": one.estimate.device,
         "host": ledger.host_name(one.runtime),
-        "shape": update.shape,
+        "shape": one.update.shape,
         **{figure: {"measured": taken[figure]} for figure in ledger.FIGURES},
     }
     if taken["free_memory"] is not None:
@@ -366,20 +365,8 @@ def _measure(one: Foretold, update: Update, device: DeviceParams) -> ledger.Reco
     return record
 
 
-@dataclass(frozen=True)
-class Update:
-    """What an update of a training is, or a call of a prediction."""
-
-    calls: int
-    """How many of them the job makes."""
-    sequences: float
-    flops: float
-    shape: dict[str, Any]
-    """Of its job, by which the ledger knows it."""
-
-
 def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
-    """What an update of a job is; None where these rows are too few for one: there may be more than are foreseen."""
+    """What an update of a job is; None where these rows are too few for one."""
     if job.model is None:
         return None
     geometry = dataclasses.replace(job.geometry, replication_factor=processes)
@@ -397,7 +384,7 @@ def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
 def widened(
     estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()
 ) -> JobEstimate:
-    """The same with intervals that hold what such jobs took here, going by measured over foretold.
+    """The same with intervals that hold what such jobs took here, going by measured over estimated.
 
     Args:
         alike: those of them that speak of its time.
@@ -429,7 +416,7 @@ def total(intervals: Iterable[Interval]) -> Interval:
     return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
 
 
-def as_values(one: Foretold) -> dict[str, Any]:
+def as_values(one: EstimatedJob) -> dict[str, Any]:
     """For programs."""
     values: dict[str, Any] = {
         "name": one.name,

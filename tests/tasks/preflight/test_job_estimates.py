@@ -9,11 +9,11 @@ import pytest
 
 from ipu_model.errors import OutOfMemory
 from tasks.host import ledger
-from tasks.preflight import foretelling
-from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Foretold, chosen_runtime, foretell
+from tasks.preflight import job_estimates
+from tasks.preflight.job_estimates import DOES_NOT_FIT, EstimatedJob, EstimateOptions, chosen_runtime, estimate_jobs
 from tasks.preflight.measuring import NotMeasured
 from tests.places import ROOT
-from tests.tasks.preflight.test_foreseen_rows import params_of
+from tests.tasks.preflight.test_estimated_rows import params_of
 
 DEMO = ["pretrain@phase1"]
 DEVICE = "CPU, 1 process"
@@ -27,13 +27,13 @@ def figure(low: float, likely: float, high: float, measured: float) -> dict[str,
     return {"low": low, "likely": likely, "high": high, "measured": measured}
 
 
-def demo(tmp_path: Path, *records: ledger.Record, **more: Any) -> Foretold:
-    [found] = foretell(params_of(None), ROOT, tmp_path, DEMO, asked=Asked(records, **more))
+def demo(tmp_path: Path, *records: ledger.Record, **more: Any) -> EstimatedJob:
+    [found] = estimate_jobs(params_of(None), ROOT, tmp_path, DEMO, options=EstimateOptions(records, **more))
     assert found.estimate is not None
     return found
 
 
-def memory(found: Foretold) -> foretelling.Interval:
+def memory(found: EstimatedJob) -> job_estimates.Interval:
     assert found.estimate is not None
     return found.estimate.memory[0].total
 
@@ -41,7 +41,7 @@ def memory(found: Foretold) -> foretelling.Interval:
 def of_demo(tmp_path: Path, **figures: Any) -> ledger.Record:
     """A record of the very job."""
     one = demo(tmp_path)
-    update = foretelling._update(one.planned.job, one.planned.rows.manifest, 1)
+    update = job_estimates._update(one.planned.job, one.planned.rows.manifest, 1)
     assert update is not None
     known = {"runtime": "cpu", "precision": "fp32", "host": ledger.host_name("cpu"), "shape": update.shape}
     return record(**{**known, **{name: {"measured": value} for name, value in figures.items()}})
@@ -68,8 +68,8 @@ def test_a_cpu_answers_from_the_records_of_the_shape_and_else_says_that_nothing_
 def test_an_ipu_widens_its_intervals_by_the_ledger_and_never_narrows_them(tmp_path: Path) -> None:
     params = params_of("ipu-base-pod16-examples")
 
-    def found(*records: ledger.Record) -> Foretold:
-        [one] = foretell(params, ROOT, tmp_path, DEMO, asked=Asked(records))
+    def found(*records: ledger.Record) -> EstimatedJob:
+        [one] = estimate_jobs(params, ROOT, tmp_path, DEMO, options=EstimateOptions(records))
         assert one.estimate is not None
         return one
 
@@ -104,7 +104,7 @@ def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def measured_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Any, limit: float | None = None, **choices: Any
-) -> tuple[Foretold, list[str]]:
+) -> tuple[EstimatedJob, list[str]]:
     """The demo's pre-training with a measurement that ends like this, and what was said."""
     said: list[str] = []
 
@@ -114,10 +114,10 @@ def measured_demo(
             raise result
         return result
 
-    monkeypatch.setattr(foretelling, "measure", measure)
+    monkeypatch.setattr(job_estimates, "measure", measure)
     params = params_of(None, "device.precision=auto")
-    asked = Asked(limit=limit, measured=DEMO, say=said.append, **choices)
-    [one] = foretell(params, ROOT, tmp_path, DEMO, asked=asked)
+    asked = EstimateOptions(limit=limit, measured=DEMO, say=said.append, **choices)
+    [one] = estimate_jobs(params, ROOT, tmp_path, DEMO, options=asked)
     return one, said
 
 
@@ -128,21 +128,29 @@ def test_a_measurement_is_the_estimate_and_stays_in_the_ledger(
     assert said == ["pretrain@phase1: measuring a few updates", "measured"]
     assert one.seconds is not None
     assert (one.seconds.likely, one.precision, one.records) == (pytest.approx(300.0), "bf16", 1)
-    assert foretelling.MEASURED_LATER not in one.assumed
+    assert job_estimates.MEASURED_LATER not in one.assumed
     [kept] = ledger.read(own_ledger)
     assert kept["measurement"]
-    [again] = foretell(params_of(None, "device.precision=auto"), ROOT, tmp_path, DEMO, asked=Asked([kept]))
+    [again] = estimate_jobs(
+        params_of(None, "device.precision=auto"), ROOT, tmp_path, DEMO, options=EstimateOptions([kept])
+    )
     assert (again.seconds, memory(again)) == (one.seconds, memory(one))
 
 
 def test_jobs_of_one_shape_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ledger: Path) -> None:
-    monkeypatch.setattr(foretelling, "measure", lambda *args: MEASURED)
+    monkeypatch.setattr(job_estimates, "measure", lambda *args: MEASURED)
     said: list[str] = []
     stages = ["pretrain@phase1", "pretrain@phase1"]
-    found = foretell(params_of(None), ROOT, tmp_path, stages, asked=Asked(measured=stages, say=said.append))
+    found = estimate_jobs(
+        params_of(None), ROOT, tmp_path, stages, options=EstimateOptions(measured=stages, say=said.append)
+    )
     assert [one.records for one in found] == [0, 0], "it took bf16, and fp32 was asked for"
-    found = foretell(
-        params_of(None, "device.precision=bf16"), ROOT, tmp_path, stages, asked=Asked(measured=stages, say=said.append)
+    found = estimate_jobs(
+        params_of(None, "device.precision=bf16"),
+        ROOT,
+        tmp_path,
+        stages,
+        options=EstimateOptions(measured=stages, say=said.append),
     )
     assert [one.records for one in found] == [1, 1]
     assert len(said) == 3
@@ -181,14 +189,14 @@ def test_a_gpu_has_the_memory_that_was_free_when_one_was_measured(tmp_path: Path
     params = params_of(None, "device.runtime=cuda")
     known = record(memory={"measured": 1.0}, host=ledger.host_name("cuda"), free_memory=1e7)
     for records, verdict in (((), ""), ((known,), DOES_NOT_FIT)):
-        [one] = foretell(params, ROOT, tmp_path, DEMO, asked=Asked(records))
+        [one] = estimate_jobs(params, ROOT, tmp_path, DEMO, options=EstimateOptions(records))
         assert one.verdict == verdict
 
 
 def test_rows_that_are_foreseen_to_be_too_few_leave_the_time_unknown(tmp_path: Path) -> None:
     few = params_of(None, "pretrain.phase1.global_batch_size=1000000")
     known = of_demo(tmp_path, update_seconds=0.1)
-    [found] = foretell(few, ROOT, tmp_path, DEMO, asked=Asked((known,)))
+    [found] = estimate_jobs(few, ROOT, tmp_path, DEMO, options=EstimateOptions((known,)))
     assert (found.seconds, found.problem) == (None, "")
 
 
@@ -202,10 +210,10 @@ def test_a_refusal_names_what_was_found_what_there_is_the_largest_part_and_its_k
 
 
 def test_a_job_that_cannot_be_says_why(tmp_path: Path) -> None:
-    [found] = foretell(params_of(None, "device.precision=fp16"), ROOT, tmp_path, DEMO)
+    [found] = estimate_jobs(params_of(None, "device.precision=fp16"), ROOT, tmp_path, DEMO)
     assert (found.estimate, found.verdict, found.seconds) == (None, "", None)
     assert "has no fp16" in found.problem
-    assert foretelling.as_values(found)["problem"] == found.problem
+    assert job_estimates.as_values(found)["problem"] == found.problem
 
 
 @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ def test_auto_is_taken_as_what_this_host_has(
     there: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An IPU without PopTorch is none that a job could use."""
-    monkeypatch.setattr(foretelling.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(job_estimates.importlib.util, "find_spec", lambda name: None)
     device = params_of(None, "device.runtime=auto").device
     runtime, why = chosen_runtime(device, exists=lambda path: path in there)
     assert runtime == expected

@@ -17,7 +17,15 @@ from flows.preflight import disk
 from flows.preflight.disk import text_bytes
 from flows.run_request import RunRequest
 from tasks.host import ledger
-from tasks.preflight.foretelling import Asked, Foretold, Interval, as_values, foretell, scaled, total
+from tasks.preflight.job_estimates import (
+    EstimatedJob,
+    EstimateOptions,
+    Interval,
+    as_values,
+    estimate_jobs,
+    scaled,
+    total,
+)
 from tasks.project.dvc_records import StageForecast
 from tasks.project.parallel import worker_count
 
@@ -41,11 +49,11 @@ SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
 
 
 @dataclass(frozen=True)
-class Foresight:
+class RunEstimate:
     """What a run would do, and take."""
 
     stages: tuple[StageForecast, ...]
-    jobs: tuple[Foretold, ...]
+    jobs: tuple[EstimatedJob, ...]
     """Of every stage of the run that starts one, in their order."""
     other_seconds: dict[str, Interval]
     """Stage without a device that would run -> seconds, where something is known of it."""
@@ -56,7 +64,7 @@ class Foresight:
     """Of an hour of all that a device job holds, in anybody's money."""
 
     @property
-    def running(self) -> tuple[Foretold, ...]:
+    def running(self) -> tuple[EstimatedJob, ...]:
         """The jobs of stages that would run."""
         names = {one.stage for one in self.stages if one.status == RUNS}
         return tuple(job for job in self.jobs if job.planned.stage in names)
@@ -103,38 +111,42 @@ def _plain(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else dataclasses.asdict(interval)
 
 
-def foresee(request: RunRequest, price: float | None = None, asked: Asked | None = None) -> Foresight:
+def estimate_run(
+    request: RunRequest, price: float | None = None, options: EstimateOptions | None = None
+) -> RunEstimate:
     """What the requested run would do and take; nothing is changed.
 
     Args:
         price: of an hour of all that a device job holds.
-        asked: beside that; the ledger of this host is looked into whatever it says.
+        options: beside that; the ledger of this host is looked into whatever it says.
 
     Raises:
         InputError: a file that it is made from cannot be used.
     """
     stages = request.forecast
     running = [one.stage for one in stages if one.status == RUNS]
-    asked = asked or Asked()
-    measured = set(asked.measured) & set(running)
-    jobs = jobs_of(request, stages, dataclasses.replace(asked, measured=measured, manifests=request.manifests))
+    options = options or EstimateOptions()
+    measured = set(options.measured) & set(running)
+    jobs = jobs_of(request, stages, dataclasses.replace(options, measured=measured, manifests=request.manifests))
     started = {job.planned.stage for job in jobs}
     others = stage_seconds(request, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(request, target=tuple(running))
     written, free = disk.data_bytes(rest) + disk.model_bytes(rest), shutil.disk_usage(request.project).free
-    return Foresight(stages, tuple(jobs), others, written, float(free), price)
+    return RunEstimate(stages, tuple(jobs), others, written, float(free), price)
 
 
-def jobs_of(request: RunRequest, stages: Sequence[StageForecast], asked: Asked | None = None) -> list[Foretold]:
-    """The device jobs of these stages of a run; see `foresee`.
+def jobs_of(
+    request: RunRequest, stages: Sequence[StageForecast], options: EstimateOptions | None = None
+) -> list[EstimatedJob]:
+    """The device jobs of these stages of a run; see `estimate_run`.
 
     Raises:
         InputError: a file that they are made from cannot be used.
     """
     anew = [one.stage for one in stages if one.status != SKIPPED]
     records, elsewhere = ledger.read(ledger.ledger_file()), request.on_workers
-    asked = dataclasses.replace(asked or Asked(), records=records, elsewhere=elsewhere)
-    return foretell(request.params, request.project, request.root, [one.stage for one in stages], anew, asked)
+    options = dataclasses.replace(options or EstimateOptions(), records=records, elsewhere=elsewhere)
+    return estimate_jobs(request.params, request.project, request.root, [one.stage for one in stages], anew, options)
 
 
 def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:
