@@ -202,8 +202,7 @@ def dev_of(folder: Path) -> Path:
 def difference(theirs: Path, ours: Path, dev: Path) -> dict[str, float]:
     """By how many points our F1 exceeds theirs on the same questions, with the interval of the paired bootstrap."""
     first, second = (side / "evaluation" / "predictions.json" for side in (theirs, ours))
-    found = compare_files(dev, first, second, CONFIDENCE).f1_difference
-    points = dataclasses.asdict(found)
+    points: dict[str, float] = compare_files(dev, first, second, CONFIDENCE)["f1_difference"]
     print("F1 of {} above {}: {mean:+.2f} ({low:+.2f} to {high:+.2f})".format(ours.name, theirs.name, **points))
     return points
 

@@ -88,9 +88,9 @@ def _files(
     references = _own_questions(place.found or place.here) if questions is None else given(ctx, questions)
     found = compare_files(references, given(ctx, Path(first)), given(ctx, Path(second)), confidence or 0.95)
     if changed is not None:
-        write_text(given(ctx, changed), changed_csv(found.changed))
+        write_text(given(ctx, changed), changed_csv(found["changed"]))
     after = "--changed FILE lists every answer that changed, --output FILE keeps the comparison"
-    return found.record(), in_words(found, confidence or 0.95) + "\n", after
+    return found, in_words(found, confidence or 0.95) + "\n", after
 
 
 def _own_questions(project: Path) -> Path:

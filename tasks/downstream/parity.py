@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 from ipu_model.files import read_json, write_json
 from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
-from tasks.downstream.scoring.metrics import Array, Outcomes
+from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import Task
 from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult, run_device_job
@@ -47,6 +46,7 @@ def compare_logits(task: Task, first: Logits, second: Logits, root: Path = Path(
         InputError: files that do not belong together.
     """
     task.settle(root)
+    quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.given}
     distances: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     outcomes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
@@ -56,49 +56,21 @@ def compare_logits(task: Task, first: Logits, second: Logits, root: Path = Path(
         logits = [task.read_logits(examples, task.rows_folder(split, root), one[split]) for one in (first, second)]
         distances.append(logit_differences(task.flat_logits(logits[0]), task.flat_logits(logits[1]), names))
         before, after = (task.answer(examples, one) for one in logits)
-        pair = [task.predictions(one) for one in (before, after)]
+        pair = task.predictions(before), task.predictions(after)
         for found, predictions in zip(outcomes, pair, strict=True):
             found[split] = task.outcomes(examples, predictions)
-        scores = {place: found[split] for place, found in zip(("first", "second"), outcomes, strict=True)}
-        changed += _changed(task, names, pair, scores, before)
+        turned = changed_answers(names, pair, (outcomes[0][split], outcomes[1][split]), quantities)
+        changed += [{**record, "margin": task.margin(before, number)} for number, record in turned]
     largest = max(distances, key=lambda one: float(one["max_logit_difference"]))
-    mean = float(np.mean([one["mean_logit_difference"] for one in distances]))
-    rms = float(np.sqrt(np.mean([one["rms_logit_difference"] ** 2 for one in distances])))
     return {
         **largest,
-        "mean_logit_difference": mean,
-        "rms_logit_difference": rms,
+        "mean_logit_difference": float(np.mean([one["mean_logit_difference"] for one in distances])),
+        "rms_logit_difference": float(np.sqrt(np.mean([one["rms_logit_difference"] ** 2 for one in distances]))),
         "max_logit": max(one["max_logit"] for one in distances),
-        **compare_scores(task, *outcomes),
+        **task.metrics.compare(*outcomes),
         "changed_answers": len(changed),
         "changed": changed,
     }
-
-
-def _changed(
-    task: Task,
-    names: Sequence[str],
-    predictions: Sequence[Sequence[Any]],
-    scores: Mapping[str, Array],
-    before: Any,
-) -> Iterator[dict[str, Any]]:
-    """The examples whose answers differ.
-
-    Args:
-        predictions: the first and the second.
-        scores: outcomes of both, by what they are called.
-        before: the first answers.
-    """
-    for number, (one, other) in enumerate(zip(*predictions, strict=True)):
-        if one != other:
-            quantities = {
-                f"{place}_{quantity}": float(outcomes[number, column])
-                for place, outcomes in scores.items()
-                for column, quantity in enumerate(task.quantities)
-                if column >= task.given
-            }
-            margin = task.margin(before, number)
-            yield {"id": names[number], "first": one, "second": other, **quantities, "margin": margin}
 
 
 def logit_differences(
@@ -122,19 +94,6 @@ def logit_differences(
         "rms_logit_difference": float(np.sqrt((apart**2).mean())),
         "max_logit": float(np.abs(one).max()),
     }
-
-
-def compare_scores(task: Task, first: Outcomes, second: Outcomes) -> dict[str, Any]:
-    """Every metric of both models on the same examples, percent, and by how many points the second is better."""
-    ours, theirs = task.metrics.of(first), task.metrics.of(second)
-    differences = task.metrics.differences(second, first, confidence=0.95)
-    found: dict[str, Any] = {"examples": sum(map(len, first.values()))}
-    for name, difference in differences.items():
-        found |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}
-        found[f"{name}_difference"] = {key: round(value, 4) for key, value in asdict(difference).items()}
-        if (test := task.metrics.mcnemar(name, first, second)) is not None:
-            found[f"{name}_mcnemar"] = asdict(test)
-    return found
 
 
 def predict_in(
@@ -166,11 +125,20 @@ def check(found: Mapping[str, Any], entry: Entry) -> None:
         )
 
 
-def in_words(task: Task, first: str, second: str, found: Mapping[str, Any]) -> str:
-    """One line for people."""
-    lead = task.limits[0].metric
+def _report(
+    task: Task, first: Mapping[str, str], second: Mapping[str, str], found: Mapping[str, Any], output: Path | None
+) -> str:
+    """Write a comparison where somebody wants it, and refuse logits that lie too far apart; a line for people.
+
+    Raises:
+        ParityLost: after `output` was written.
+    """
+    if output is not None:
+        write_json(output, {"first": first, "second": second, **found})
+    check(found, task.entry)
+    lead, said = task.limits[0].metric, ["{runtime}:{precision}".format_map(one) for one in (first, second)]
     return (
-        f"parity of {second} with {first}: logits up to {found['max_logit_difference']:.4g} apart (mean "
+        f"parity of {said[1]} with {said[0]}: logits up to {found['max_logit_difference']:.4g} apart (mean "
         f"{found['mean_logit_difference']:.2g}, largest logit {found['max_logit']:.3g}), {found['changed_answers']} of "
         f"{found['examples']} answers changed, {task.metrics.titles[lead]} {found[f'{lead}_first']:.2f} -> "
         f"{found[f'{lead}_second']:.2f}"
@@ -195,11 +163,7 @@ def stage(place: Place, name: str, task: Task, params: Params) -> str:
     found = compare_logits(task, written, computed)
     of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
     first = {key: of_predict[key] for key in ("runtime", "precision")}
-    values = {"first": first, "second": _of(result), **found}
-    write_json(artifacts.parity_file(task.entry.name, name), values)
-    check(found, task.entry)
-    said = f"{first['runtime']}:{first['precision']}", f"{result.runtime}:{result.precision}"
-    return in_words(task, *said, found)
+    return _report(task, first, _of(result), found, artifacts.parity_file(task.entry.name, name))
 
 
 def between(
@@ -220,18 +184,7 @@ def between(
         before, one = predict_in(first, task, params, Path(scratch) / "first", root, model)
         after, other = predict_in(second, task, params, Path(scratch) / "second", root, model)
         found = compare_logits(task, one, other, root)
-    if output is not None:
-        write_json(output, {"first": _of(before), "second": _of(after), **found})
-    check(found, task.entry)
-    return in_words(task, f"{before.runtime}:{before.precision}", f"{after.runtime}:{after.precision}", found)
-
-
-def place_argument(text: str) -> Place:
-    """For argparse."""
-    try:
-        return Place.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _report(task, _of(before), _of(after), found, output)
 
 
 def _named(item: str, params: Params) -> tuple[str, str]:
@@ -252,7 +205,7 @@ def main() -> None:
         metavar="RUNTIME[:PRECISION]",
         help="for example cpu:bf16, cuda or ipu:fp16",
     )
-    parser.add_argument("--baseline", type=place_argument, metavar="RUNTIME[:PRECISION]", help="compute this, too")
+    parser.add_argument("--baseline", metavar="RUNTIME[:PRECISION]", help="compute this, too")
     parser.add_argument("--model", type=Path, help="another model folder, with --baseline")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON, with --baseline")
     arguments = parser.parse_args()
@@ -262,11 +215,12 @@ def main() -> None:
         name, said = _named(arguments.name.rpartition("@")[2], params)
     try:
         place = Place.of(said)
+        baseline = None if arguments.baseline is None else Place.of(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
     task: Task = part_of(entry_of(params, name), "scores")
-    if arguments.baseline is not None:
-        said = between(arguments.baseline, place, task, params, arguments.output, model=arguments.model)
+    if baseline is not None:
+        said = between(baseline, place, task, params, arguments.output, model=arguments.model)
     elif arguments.model is not None or arguments.output is not None:
         parser.error("--model and --output need --baseline")
     else:

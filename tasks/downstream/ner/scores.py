@@ -14,6 +14,7 @@ import numpy as np
 from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
+from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.project import artifacts
@@ -75,8 +76,8 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         return keys_of(map(json.dumps, zip(examples.tokens, examples.tags, strict=True)))
 
     def read_logits(self, examples: Examples, rows: Path, logits: Path) -> WordLogits:
-        again = f"run the stages {self.entry.stage('rows')} and {self.entry.stage('predict')} again"
-        return read_word_logits(rows / artifacts.FEATURES, logits, [len(words) for words in examples.tokens], again)
+        files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
+        return read_word_logits(files, [len(words) for words in examples.tokens])
 
     def flat_logits(self, logits: WordLogits) -> tuple[Array, np.ndarray]:
         classes = logits.values.shape[1]

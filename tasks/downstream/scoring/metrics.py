@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -199,6 +199,42 @@ class Metrics:
             return None
         ours, theirs = (outcomes[one.split][:, one.right].tolist() for outcomes in (first, second))
         return mcnemar_exact(ours, theirs)
+
+    def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, Any]:
+        """Every metric of two models on the same examples, by how many points the second is better, and McNemar's test
+        where it applies; plain values, percent with four decimals."""
+        ours, theirs = self.of(first), self.of(second)
+        found: dict[str, Any] = {"examples": sum(map(len, first.values()))}
+        for name, difference in self.differences(second, first, confidence).items():
+            found |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}
+            found[f"{name}_difference"] = {key: round(value, 4) for key, value in asdict(difference).items()}
+            if (test := self.mcnemar(name, first, second)) is not None:
+                found[f"{name}_mcnemar"] = asdict(test)
+        return found
+
+
+def changed_answers(
+    names: Sequence[str],
+    answers: tuple[Sequence[Any], Sequence[Any]],
+    outcomes: tuple[Array, Array],
+    quantities: Mapping[str, int],
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and record of each example that two models answer differently.
+
+    Args:
+        names: how people find each example.
+        answers: of the first and of the second model.
+        outcomes: [N, Q] of both.
+        quantities: those that a record states -> their columns.
+    """
+    for number, (first, second) in enumerate(zip(*answers, strict=True)):
+        if first != second:
+            scores = {
+                f"{model}_{quantity}": float(rows[number, column])
+                for model, rows in zip(("first", "second"), outcomes, strict=True)
+                for quantity, column in quantities.items()
+            }
+            yield number, {"id": names[number], "first": first, "second": second, **scores}
 
 
 def interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:

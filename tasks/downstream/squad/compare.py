@@ -7,113 +7,59 @@ exact match; and every question whose answer changed. Questions are SQuAD JSON o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.downstream.scoring.metrics import changed_answers
 from tasks.downstream.squad.files import read_predictions, read_questions, read_references
-from tasks.downstream.squad.metrics import percent
-from tasks.downstream.squad.scoring import score
+from tasks.downstream.squad.scoring import References, score
 from tasks.downstream.squad.slices import OVERALL
 from tasks.pages.markup import csv_text
 from tasks.project.errors import InputError
-from tasks.statistics.significance import Interval, McNemar, mcnemar_exact
 
 SHOWN = 20
 """Changed answers on the screen; --changed lists all."""
-
-
-@dataclass(frozen=True)
-class Changed:
-    """A question that both answered, and differently."""
-
-    id: str
-    first: str
-    second: str
-    first_exact: float
-    second_exact: float
-    first_f1: float
-    """0 to 1."""
-    second_f1: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The second predictions against the first, on the questions that both answered."""
-
-    questions: int
-    exact_match: tuple[float, float]
-    """Percent, of the first and the second."""
-    f1: tuple[float, float]
-    exact_match_difference: Interval
-    """Second - first in points, paired bootstrap."""
-    f1_difference: Interval
-    mcnemar: McNemar
-    """About exact match: right in the first only, in the second only, and the p-value."""
-    changed: tuple[Changed, ...]
-    """In the order of the questions."""
-
-    def record(self) -> dict[str, Any]:
-        """Plain values; differences in points of percent."""
-        return {
-            "questions": self.questions,
-            **{f"exact_match_{name}": x for name, x in zip(("first", "second"), self.exact_match, strict=True)},
-            **{f"f1_{name}": x for name, x in zip(("first", "second"), self.f1, strict=True)},
-            "exact_match_difference": _points(self.exact_match_difference),
-            "f1_difference": _points(self.f1_difference),
-            "mcnemar": asdict(self.mcnemar),
-            "changed": [asdict(one) for one in self.changed],
-        }
-
-
-def _points(interval: Interval) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in asdict(interval).items()}
+CHANGED = ("id", "first", "second", "first_exact", "second_exact", "first_f1", "second_f1")
+"""Fields of a question that both answered, and differently: exact match and F1 from 0 to 1."""
 
 
 def compare(
-    references: Sequence[tuple[str, Sequence[str]]],
-    first: Mapping[str, str],
-    second: Mapping[str, str],
-    confidence: float = 0.95,
-) -> Comparison:
+    references: References, first: Mapping[str, str], second: Mapping[str, str], confidence: float = 0.95
+) -> dict[str, Any]:
     """Compare two {id: text} predictions on the questions that both answered.
+
+    Returns:
+        What `Metrics.compare` says, and `changed`: the questions with other answers, in their order.
 
     Raises:
         ValueError: there is no such question.
     """
-    common = [
-        (identifier, answers) for identifier, answers in references if identifier in first and identifier in second
-    ]
+    common = [(name, answers) for name, answers in references if name in first and name in second]
     if not common:
         raise ValueError("no question was answered by both")
-    one, two = score(common, first), score(common, second)
-    changed = tuple(
-        Changed(identifier, first[identifier], second[identifier], *scores)
-        for (identifier, _), *scores in zip(common, one.exact_match, two.exact_match, one.f1, two.f1, strict=True)
-        if first[identifier] != second[identifier]
-    )
-    before, after = ({"dev": np.column_stack([scores.exact_match, scores.f1])} for scores in (one, two))
-    differences = OVERALL.differences(after, before, confidence)
-    return Comparison(
-        questions=len(common),
-        exact_match=(percent(one.exact_match), percent(two.exact_match)),
-        f1=(percent(one.f1), percent(two.f1)),
-        exact_match_difference=differences["exact_match"],
-        f1_difference=differences["f1"],
-        mcnemar=mcnemar_exact(one.exact_match, two.exact_match),
-        changed=changed,
-    )
+    scores = [score(common, one) for one in (first, second)]
+    before, after = (np.column_stack([one.exact_match, one.f1]) for one in scores)
+    found = OVERALL.compare({"dev": before}, {"dev": after}, confidence)
+    names = [name for name, _ in common]
+    answers = [first[name] for name in names], [second[name] for name in names]
+    changed = changed_answers(names, answers, (before, after), {"exact": 0, "f1": 1})
+    return {
+        "questions": found.pop("examples"),
+        "mcnemar": found.pop("exact_match_mcnemar"),
+        **found,
+        "changed": [record for _, record in changed],
+    }
 
 
-def compare_files(questions: Path, first: Path, second: Path, confidence: float = 0.95) -> Comparison:
+def compare_files(questions: Path, first: Path, second: Path, confidence: float = 0.95) -> dict[str, Any]:
     """Read the files and compare.
 
     Raises:
         InputError: a file cannot be used, or no question was answered in both.
     """
-    references: Sequence[tuple[str, Sequence[str]]]
+    references: References
     if questions.suffix == ".parquet":
         references = [(question.id, question.answers) for question in read_questions(questions)]
     else:
@@ -124,30 +70,27 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
         raise InputError(f"{first} and {second} cannot be compared on {questions}: {error}") from None
 
 
-def changed_csv(changed: Sequence[Changed]) -> str:
+def changed_csv(changed: Sequence[Mapping[str, Any]]) -> str:
     """One line per question whose answer changed."""
-    return csv_text([field.name for field in fields(Changed)], [astuple(one) for one in changed])
+    return csv_text(CHANGED, ([one[name] for name in CHANGED] for one in changed))
 
 
-def in_words(found: Comparison, confidence: float) -> str:
+def in_words(found: Mapping[str, Any], confidence: float) -> str:
     """For people; the largest changes of F1 come first."""
-    lines = [f"{found.questions} questions answered in both, {len(found.changed)} of them differently"]
-    for name, scores, d in (
-        ("exact match", found.exact_match, found.exact_match_difference),
-        ("F1", found.f1, found.f1_difference),
-    ):
+    lines = [f"{found['questions']} questions answered in both, {len(found['changed'])} of them differently"]
+    for name, title in OVERALL.titles.items():
+        points = "{mean:+.2f} points ({low:+.2f} to {high:+.2f}".format_map(found[f"{name}_difference"])
         lines.append(
-            f"{name}: {scores[0]:.2f} -> {scores[1]:.2f}, {d.mean:+.2f} points "
-            f"({d.low:+.2f} to {d.high:+.2f} at confidence {confidence:g}, paired bootstrap)"
+            f"{title}: {found[f'{name}_first']:.2f} -> {found[f'{name}_second']:.2f}, {points} at confidence "
+            f"{confidence:g}, paired bootstrap)"
         )
-    test = found.mcnemar
     lines.append(
-        f"right in the first only: {test.first_only}, in the second only: {test.second_only} "
-        f"(McNemar's exact test, two-sided: p = {test.p_value:.4g})"
+        "right in the first only: {first_only}, in the second only: {second_only} (McNemar's exact test, two-sided: "
+        "p = {p_value:.4g})".format_map(found["mcnemar"])
     )
-    ranked = sorted(found.changed, key=lambda one: -abs(one.second_f1 - one.first_f1))
-    for one in ranked[:SHOWN]:
-        lines.append(f"  {one.id}: {one.first!r} (F1 {one.first_f1:.2f}) -> {one.second!r} (F1 {one.second_f1:.2f})")
+    ranked = sorted(found["changed"], key=lambda one: -abs(one["second_f1"] - one["first_f1"]))
+    change = "  {id}: {first!r} (F1 {first_f1:.2f}) -> {second!r} (F1 {second_f1:.2f})"
+    lines += [change.format_map(one) for one in ranked[:SHOWN]]
     if len(ranked) > SHOWN:
         lines.append(f"  ... and {len(ranked) - SHOWN} more (--changed FILE lists all)")
     return "\n".join(lines)

@@ -1,7 +1,11 @@
-"""Exact match and F1 of extractive answers, as the official SQuAD v1.1 script counts them.
+"""Exact match and F1 of extractive answers, as the official SQuAD scripts of v1.1 and 2.0 count them.
 
-Source of the rules: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of
-Text", and its evaluate-v1.1.py. Pure functions of the standard library alone.
+Sources of the rules: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", and its
+evaluate-v1.1.py; Rajpurkar, Jia and Liang 2018, "Know What You Don't Know: Unanswerable Questions for SQuAD", and its
+evaluate-v2.0.py. Pure functions of the standard library alone.
+
+Legend: odds of a question are what speaks for no answer (null score - score of the best span); above a threshold none
+is given.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -23,33 +27,41 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, references: Sequence[str]) -> float:
+def exact_match(prediction: str, references: Sequence[str], nullable: bool = False) -> float:
     """1.0 if the normalised prediction equals any normalised reference, else 0.0.
 
+    Args:
+        nullable: by the rule of 2.0, where the empty text alone answers a question without references.
+
     Raises:
-        ValueError: no reference (SQuAD v1.1 knows no unanswerable question).
+        ValueError: no reference, which only 2.0 knows.
     """
-    _need(references)
-    found = normalize_answer(prediction)
-    return float(any(found == normalize_answer(reference) for reference in references))
+    return float(normalize_answer(prediction) in _normal(references, nullable))
 
 
-def f1(prediction: str, references: Sequence[str]) -> float:
+def f1(prediction: str, references: Sequence[str], nullable: bool = False) -> float:
     """Best F1 (0 to 1) over the references, of the bags of words after normalisation.
 
     As in the official v1.1 script, a prediction without any word has F1 0 even where the reference
-    has none either ("the" against "The": exact match 1, F1 0).
-
-    Raises:
-        ValueError: no reference.
+    has none either ("the" against "The": exact match 1, F1 0); in that of 2.0 it has 1. Arguments and errors are those
+    of `exact_match`.
     """
-    _need(references)
     found = Counter(normalize_answer(prediction).split())
-    return max(f1_of_words(found, Counter(normalize_answer(reference).split())) for reference in references)
+    return max(_overlap(found, Counter(text.split()), nullable) for text in _normal(references, nullable))
 
 
-def f1_of_words(found: Counter[str], wanted: Counter[str]) -> float:
-    """Of two bags of words; 0 where they share none."""
+def _normal(references: Sequence[str], nullable: bool) -> list[str]:
+    normal = list(map(normalize_answer, references))
+    if nullable:
+        return [text for text in normal if text] or [""]
+    if not normal:
+        raise ValueError("no reference answer: SQuAD v1.1 has at least one per question")
+    return normal
+
+
+def _overlap(found: Counter[str], wanted: Counter[str], nullable: bool) -> float:
+    if nullable and not (found and wanted):
+        return float(found == wanted)
     common = (found & wanted).total()
     if common == 0:
         return 0.0
@@ -57,12 +69,68 @@ def f1_of_words(found: Counter[str], wanted: Counter[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _need(references: Sequence[str]) -> None:
-    if not references:
-        raise ValueError("no reference answer: SQuAD v1.1 has at least one per question")
-
-
 def percent(values: Sequence[float]) -> float:
     """Mean of values from 0 to 1 as a percentage, four decimals."""
     # sum before dividing, as the official script does: the fourth decimal agrees.
     return round(100.0 * sum(values) / len(values), 4)
+
+
+def figures_v2(has_answer: Sequence[bool], exact: Sequence[float], overlap: Sequence[float]) -> dict[str, float | int]:
+    """exact, f1 and total over all questions, with HasAns_ those with an answer, with NoAns_ those without; percent.
+
+    A group without questions is left out.
+    """
+    found: dict[str, float | int] = {}
+    for prefix, group in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
+        members = [number for number, has in enumerate(has_answer) if has in group]
+        if members:
+            for name, scores in (("exact", exact), ("f1", overlap)):
+                found[prefix + name] = 100.0 * sum(scores[number] for number in members) / len(members)
+            found[prefix + "total"] = len(members)
+    return found
+
+
+def with_threshold(
+    scores: Sequence[float], odds: Sequence[float], has_answer: Sequence[bool], most: float
+) -> list[float]:
+    """Scores where no answer is given to questions with odds above `most`."""
+    return [float(not has) if odd > most else score for score, odd, has in zip(scores, odds, has_answer, strict=True)]
+
+
+def best_threshold(
+    scores: Sequence[float], odds: Sequence[float], has_answer: Sequence[bool], answered: Sequence[bool]
+) -> tuple[float, float]:
+    """The best mean score (percent) that some threshold gives, and the lowest that does; 0.0 where giving no answer at
+    all is as good.
+
+    Args:
+        scores: of the span found for each question.
+        odds: of each question.
+        has_answer: whether there is one.
+        answered: whether a span was found.
+    """
+    reached = best = float(sum(not has for has in has_answer))
+    threshold = 0.0
+    for number in sorted(range(len(odds)), key=odds.__getitem__):
+        reached += scores[number] if has_answer[number] else -float(answered[number])
+        if reached > best:
+            best, threshold = reached, odds[number]
+    return 100.0 * best / len(scores), threshold
+
+
+def best_figures(
+    has_answer: Sequence[bool],
+    scores: Mapping[str, Sequence[float]],
+    odds: Sequence[float],
+    answered: Sequence[bool],
+) -> dict[str, float]:
+    """best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
+
+    Args:
+        scores: `exact` and `f1` of the spans found.
+    """
+    found: dict[str, float] = {}
+    for name, values in scores.items():
+        best, threshold = best_threshold(values, odds, has_answer, answered)
+        found |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return found

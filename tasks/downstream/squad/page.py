@@ -9,9 +9,10 @@ from itertools import groupby
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Slice
-from tasks.downstream.squad import official_v2, scores
+from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.metrics import best_figures
 from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
 from tasks.downstream.squad.scores import EXACT, OVERLAP
 from tasks.downstream.squad.slices import f1_counts, slices
@@ -47,7 +48,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
         return {
             "null_threshold": chosen.value,
             **{f"null_threshold_{name}": value for name, value in interval.items() if value is not None},
-            **official_v2.best_figures(scores.has_answers(questions), spans, odds, answered),
+            **best_figures(scores.has_answers(questions), spans, odds, answered),
             "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
         }
 

@@ -14,15 +14,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks.downstream.entries import Entry
+from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, group_mean_metric, mean_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask
-from tasks.downstream.squad import about, official_v2
+from tasks.downstream.squad import about
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_predictions, read_questions
-from tasks.downstream.squad.metrics import exact_match, f1
+from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
 from tasks.downstream.squad.params import AnswerParams
-from tasks.downstream.squad.windows import WindowFiles, Windows, example_ids
+from tasks.downstream.squad.windows import WindowFiles, Windows
 from tasks.downstream.task import TRAIN
 from tasks.project import artifacts
 from tasks.project.artifacts import HELD_OUT
@@ -102,10 +103,10 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
     def settle(self, root: Path) -> None:
         """Where the parameters state no threshold, the best one of the held-out training questions."""
         if self.nullable and self._params.null_threshold == "auto":
-            rows = self.rows_folder(HELD_OUT, root)
-            names = example_ids(rows / artifacts.FEATURES)
-            questions = read_questions(self.examples_file(TRAIN, root), names)
-            logits = self.read_logits(questions, rows, root / artifacts.logits_file(self.entry.name, HELD_OUT))
+            rows, computed = self.rows_folder(HELD_OUT, root), root / artifacts.logits_file(self.entry.name, HELD_OUT)
+            names = FeatureFiles(rows / artifacts.FEATURES, computed, self.entry.stage).read_numbers("example_id")
+            questions = read_questions(self.examples_file(TRAIN, root), names["example_id"].tolist())
+            logits = self.read_logits(questions, rows, computed)
             answers = self.answer(questions, logits)
             spans = self.outcomes(questions, [best_span(found).text for found in answers])
             self.threshold = choose_threshold(
@@ -131,7 +132,8 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
 
     def read_logits(self, examples: list[Question], rows: Path, logits: Path) -> WindowFiles:
-        return WindowFiles(rows / artifacts.FEATURES, logits, [question.id for question in examples])
+        ids = [question.id for question in examples]
+        return WindowFiles(rows / artifacts.FEATURES, logits, self.entry.stage, ids)
 
     def flat_logits(self, logits: WindowFiles) -> tuple[Array, np.ndarray]:
         """Those of the context's tokens and [CLS], start and end alike."""
@@ -177,10 +179,9 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
 
     def outcomes(self, examples: list[Question], predictions: Sequence[Any]) -> Array:
-        exact, overlap = (official_v2.exact_match, official_v2.f1) if self.nullable else (exact_match, f1)
         scores = [
-            (0.0, 0.0) if text is None else (exact(text, question.answers), overlap(text, question.answers))
-            for question, text in zip(examples, predictions, strict=True)
+            (0.0, 0.0) if text is None else tuple(rule(text, one.answers, self.nullable) for rule in (exact_match, f1))
+            for one, text in zip(examples, predictions, strict=True)
         ]
         found = np.array(scores, dtype=np.float64).reshape(-1, 2)
         return np.column_stack([has_answers(examples), found]) if self.nullable else found
@@ -230,7 +231,7 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
             return found
         [rows] = outcomes.values()
         columns = (rows[:, column].tolist() for column in (HAS_ANSWER, EXACT, OVERLAP))
-        return {name: x for name, x in found.items() if not math.isnan(x)} | official_v2.figures(*columns)
+        return {name: x for name, x in found.items() if not math.isnan(x)} | figures_v2(*columns)
 
     @property
     def limits(self) -> tuple[Limit, ...]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.downstream.squad import metrics, official_v2
 from tasks.downstream.squad.files import read_odds, read_predictions, read_references
-from tasks.downstream.squad.metrics import percent
+from tasks.downstream.squad.metrics import best_figures, exact_match, f1, figures_v2, percent, with_threshold
 from tasks.project.errors import InputError
 from tasks.reading.text_files import Reading
 
@@ -34,17 +33,9 @@ class Scores:
     extra: tuple[str, ...]
     """Predicted ids that no question has; they count nothing."""
 
-    @property
-    def total(self) -> int:
-        return len(self.f1)
-
     def summary(self) -> dict[str, float | int]:
         """exact_match and f1 in percent over all questions, four decimals, and total."""
-        return {
-            "exact_match": percent(self.exact_match),
-            "f1": percent(self.f1),
-            "total": self.total,
-        }
+        return {"exact_match": percent(self.exact_match), "f1": percent(self.f1), "total": len(self.f1)}
 
 
 def score(questions: References, predictions: Mapping[str, str]) -> Scores:
@@ -57,16 +48,15 @@ def score(questions: References, predictions: Mapping[str, str]) -> Scores:
     """
     if not questions:
         raise ValueError("no question to score")
-    both = all(references for _, references in questions)
-    exact, overlap = (metrics.exact_match, metrics.f1) if both else (official_v2.exact_match, official_v2.f1)
+    nullable = not all(references for _, references in questions)
     found = [(predictions.get(identifier), references) for identifier, references in questions]
-    known = {identifier for identifier, _ in questions}
-    return Scores(
-        tuple(0.0 if text is None else exact(text, references) for text, references in found),
-        tuple(0.0 if text is None else overlap(text, references) for text, references in found),
-        tuple(identifier for identifier, _ in questions if identifier not in predictions),
-        tuple(identifier for identifier in predictions if identifier not in known),
+    exact, overlap = (
+        tuple(0.0 if text is None else rule(text, references, nullable) for text, references in found)
+        for rule in (exact_match, f1)
     )
+    unanswered = tuple(identifier for identifier, _ in questions if identifier not in predictions)
+    known = dict(questions)
+    return Scores(exact, overlap, unanswered, tuple(one for one in predictions if one not in known))
 
 
 def score_files(
@@ -93,34 +83,23 @@ def score_files(
     for noted in reading.summary():
         log.warning("%s: %s", questions, noted)
     scores, has_answer = score(references, answers), [bool(given) for _, given in references]
-    _warn(scores)
+    if lacking := scores.unanswered:
+        total = len(references)
+        log.warning("%d of %d questions have no prediction and count 0: %s", len(lacking), total, _some(lacking))
+    if scores.extra:
+        log.warning("%d predictions belong to no question and are ignored: %s", len(scores.extra), _some(scores.extra))
     if odds is None:
-        by_v2 = official_v2.figures(has_answer, scores.exact_match, scores.f1)
-        return scores.summary() if all(has_answer) else by_v2
+        return scores.summary() if all(has_answer) else figures_v2(has_answer, scores.exact_match, scores.f1)
     if all(has_answer):
         raise InputError(f"every question of {questions} has an answer: there is nothing that {odds} could decide")
     stated = read_odds(odds)
-    if lacking := [name for name, _ in references if name not in stated]:
+    if lacking := tuple(name for name, _ in references if name not in stated):
         raise InputError(f"{odds} lacks the odds of {len(lacking)} questions: {_some(lacking)}")
     by_question = [stated[name] for name, _ in references]
     found = {"exact": scores.exact_match, "f1": scores.f1}
-    decided = (official_v2.with_threshold(one, by_question, has_answer, threshold) for one in found.values())
+    decided = (with_threshold(one, by_question, has_answer, threshold) for one in found.values())
     answered = [bool(answers.get(name)) for name, _ in references]
-    return official_v2.figures(has_answer, *decided) | official_v2.best_figures(
-        has_answer, found, by_question, answered
-    )
-
-
-def _warn(scores: Scores) -> None:
-    if scores.unanswered:
-        log.warning(
-            "%d of %d questions have no prediction and count 0: %s",
-            len(scores.unanswered),
-            scores.total,
-            _some(scores.unanswered),
-        )
-    if scores.extra:
-        log.warning("%d predictions belong to no question and are ignored: %s", len(scores.extra), _some(scores.extra))
+    return figures_v2(has_answer, *decided) | best_figures(has_answer, found, by_question, answered)
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, mean_metric, sized
 from tasks.downstream.squad.files import Question
@@ -19,7 +22,7 @@ TITLE_QUESTIONS = 5
 """Questions that a title with a slice of its own has at least."""
 _WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
 _FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
-OVERALL = Metrics((mean_metric("exact_match", "exact match", 0), mean_metric("f1", "F1", 1)))
+OVERALL = Metrics((mean_metric("exact_match", "exact match", 0, 0), mean_metric("f1", "F1", 1)))
 """Of the exact match and F1 of each question, [N, 2]."""
 _KINDS = ("with an answer", "without an answer")
 _ANSWER_WORDS = ((0, "no answer"), (1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
@@ -45,14 +48,9 @@ F1_RANGES = ("0", "under 0.25", "0.25 to 0.5", "0.5 to 0.75", "0.75 to 1", "1")
 
 def f1_counts(f1: Sequence[float]) -> dict[str, int]:
     """Questions in each range of F1 (0 to 1), all ranges in order."""
-    ranges = [_f1_range(value) for value in f1]
-    return {name: ranges.count(name) for name in F1_RANGES}
-
-
-def _f1_range(value: float) -> str:
-    if value in (0.0, 1.0):
-        return F1_RANGES[0] if value == 0 else F1_RANGES[-1]
-    return F1_RANGES[1 + int(value // 0.25)]
+    borders = (math.nextafter(0.0, 1.0), 0.25, 0.5, 0.75, 1.0)
+    counts = np.bincount(np.digitize(f1, borders), minlength=len(F1_RANGES))
+    return dict(zip(F1_RANGES, counts.tolist(), strict=True))
 
 
 def slices(questions: Sequence[Question], windows: Sequence[int], scores: Array) -> list[Slice]:

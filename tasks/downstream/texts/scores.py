@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
+from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.downstream.texts import about
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
 from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.tasks import TextTask
+from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.reading.labels import all_labels_in
 from tasks.reading.parquet import read_batches
@@ -90,21 +91,10 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
 
     def read_logits(self, examples: Examples, rows: Path, logits: Path) -> Array:
         """[examples, classes]; [examples, 1] of a regression."""
-        again, count = f"run the stage {self.entry.stage('predict')} again", len(examples.labels)
-        classes = self.learnt(examples)
-        try:
-            with pa.memory_map(str(logits)) as source:
-                table = pa.ipc.open_file(source).read_all().combine_chunks()
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{logits} cannot be read ({error}); {again}") from None
-        numbers = from_arrow(table.column("feature_id").combine_chunks())
-        flat = from_arrow(table.column("logits").combine_chunks().flatten()).astype(np.float64)
-        if len(numbers) != count or (numbers != np.arange(count)).any() or len(flat) != count * classes:
-            raise InputError(
-                f"{logits} holds {len(flat)} logits of {len(numbers)} examples, required are {classes} for "
-                f"each of {count}; {again}"
-            )
-        found: Array = flat.reshape(count, classes)
+        count, classes = len(examples.labels), self.learnt(examples)
+        files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
+        [[flat]] = files.read_logits(("logits",), np.full(count, classes), [count])
+        found: Array = flat.reshape(count, classes).astype(np.float64)
         return found
 
     def flat_logits(self, logits: Array) -> tuple[Array, np.ndarray]:

@@ -26,7 +26,7 @@ from flows.run_view import RunView
 from tasks.downstream.evaluate import EvaluationView, drawn
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.compare import Changed, changed_csv
+from tasks.downstream.squad.compare import CHANGED, changed_csv
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.slices import TITLE
 from tasks.downstream.texts.scores import Examples
@@ -344,7 +344,7 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     outcomes = {"dev": np.array([[0.0, 0.5]])}
     found = EvaluationView({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
     tables = list(drawn(task_with("squad", "page"), found).values())
-    tables.append(changed_csv([Changed(text, text, text, 0.0, 1.0, 0.0, 1.0)]))
+    tables.append(changed_csv([dict(zip(CHANGED, (text, text, text, 0.0, 1.0, 0.0, 1.0), strict=True))]))
     assert len(tables) == 3
     for table in tables:
         rows = list(csv.reader(io.StringIO(table, newline="")))

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.logits import FEATURES_SCHEMA, read_word_logits
+from tasks.downstream.ner.logits import FEATURES_SCHEMA, WordLogits, read_word_logits
+from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.project.errors import InputError
 from tasks.reading.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
 
@@ -27,6 +28,10 @@ def write(folder: Path, windows: dict[str, list], logits: list[list[float]]) -> 
     return folder / "features.parquet", folder / "logits.arrow"
 
 
+def read(files: tuple[Path, Path], words: list[int]) -> WordLogits:
+    return read_word_logits(FeatureFiles(*files, "{}@ner".format), words)
+
+
 def numbered(tokens: list[int]) -> list[list[float]]:
     """The logits of token n of all are 3 n, 3 n + 1 and 3 n + 2."""
     flat = np.arange(3.0 * sum(tokens))
@@ -34,7 +39,7 @@ def numbered(tokens: list[int]) -> list[list[float]]:
 
 
 def test_each_word_has_the_logits_of_its_first_piece(tmp_path: Path) -> None:
-    found = read_word_logits(*write(tmp_path, WINDOWS, numbered([5, 4, 3])), [3, 1], "again")
+    found = read(write(tmp_path, WINDOWS, numbered([5, 4, 3])), [3, 1])
     assert found.labels == LABELS
     assert found.values[:, 0].tolist() == [3, 6, 3 * 7, 3 * 10]
     assert found.bounds.tolist() == [0, 3, 4]
@@ -46,25 +51,25 @@ def test_each_word_has_the_logits_of_its_first_piece(tmp_path: Path) -> None:
         ({}, [5, 4, 3], [3, 2], "is of other sentences"),
         ({}, [5, 4, 3], [4], "is of other sentences"),
         ({"example_index": [0, 1, 0]}, [5, 4, 3], [3, 1], "is of other sentences"),
-        ({}, [5, 4], [3, 1], r"holds 27 logits of 2 windows, required are 3 for each of 12 tokens of 3; again"),
-        ({}, [5, 4, 4], [3, 1], "holds 39 logits of 3 windows"),
+        ({}, [5, 4], [3, 1], "misses feature 2: 2 lines for 3 features; run the stage predict@ner again"),
+        ({}, [5, 4, 4], [3, 1], "has 12 logits of feature 2, required are 9"),
         ({"positions": [[1, 5], [2], [1]]}, [5, 4, 3], [3, 1], "windows that cannot be"),
         ({"positions": [[0, 2], [2], [1]]}, [5, 4, 3], [3, 1], "windows that cannot be"),
-        ({"feature_id": [0, 2, 1]}, [5, 4, 3], [3, 1], "windows that cannot be"),
+        ({"feature_id": [0, 2, 1]}, [5, 4, 3], [3, 1], "feature_id must count 0, 1"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(
     tmp_path: Path, changed: dict[str, list], tokens: list[int], words: list[int], said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        read_word_logits(*write(tmp_path, {**WINDOWS, **changed}, numbered(tokens)), words, "again")
+        read(write(tmp_path, {**WINDOWS, **changed}, numbered(tokens)), words)
 
 
 def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     logits = numbered([5, 4, 3])
     logits[1][0] = float("nan")
-    with pytest.raises(InputError, match="not finite; the model is not usable"):
-        read_word_logits(*write(tmp_path, WINDOWS, logits), [3, 1], "again")
+    with pytest.raises(InputError, match="a logit of feature 1 is nan, all must be finite; the model is not usable"):
+        read(write(tmp_path, WINDOWS, logits), [3, 1])
 
 
 @pytest.mark.parametrize("missing", ["features.parquet", "logits.arrow"])
@@ -76,7 +81,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path, missing: st
         else:
             (tmp_path / missing).write_bytes(text)
         with pytest.raises(InputError, match=missing):
-            read_word_logits(*files, [3, 1], "again")
+            read(files, [3, 1])
 
 
 def test_the_names_of_the_classes_come_with_the_examples_and_the_rows(tmp_path: Path) -> None:

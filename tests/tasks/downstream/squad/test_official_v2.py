@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.squad import official_v2
+from tasks.downstream.squad import metrics
 from tasks.downstream.squad.scoring import score_files
 from tests.places import ROOT
 from tests.tasks.downstream.squad.transformers_4 import transformers_4
@@ -30,12 +30,12 @@ DEV = ROOT.parent / "shared" / "data" / "squad2" / "dev.json"
     ],
 )
 def test_one_question(prediction: str, references: list[str], exact: float, f1: float) -> None:
-    assert official_v2.exact_match(prediction, references) == exact
-    assert official_v2.f1(prediction, references) == pytest.approx(f1)
+    assert metrics.exact_match(prediction, references, nullable=True) == exact
+    assert metrics.f1(prediction, references, nullable=True) == pytest.approx(f1)
 
 
 def test_figures_are_of_all_questions_and_of_both_groups() -> None:
-    found = official_v2.figures([True, True, False], [1.0, 0.0, 1.0], [1.0, 0.5, 1.0])
+    found = metrics.figures_v2([True, True, False], [1.0, 0.0, 1.0], [1.0, 0.5, 1.0])
     assert found == {
         "exact": pytest.approx(200 / 3),
         "f1": pytest.approx(250 / 3),
@@ -47,22 +47,22 @@ def test_figures_are_of_all_questions_and_of_both_groups() -> None:
         "NoAns_f1": 100.0,
         "NoAns_total": 1,
     }
-    assert "NoAns_total" not in official_v2.figures([True], [1.0], [1.0])
+    assert "NoAns_total" not in metrics.figures_v2([True], [1.0], [1.0])
 
 
 def test_the_best_threshold_answers_what_pays() -> None:
     # From one right by giving no answer at all: +1 at -3, -1 at -1, +0.5 at 0, +1 at 2; the sums are 2, 1, 1.5, 2.5.
     odds, has_answer = [2.0, -1.0, -3.0, 0.0], [True, False, True, True]
     scores = [1.0, 0.0, 1.0, 0.5]
-    assert official_v2.best_threshold(scores, odds, has_answer, [True] * 4) == (62.5, 2.0)
+    assert metrics.best_threshold(scores, odds, has_answer, [True] * 4) == (62.5, 2.0)
     # The span of the last question is wrong: 2 at -3 is not reached again.
-    assert official_v2.best_threshold([0.0, 0.0, 1.0, 0.5], odds, has_answer, [True] * 4) == (50.0, -3.0)
+    assert metrics.best_threshold([0.0, 0.0, 1.0, 0.5], odds, has_answer, [True] * 4) == (50.0, -3.0)
     # Nothing beats giving no answer: the script says 0.0.
-    assert official_v2.best_threshold([0.0] * 4, odds, has_answer, [True] * 4) == (25.0, 0.0)
+    assert metrics.best_threshold([0.0] * 4, odds, has_answer, [True] * 4) == (25.0, 0.0)
 
 
 def test_above_the_threshold_no_answer_is_given() -> None:
-    assert official_v2.with_threshold([0.5, 0.5, 0.5], [1.0, 2.0, 2.0], [True, True, False], 1.0) == [0.5, 0.0, 1.0]
+    assert metrics.with_threshold([0.5, 0.5, 0.5], [1.0, 2.0, 2.0], [True, True, False], 1.0) == [0.5, 0.0, 1.0]
 
 
 OFFICIAL = """

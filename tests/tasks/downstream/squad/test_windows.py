@@ -46,7 +46,7 @@ LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
         (LOGITS[:1], [0], "misses feature 1: 1 lines for 2 features"),
         (LOGITS[::-1], [1, 0], "unsorted"),
         ([*LOGITS, [0.0]], [0, 1, 2], "unknown"),
-        ([LOGITS[0], LOGITS[1][:-1]], None, "feature 1 has 8 logits, its window has 9 tokens"),
+        ([LOGITS[0], LOGITS[1][:-1]], None, "has 8 logits of feature 1, required are 9"),
         ([LOGITS[0], [*LOGITS[1][:-1], float("nan")]], None, "a logit of feature 1 is nan"),
         ([[float("inf"), *LOGITS[0][1:]], LOGITS[1]], None, "a logit of feature 0 is inf"),
     ],
@@ -86,7 +86,7 @@ def test_more_context_tokens_than_tokens_are_refused(tmp_path: Path) -> None:
         read_windows(features, logits, IDS)
 
 
-@pytest.mark.parametrize(("damaged", "stage"), [("features.parquet", "its stage of rows"), ("logits.arrow", "predict")])
+@pytest.mark.parametrize(("damaged", "stage"), [("features.parquet", "rows@squad"), ("logits.arrow", "predict@squad")])
 @pytest.mark.parametrize("content", [None, b"", b"no table at all"])
 def test_missing_and_damaged_files_name_the_stage_to_run(
     tmp_path: Path, damaged: str, stage: str, content: bytes | None
@@ -123,7 +123,7 @@ def test_several_record_batches_read_as_one_table(tmp_path: Path) -> None:
 def test_windows_are_read_a_few_questions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [ONE, replace(ONE, example=1), replace(TWO, example=1), replace(TWO, example=2), replace(ONE, example=3)]
     ids = ["q0", "q1", "q2", "q3"]
-    files = WindowFiles(*write_windows(tmp_path, found, ids), ids)
+    files = WindowFiles(*write_windows(tmp_path, found, ids), "{}@squad".format, ids)
     pq.write_table(pq.read_table(files.features), files.features, row_group_size=2)
     monkeypatch.setattr(windows_module, "PART_TOKENS", 12)
     parts, whole = list(files.parts()), files.read()
@@ -140,9 +140,9 @@ def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
 ) -> None:
     monkeypatch.setattr(windows_module, "PART_TOKENS", 1)
     bad = replace(TWO, start=[7, float("nan")])
-    files = WindowFiles(*write_windows(tmp_path, [ONE, bad], IDS), IDS)
+    files = WindowFiles(*write_windows(tmp_path, [ONE, bad], IDS), "{}@squad".format, IDS)
     with pytest.raises(InputError, match="a logit of feature 1 is nan"):
         list(files.parts())
-    files = WindowFiles(*write_windows(tmp_path, [TWO, ONE], IDS), IDS)
+    files = WindowFiles(*write_windows(tmp_path, [TWO, ONE], IDS), "{}@squad".format, IDS)
     with pytest.raises(InputError, match="example_index must not decrease"):
         list(files.parts())

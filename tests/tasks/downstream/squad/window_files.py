@@ -84,4 +84,4 @@ def write_windows(folder: Path, windows: Sequence[Window], ids: Sequence[str]) -
 
 
 def read_windows(features: Path, logits: Path, ids: Sequence[str]) -> Windows:
-    return WindowFiles(features, logits, ids).read()
+    return WindowFiles(features, logits, "{}@squad".format, ids).read()
