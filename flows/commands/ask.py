@@ -53,7 +53,8 @@ def _read_place(text: str) -> Place:
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
     from tasks.downstream.applying.job import choose_place
     from tasks.downstream.squad import ask
-    from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
+    from tasks.downstream.squad.ask import WindowShape, find_model
+    from tasks.downstream.squad.no_answer import null_threshold_of
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
     named = applying.named_model(ctx, model, stated["tokenizer"])

@@ -15,8 +15,8 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.format import Problems, require_room_for_text, text_of
+from tasks.downstream.squad.no_answer import NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.params import QuestionsParams
-from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.reading.text_files import Reading
@@ -36,7 +36,7 @@ WITHOUT_ANSWER = "this model always gives an answer; --null-threshold 0 lets it 
 class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Each answer with its score, its probability among the n best, and its characters."""
 
-    architecture: ClassVar[str] = ARCHITECTURE
+    architecture: ClassVar[str] = "BertForQuestionAnswering"
     bare: ClassVar[str] = "answer"
     ranked: ClassVar[bool] = True
     endings = labelled_endings = ENDINGS

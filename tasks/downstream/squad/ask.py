@@ -10,6 +10,8 @@ to gives no answer, an empty text, as the pipeline does with handle_impossible_a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +20,15 @@ from tokenizers import Tokenizer
 from tasks.downstream.applying.entry import NAME
 from tasks.downstream.applying.job import How, compute_rows, scratch_checkout, write_model_rows
 from tasks.downstream.applying.model import FoundModel
+from tasks.downstream.applying.model import find_model as find_any_model
 from tasks.downstream.entries import Entry
 from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.apply import Task
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.features import SPECIAL_PER_FEATURE, Features, make_features
+from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.format import Question
 from tasks.downstream.squad.params import AnswerParams, Params
-from tasks.downstream.squad.question_model import WindowShape
 from tasks.downstream.squad.scores import flat_logits
 from tasks.downstream.squad.windows import Windows
 from tasks.project import artifacts
@@ -42,6 +44,43 @@ ROWS_AT_ONCE = 8
 CONTINUING = "##"
 """Begins a WordPiece token that goes on with a word."""
 CPU = Place("cpu", "fp32")
+MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
+"""The defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
+
+
+def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
+    """The model folder or Hub repository `name`, checked.
+
+    Raises:
+        InputError: as `applying.model.find_model`, or it does not answer questions.
+    """
+    found = find_any_model(name, tokenizer)
+    if found.architectures and Task.architecture not in found.architectures:
+        raise InputError(
+            f"{found.folder} holds {', '.join(found.architectures)}: only {Task.architecture} answers questions; "
+            "name the fine-tuned model (models/squad or its published folder)"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class WindowShape:
+    """How a long context is cut: tokens of a window, and tokens that neighbouring windows share."""
+
+    row_length: int
+    doc_stride: int
+
+    @staticmethod
+    def for_model(found: FoundModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
+        """The given lengths, else the pipeline's: 384 or what the model takes, and 128 or half of that.
+
+        Raises:
+            InputError: longer than the model takes.
+        """
+        if row_length is not None and row_length > found.longest:
+            raise InputError(f"--row-length {row_length} is too long: this model takes {found.longest} tokens at most")
+        length = min(MAX_ROW_LENGTH, found.longest) if row_length is None else row_length
+        return WindowShape(length, min(length // 2, MAX_DOC_STRIDE) if doc_stride is None else doc_stride)
 
 
 def ask(
@@ -74,7 +113,7 @@ def ask(
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
             raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
-    _, words = _features(load_tokenizer(model.tokenizer), question, context, shape)
+    words = number_words(load_tokenizer(model.tokenizer), question, context, shape)
     found = []
     for windows in _predict(model.resolved(), question, context, shape, places):
         answers = probable_answers(
@@ -96,25 +135,16 @@ def compare_logits(first: Windows, second: Windows) -> dict[str, Any]:
     return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 
 
-def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
-    """The windows, and for every context token in them the number of its word, which is its own within a window."""
-    length = len(tokenizer.encode(question, add_special_tokens=False).ids)
-    room = shape.row_length - SPECIAL_PER_FEATURE - length
-    if room <= shape.doc_stride:
-        most = length + room - shape.doc_stride - 1
-        raise InputError(
-            f"the question has {length} tokens, at most {most} fit beside a context (windows of "
-            f"{shape.row_length} tokens that share {shape.doc_stride}); shorten it, or set --row-length "
-            "and --doc-stride"
-        )
+def number_words(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> Any:
+    """Return for every context token of the windows the number of its word, which is its own within a window."""
     features = make_features(
-        tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=max(length, 1)
+        tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=shape.row_length
     )
     first_tokens = np.cumsum(features.lengths) - features.lengths
     tokens = features.token_ids[ranges(first_tokens + features.context_starts, features.context_lengths)]
     begins = np.ones(tokenizer.get_vocab_size(with_added_tokens=True), dtype=np.int64)
     begins[[number for token, number in tokenizer.get_vocab().items() if token.startswith(CONTINUING)]] = 0
-    return features, np.cumsum(begins[tokens])
+    return np.cumsum(begins[tokens])
 
 
 def _predict(

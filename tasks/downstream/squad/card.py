@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.downstream.squad import about
-from tasks.downstream.squad.question_model import NULL_THRESHOLD
+from tasks.downstream.squad.no_answer import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
 from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 from tasks.release.provenance import finite

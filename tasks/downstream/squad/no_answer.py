@@ -12,13 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ipu_model.files import read_json, sha256_of
 from tasks.downstream.scoring.metrics import Array, drawn_counts
 from tasks.downstream.squad.answers import Answer, with_probabilities
 from tasks.downstream.squad.windows import Windows
+from tasks.project import artifacts
+from tasks.project.errors import InputError
 from tasks.statistics.significance import RESAMPLES
+
+WEIGHTS, SETTINGS, NULL_THRESHOLD = "model.safetensors", "podium.json", "null_threshold"
 
 
 @dataclass(frozen=True)
@@ -132,3 +139,36 @@ def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage
     wrong = np.cumsum(1 - np.asarray(right, np.float64)[order]) / answered
     columns = (answered / len(order), wrong, np.asarray(odds, np.float64)[order])
     return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)))
+
+
+def null_threshold_of(folder: Path) -> float | None:
+    """The odds above which the model of a folder gives no answer; None: it always gives one.
+
+    A release states them in podium.json. Of models/NAME in a checkout metrics/NAME.json does, as long as it is about
+    these very weights.
+
+    Raises:
+        InputError: what is stated is no number.
+    """
+    own = folder.resolve()
+    for path in (folder / SETTINGS, own.parent.parent / artifacts.metrics_file(own.name)):
+        try:
+            values = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except ValueError:
+            raise InputError(f"{path} is not JSON; make or download it again") from None
+        if not isinstance(values, dict) or NULL_THRESHOLD not in values:
+            continue
+        if type(values[NULL_THRESHOLD]) not in (int, float):
+            raise InputError(f"{path}: {NULL_THRESHOLD} must be a number, found {values[NULL_THRESHOLD]!r:.40}")
+        if path.name == SETTINGS or _is_about(values, folder / WEIGHTS):
+            return float(values[NULL_THRESHOLD])
+    return None
+
+
+def _is_about(metrics: dict[str, Any], weights: Path) -> bool:
+    """Whether a file of metrics was counted with these weights."""
+    files = metrics.get("files", [])
+    stated = [one.get("sha256") for one in files if Path(str(one.get("path"))).name == weights.name]
+    return weights.is_file() and stated == [sha256_of(weights)]

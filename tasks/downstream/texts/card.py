@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tasks.downstream.texts import about
 from tasks.downstream.texts.scores import TITLES, metric_names
-from tasks.project.errors import PublishError
 from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, write_card
 from tasks.release.provenance import finite
 
@@ -17,19 +16,22 @@ class Task(about.Task, CardTask):
     """Cards of classifiers, and of models that give a value."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.release.card.write_card`; on the Hub these metrics are fractions."""
+        """See `tasks.release.card.write_card`; on the Hub these metrics are fractions.
+
+        Raises:
+            PublishError: a score is missing, or is no finite number.
+        """
         spec, metrics = self.spec, facts.metrics
-        scores = self._scores(facts)
         dataset = (f"GLUE {spec.title}", "glue") if spec.name else evaluated_on(facts, "examples")
-        titles = {name: name.replace("_", " ") if spec.name else TITLES[name] for name in scores}
+        titles = self._titles
         results = [
             {
                 **({"dataset_config": spec.name, "dataset_split": self._hub_split(name)} if spec.name else {}),
                 "metric_type": HUB_METRICS.get(name, name.removesuffix("_matched").removesuffix("_mismatched")),
-                "metric_name": titles[name].capitalize() if spec.name else titles[name],
-                "metric_value": round(value / 100, 6),
+                "metric_name": title.capitalize() if spec.name else title,
+                "metric_value": round(finite(metrics.get(name), f"{name} of the metrics") / 100, 6),
             }
-            for name, value in scores.items()
+            for name, title in titles.items()
         ]
         tags = ["glue", spec.name] if spec.name else ["text-regression" if self.is_regression else TASK]
         return write_card(
@@ -47,24 +49,13 @@ class Task(about.Task, CardTask):
             constant_score=finite(metrics.get("constant_score"), "constant_score"),
         )
 
-    def _scores(self, facts: CardFacts) -> dict[str, float]:
-        """The official metrics by name, percent, rounded to four decimals.
-
-        Raises:
-            PublishError: there is none, or one is no finite number.
-        """
-        spec, metrics = self.spec, facts.metrics
-        again = f"run `dvc repro {facts.entry.stage('evaluate')}` again"
-        if not spec.name:
-            names = [name for name in TITLES if name in metrics]
-            missing = "" if names else f"score: {again}"
-        else:
-            names = [name for name in metrics if f"{name}_low" in metrics and name != "score"]
-            whole = any(name.startswith(spec.metrics[0]) for name in names)
-            missing = "" if whole else f"{spec.metrics[0]}: {again}; nothing was published"
-        if missing:
-            raise PublishError(f"metrics/{facts.entry.name}.json has no {missing}")
-        return {name: round(finite(metrics[name], name), 4) for name in names}
+    @property
+    def _titles(self) -> dict[str, str]:
+        """Metric -> what people call it."""
+        if not self.spec.name:
+            return {name: TITLES[name] for name in self.spec.metrics}
+        names = [name for split in self.development for name in metric_names(self.spec, split).values()]
+        return {name: name.replace("_", " ") for name in sorted(names)}
 
     def _hub_split(self, name: str) -> str:
         """The Hub's split that a metric of GLUE was counted on."""

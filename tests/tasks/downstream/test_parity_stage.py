@@ -19,8 +19,8 @@ from tasks.downstream.jobs import predict
 from tasks.downstream.parity import between, check, compare_logits, predict_in
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.downstream.squad.params import AnswerParams
-from tasks.downstream.squad.question_model import WindowShape, find_model
 from tasks.jobs import device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost

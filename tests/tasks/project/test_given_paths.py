@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from flows import checkout
+from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.examples import make_questions
-from tasks.downstream.squad.question_model import find_model
 from tasks.preflight.estimate import expected_mb
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared

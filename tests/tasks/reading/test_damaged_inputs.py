@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from ipu_model import files
+from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.params import QuestionsParams
-from tasks.downstream.squad.question_model import find_model
 from tasks.downstream.squad.question_tables import read_question_file
 from tasks.inputs.documents import read_files, text_columns
 from tasks.project.errors import ParamsError, PodiumError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.squad.question_model import WindowShape, find_model
+from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.project.errors import InputError
 from tasks.vocabulary import hub_tokenizer, tokenizer_files
 from tasks.vocabulary.encoding import load_tokenizer

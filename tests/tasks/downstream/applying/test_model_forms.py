@@ -17,8 +17,7 @@ from tasks.downstream.applying.evaluate import evaluate
 from tasks.downstream.applying.job import How
 from tasks.downstream.applying.model import find_model
 from tasks.downstream.applying.predict import Output, predict
-from tasks.downstream.squad.ask import ask
-from tasks.downstream.squad.question_model import WindowShape
+from tasks.downstream.squad.ask import WindowShape, ask
 from tasks.pretraining.base_model import write_base_model
 from tasks.project.errors import PodiumError
 from tasks.project.overlays import resolve, settings

@@ -15,8 +15,9 @@ from safetensors.numpy import load_file, save_file
 from tasks.downstream.applying.entry import rows_within
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.ask import _features, as_values, ask
-from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
+from tasks.downstream.squad.ask import WindowShape, as_values, ask, find_model, number_words
+from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.no_answer import null_threshold_of
 from tasks.project.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
@@ -214,7 +215,7 @@ def test_an_empty_question_or_context_is_refused(model: Path, question: str, con
 
 def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(model: Path) -> None:
     # Windows of 384: 384 - 3 special tokens - 128 shared - at least 1 new = 252.
-    with pytest.raises(InputError, match="has 253 tokens, at most 252 fit"):
+    with pytest.raises(InputError, match="keeps 253 tokens .*at most 252 fit.*shorten it"):
         answers_of(model, "who " * 253, "x")
 
 
@@ -267,7 +268,8 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
     write_tiny_model(tmp_path, ["po", "##dium", "mod", "##els", "who", "#", ",", "##lu"])
     tokenizer = load_tokenizer(tmp_path)
     context = "Podium models, nobody ##lu #mod podiumlulu. " * 9
-    features, words = _features(tokenizer, "who", context, WindowShape(20, 7))
+    words = number_words(tokenizer, "who", context, WindowShape(20, 7))
+    features = make_features(tokenizer, ["who"], [context], 20, 7, max_question_length=20)
     numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids)
     spans = windows(len(numbers), 20 - 3 - 1, 7)
     stops = np.cumsum(features.context_lengths)

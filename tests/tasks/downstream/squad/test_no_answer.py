@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.answers import Answer, probable_answers
+from tasks.downstream.squad.metrics import best_threshold
 from tasks.downstream.squad.no_answer import (
     Threshold,
     best_span,
@@ -16,7 +17,6 @@ from tasks.downstream.squad.no_answer import (
     risk_coverage,
     with_null,
 )
-from tasks.downstream.squad.official_v2 import best_threshold
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 

@@ -17,7 +17,7 @@ from tasks.downstream.judging.gate import GateDecision, gate
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.squad.card import Task as CardTask
 from tasks.downstream.squad.checks import QuestionData
-from tasks.downstream.squad.question_model import null_threshold_of
+from tasks.downstream.squad.no_answer import null_threshold_of
 from tasks.downstream.squad.scoring import score_files
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
