@@ -5,8 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+
 from tasks.downstream.task import DownstreamTask
 from tasks.reading.labels import labels_of_rows
+
+FEATURES_SCHEMA = pa.schema(
+    [
+        pa.field("feature_id", pa.int32(), nullable=False),
+        pa.field("example_index", pa.int32(), nullable=False),
+        pa.field("n_tokens", pa.int32(), nullable=False),
+        pa.field("positions", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+"""One line per window: its sentence, its tokens, and the positions of the first pieces of the words that belong to it.
+The words of a sentence's windows, one after the other, are the sentence's."""
 
 
 class Task(DownstreamTask):

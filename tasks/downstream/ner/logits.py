@@ -14,17 +14,6 @@ import pyarrow as pa
 from tasks.downstream.scoring.logits import Array, FeatureFiles
 from tasks.reading.labels import all_labels_in
 
-FEATURES_SCHEMA = pa.schema(
-    [
-        pa.field("feature_id", pa.int32(), nullable=False),
-        pa.field("example_index", pa.int32(), nullable=False),
-        pa.field("n_tokens", pa.int32(), nullable=False),
-        pa.field("positions", pa.list_(pa.int32()), nullable=False),
-    ]
-)
-"""One line per window: its sentence, its tokens, and the positions of the first pieces of the words that belong to it.
-The words of a sentence's windows, one after the other, are the sentence's."""
-
 
 @dataclass(frozen=True)
 class WordLogits:

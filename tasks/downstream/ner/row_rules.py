@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow.compute as pc
 
-from tasks.downstream.ner.logits import FEATURES_SCHEMA
+from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.project import artifacts
 from tasks.reading.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner import about
-from tasks.downstream.ner.logits import FEATURES_SCHEMA
+from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.params import WindowParams
 from tasks.downstream.ner.windows import Windows, make_windows
 from tasks.downstream.rows import RowsTask, Sequences, Sides, make_lists

@@ -20,6 +20,18 @@ SCHEMA = pa.schema(
     ]
 )
 """answer_start counts characters (Unicode code points) of the context, from 0."""
+FEATURES_SCHEMA = pa.schema(
+    [
+        pa.field("feature_id", pa.int32(), nullable=False),
+        pa.field("example_id", pa.string(), nullable=False),
+        pa.field("example_index", pa.int32(), nullable=False),
+        pa.field("n_tokens", pa.int32(), nullable=False),
+        pa.field("context_start", pa.int32(), nullable=False),
+        pa.field("offsets", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+"""One line per feature: its example's id and line, its tokens, where the context begins among them, and
+the characters (start, end, start, end, ...) of its context tokens."""
 
 
 class Task(DownstreamTask):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow.parquet as pq
 
+from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.metrics import normalize_answer
-from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.reading.parquet import group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation.checks import Check, Total, Totals

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides, make_lists
 from tasks.downstream.squad import about
+from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.features import find_answers, make_features
 from tasks.downstream.squad.params import AnswerParams, WindowParams
-from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
 from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import choose_groups

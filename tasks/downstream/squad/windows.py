@@ -16,18 +16,6 @@ from tasks.downstream.scoring.logits import Array, FeatureFiles
 PART_TOKENS = 1 << 20
 """Tokens of the windows of a part, about, and those of one example more at most: some 30 MB of offsets and logits."""
 LOGITS = ("start_logits", "end_logits")
-FEATURES_SCHEMA = pa.schema(
-    [
-        pa.field("feature_id", pa.int32(), nullable=False),
-        pa.field("example_id", pa.string(), nullable=False),
-        pa.field("example_index", pa.int32(), nullable=False),
-        pa.field("n_tokens", pa.int32(), nullable=False),
-        pa.field("context_start", pa.int32(), nullable=False),
-        pa.field("offsets", pa.list_(pa.int32()), nullable=False),
-    ]
-)
-"""One line per feature: its example's id and line, its tokens, where the context begins among them, and
-the characters (start, end, start, end, ...) of its context tokens."""
 
 
 @dataclass(frozen=True)

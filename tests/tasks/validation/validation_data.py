@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.downstream.squad import row_rules
-from tasks.downstream.squad.windows import FEATURES_SCHEMA
+from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
 from tasks.validation import corpus_checks

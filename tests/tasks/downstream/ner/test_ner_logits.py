@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.logits import FEATURES_SCHEMA, WordLogits, read_word_logits
+from tasks.downstream.ner.about import FEATURES_SCHEMA
+from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.project.errors import InputError
 from tasks.reading.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels

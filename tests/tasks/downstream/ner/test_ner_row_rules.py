@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.logits import FEATURES_SCHEMA
+from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.row_rules import TagRules
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge

@@ -11,10 +11,10 @@ import yaml
 
 from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
+from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.files import read_questions
 from tasks.downstream.squad.format import Answer, Question
 from tasks.downstream.squad.rows import Task
-from tasks.downstream.squad.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
 from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
