@@ -52,9 +52,9 @@ class GeneratedRows(RowFolder):
         return Batch(np.asarray(rows, dtype=np.int64), columns)
 
     def _lengths(self, tokens: float, rng: np.random.Generator) -> List[int]:
-        """Cut the tokens of a row into sequences of about one length."""
+        """Cut the tokens of a row into sequences, from one to as many above the mean: long ones take most memory."""
         manifest = self.manifest
-        count = int(manifest.packing_factor + rng.random())
+        count = round(rng.uniform(0.5, 2 * manifest.packing_factor - 0.5))
         count = max(1, min(count, manifest.max_sequences, int(tokens) // LEAST_TOKENS))
         shares = rng.uniform(0.5, 1.5, count)
         lengths = np.maximum(LEAST_TOKENS, tokens * shares / shares.sum()).astype(int)
