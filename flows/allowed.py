@@ -7,10 +7,10 @@ presets of its own checkout say.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
 IPU_CACHE_OFF = (None, "", "disabled")
+Place = tuple[str, ...]
+"""The words of a parameter's dotted name."""
 SHOWN = 80
 """Characters of a sent text that a message repeats."""
 
@@ -57,9 +59,7 @@ def require_parameters(values: dict[str, Any], project: Path, where: str = "the 
     """
     params = check(values, where)
     _require_plain(values)
-    allowed = _Allowed(project)
-    problems = [*_inputs(values, allowed), *_outputs(values, allowed), *_releases(values, allowed)]
-    if problems:
+    if problems := list(_problems(values, _Allowed(project))):
         raise ParamsError("\n".join(problems))
     return params
 
@@ -115,60 +115,40 @@ def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, An
             raise ParamsError(f"released={_quoted(name)}: these parameters have no such entry of downstream")
 
 
-def _inputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
+def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[Place, Callable[[Any], bool], str]]:
+    """Yield each parameter that names something outside of a run, what it may be, and in words what that allows."""
+    reads = f"read its folder `inputs` and what its {INPUT_ROOTS}"
     for place in given_places(values):
-        given = value_at(values, place)
-        if given and not allowed.says(place, given) and not allowed.reads(given):
-            yield _input_problem(place, given)
+        yield place, lambda given: not given or allowed.reads(given), reads
     for place in [*named_places(values), ("base_model", "repository")]:
-        name = value_at(values, place)
-        if name is None or allowed.says(place, name):
-            continue
-        is_of_the_hub = HUB_NAME.fullmatch(name) and not os.path.lexists(allowed.project / name)
-        if not is_of_the_hub and not allowed.reads(name):
-            yield _input_problem(place, name)
-
-
-def _input_problem(place: Sequence[str], given: str) -> str:
-    return (
-        f"{'.'.join(place)}={_quoted(given)}: this worker lets sent runs read its folder `inputs` and what its "
-        f"{INPUT_ROOTS} and its own {artifacts.PARAMS} name"
-    )
-
-
-def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    places = [TRACKING, *entry_places(values, "publish", "folder"), ("checkpoint", "remote")]
-    stated = {place: value_at(values, place) for place in places}
+        yield place, lambda name: allowed.finds_at_hub(name) or allowed.reads(name), reads
+    written = [TRACKING, *entry_places(values, "publish", "folder"), ("checkpoint", "remote")]
     for job in [*(("ipu", key) for key in values["ipu"]), *entry_places(values, "ipu")]:
         keys = value_at(values, job)
         if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
-            stated[*job, IPU_CACHE] = keys[IPU_CACHE]
-    for place, given in stated.items():
-        if given is None or allowed.says(place, given) or (isinstance(given, str) and allowed.writes(place, given)):
-            continue
+            written.append((*job, IPU_CACHE))
+    for place in written:
         home = _home_of(place)
         own = f"{home}/ of its checkout and " if home else ""
-        yield (
-            f"{'.'.join(place)}={_quoted(given)}: this worker lets sent runs write to {own}what its {TARGETS} and its "
-            f"own {artifacts.PARAMS} name"
-        )
+        yield place, functools.partial(allowed.writes, place), f"write to {own}what its {TARGETS}"
+    if values["publish"]["target"] == "hub":
+        for place in entry_places(values, "publish", "repository"):
+            yield place, allowed.publishes, f"publish to the repositories that its {TARGETS}"
 
 
-def _releases(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    if values["publish"]["target"] != "hub":
-        return
-    for place in entry_places(values, "publish", "repository"):
-        name = value_at(values, place)
-        if not allowed.says(place, name) and not allowed.publishes(name):
+def _problems(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
+    for place, may_be, what in _rules(values, allowed):
+        sent = value_at(values, place)
+        if sent is not None and not allowed.says(place, sent) and not may_be(sent):
             yield (
-                f"{'.'.join(place)}={_quoted(name)}: this worker lets sent runs publish to the repositories that its "
-                f"{TARGETS} and its own {artifacts.PARAMS} name"
+                f"{'.'.join(place)}={_quoted(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} "
+                "name"
             )
-    own = allowed.params["publish"]
+    own, sent = allowed.params["publish"], values["publish"]
     for key, careful in (("private", True), ("review", True), ("examples", False)):
-        if own[key] is careful and values["publish"][key] is not careful:
+        if sent["target"] == "hub" and own[key] is careful and sent[key] is not careful:
             yield (
-                f"publish.{key}={str(values['publish'][key]).lower()}: this worker's own {artifacts.PARAMS} says "
+                f"publish.{key}={str(sent[key]).lower()}: this worker's own {artifacts.PARAMS} says "
                 f"{str(careful).lower()}, which a sent run cannot take back; change it there"
             )
 
@@ -185,7 +165,7 @@ class _Allowed:
         roots = [word for word in os.environ.get(INPUT_ROOTS, "").split(os.pathsep) if word]
         self._roots = [self.project / "inputs", *(self.project / word for word in roots)]
 
-    @cached_property
+    @functools.cached_property
     def params(self) -> dict[str, Any]:
         """The params.yaml of this worker's checkout."""
         return read_yaml(self.project / artifacts.PARAMS)
@@ -204,8 +184,14 @@ class _Allowed:
         """
         return self._stays_in(Path(given), Path("inputs")) or _is_in((self.project / given).resolve(), self._roots)
 
-    def writes(self, place: tuple[str, ...], given: str) -> bool:
+    def finds_at_hub(self, name: str) -> bool:
+        """Whether a name is one of the Hub, and not of a file or folder here."""
+        return bool(HUB_NAME.fullmatch(name)) and not os.path.lexists(self.project / name)
+
+    def writes(self, place: Place, given: Any) -> bool:
         """Whether a sent run may write to a folder or URL."""
+        if not isinstance(given, str):
+            return False
         if "://" in given:
             ends = [f"{url.rstrip('/')}/" for url in self._urls]
             return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
@@ -229,14 +215,14 @@ class _Allowed:
         return ".." not in path.parts and path.is_relative_to(home)
 
 
-def _home_of(place: tuple[str, ...]) -> Path | None:
+def _home_of(place: Place) -> Path | None:
     """Where in the checkout what a parameter names may always be written."""
     if place[2:] == ("publish", "folder"):
         return artifacts.RELEASES
     return artifacts.RUNS / "tracking" if place == TRACKING else None
 
 
-@cache
+@functools.cache
 def _presets_of(folder: Path) -> list[Mapping[str, Any]]:
     """All presets, read once: there are dozens, and the process is one run's."""
     return [read_preset(name, folder).values for name in preset_names(folder)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -27,12 +27,12 @@ from prefect.states import Cancelled, Completed, Failed
 from flows import dvc, releases
 from flows.api import extra, is_cancelled
 from flows.dvc import leftovers
-from flows.dvc.session import DvcSession, RemoteFailed, StageFailed, StagePaused, StageStopped
+from flows.dvc.session import DvcSession
 from flows.plan import publish_after
 from flows.report import WORKER_ENDED, RunReport, StageRecord
 from flows.screen import screen
 from flows.stage_locks import StageLocks
-from flows.stopping import Interrupted, RunFailed, stop
+from flows.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
 from tasks.project.dvc_records import verify
@@ -47,14 +47,6 @@ SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""
 LARGE_MB = 200.0
 """Megabytes of text; for less, an estimate of what its preparation takes, some 20 s, is not worth its time."""
-
-
-class RunPaused(Exception):
-    """A stage stopped at a checkpoint on purpose; running again continues there."""
-
-
-class RunStopped(Exception):
-    """Ctrl-C or SIGTERM ended a stage that had nothing to keep; the message names it."""
 
 
 CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
@@ -74,6 +66,7 @@ def cancelled_by(error: BaseException) -> str:
     return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "a cancellation in Prefect"
 
 
+Done = TypeVar("Done")
 Entered = Callable[[StageRecord], None]
 """Takes the record of each stage as soon as it has ended, however it ended."""
 Bring = Callable[[str, DvcSession], None]
@@ -229,10 +222,8 @@ def reproduce(
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    # Without a tag of its own: for each tag of a task Prefect asks the server for a slot, which takes some seconds.
-    task_of_stage = _stage_task.with_options(task_run_name=stage.name)
     with _entered(stage.name, run, entered, root) as entry:
-        entry.status = cast(str, _result(task_of_stage(stage, session, alone, return_state=True)))
+        entry.status = _in_task("stage", stage.name, lambda: _update(stage, session, alone))
 
 
 def tell(text: str) -> None:
@@ -273,32 +264,36 @@ def _entered(name: str, run: RunReport, entered: Entered, root: Path) -> Iterato
             screen().end(record)
 
 
-def _result(state: State[Any]) -> Any:
-    if state.is_failed():
-        raise RunFailed(state.message)
-    if state.name == PAUSED_STATE:
-        raise RunPaused(state.message)
-    if state.is_cancelled():
-        raise RunStopped(state.message)
-    return state.result()
+def _in_task(kind: str, name: str, body: Callable[[], Done]) -> Done:
+    """Do what `body` does as a task of Prefect, whose state says how that ended; return or raise what it does."""
+    raised: list[BaseException] = []
+
+    # Without a tag of its own: for each tag of a task Prefect asks the server for a slot, which takes some seconds.
+    @task(name=kind, task_run_name=name, cache_policy=NO_CACHE, retries=0)
+    def attempt() -> Done | State[Done]:
+        try:
+            return body()
+        except (RunFailed, RunPaused, RunStopped, Interrupted) as error:  # a state: nobody needs our traceback
+            raised.append(error)
+            if isinstance(error, RunPaused):
+                return Completed(name=PAUSED_STATE, message=str(error))
+            return Failed(message=str(error)) if isinstance(error, RunFailed) else Cancelled(message=str(error))
+
+    state = attempt(return_state=True)
+    if raised:
+        raise raised[0]
+    return cast(Done, state.result())
 
 
-@task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: Stage, session: DvcSession | None, alone: bool) -> str | State[str]:
+def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
+    """Bring a stage up to date, and give the remote what it made; the verdict."""
     if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
-    try:
-        pull, say = dvc.has_remote(session.root), functools.partial(_pass_on, stage.name)
-        verdict = session.update(stage.name, say, _Progress(stage), pull=pull, alone=alone)
-        if verdict == "ran" and pull:
-            session.push([stage.name], tell)
-    except (StageFailed, RemoteFailed) as error:
-        return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
-    except StagePaused as paused:
-        return Completed(name=PAUSED_STATE, message=str(paused))
-    except StageStopped as stopped:
-        return Cancelled(message=str(stopped))
+    pull, say = dvc.has_remote(session.root), functools.partial(_pass_on, stage.name)
+    verdict = session.update(stage.name, say, _Progress(stage), pull=pull, alone=alone)
+    if verdict == "ran" and pull:
+        session.push([stage.name], tell)
     return verdict
 
 
@@ -332,21 +327,10 @@ class _Progress:
 def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
     """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
     name = publish_after(gate)
-    task_of_gate = _publish_task.with_options(task_run_name=name)
     with _entered(name, run, entered, root) as entry:
-        receipt = cast(dict[str, Any], _result(task_of_gate(gate, root, return_state=True)))
+        receipt = _in_task("publish", name, lambda: releases.publish(gate, root, tell))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt
-
-
-@task(name="publish", cache_policy=NO_CACHE, retries=0)
-def _publish_task(gate: Stage, root: Path) -> dict[str, Any] | State[dict[str, Any]]:
-    try:
-        return releases.publish(gate, root, tell)
-    except releases.ReleaseFailed as error:
-        return Failed(message=str(error))
-    except Interrupted as stopped:
-        return Cancelled(message=str(stopped))
 
 
 def tell_estimate(root: Path, say: Callable[[str], None]) -> None:

@@ -30,6 +30,14 @@ class RunFailed(Exception):
     """A stage or publish failed for a reason its message gives; the run ends here."""
 
 
+class RunPaused(Exception):
+    """A stage stopped at a checkpoint on purpose; running again continues there."""
+
+
+class RunStopped(Exception):
+    """Ctrl-C or SIGTERM ended a stage that had nothing to keep; the message names it."""
+
+
 class Interrupted(KeyboardInterrupt):
     """The command was asked to end, and no stage is at work that could keep something."""
 
@@ -78,19 +86,18 @@ class Stop:
         root: Path,
         env: dict[str, str],
         stdin: int = subprocess.DEVNULL,
-        descriptors: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
         """Start a child whose lines are read, and that is asked to stop here (`passed_to`)."""
         return subprocess.Popen(
             command,
             cwd=root,
             env=env,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             bufsize=1,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=descriptors,
             preexec_fn=self._in_child,
             process_group=0 if self.listens else None,  # one of its own, so that Ctrl-C reaches it once
         )

@@ -2,11 +2,11 @@
 
 flows/dvc/session.py starts this file by its path, in a checkout:
 
-    python -P child.py dvc DESCRIPTOR [--wait-for-lock] [--ask]
+    python -P child.py dvc MARK [--wait-for-lock]
 
-Replies go to the descriptor, one JSON object a line: `say` holds a line for people; `lock`, with --ask, holds the name
-and hash of a stage that is about to run, and is answered on standard input; `answer` ends a request, and so does
-`failed`. Standard output and error belong to the stages. It ends where its input does.
+Replies are lines of standard output that have MARK before a kind and its content, as JSON: `say` holds a line for
+people; `lock` holds the name and hash of a stage that is about to run, and is answered on standard input; `answer` ends
+a request, and so does `failed`. All else that is printed is the stages' own. It ends where its input does.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -253,29 +254,25 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"code": None, "files": files, "away": any(isinstance(one, StoreAway) for one in causes)}
 
 
-def main(descriptor: int, wait_for_lock: bool, ask: bool) -> None:
+def main(mark: str, wait_for_lock: bool) -> None:
     """Answer requests until there are no more.
 
     Args:
-        descriptor: takes the replies.
+        mark: begins a reply, behind what a stage may have left of a line.
         wait_for_lock: see `Checkout`.
-        ask: before a stage runs.
     """
     requests = os.fdopen(os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a stage that reads its input must not read requests
-    os.set_inheritable(descriptor, False)
-    replies = os.fdopen(descriptor, "w", buffering=1)
 
     def reply(kind: str, content: Any) -> None:
-        replies.write(f"{json.dumps({kind: content})}\n")
+        sys.stdout.write(f"{mark}{json.dumps([kind, content])}\n")
+        sys.stdout.flush()
 
     def say(line: str) -> None:
         reply("say", line)
 
     def lock_elsewhere(stage: str, fingerprint: str) -> bool:
-        if not ask:
-            return False
         reply("lock", [stage, fingerprint])
         return bool(json.loads(next(requests)))
 
@@ -296,12 +293,11 @@ def main(descriptor: int, wait_for_lock: bool, ask: bool) -> None:
 def _main() -> None:
     parser = argparse.ArgumentParser(description="Answer the requests about a checkout that standard input holds.")
     parser.add_argument("dvc", help="the word dvc, for who looks for one at work")
-    parser.add_argument("descriptor", type=int, help="takes the replies")
+    parser.add_argument("mark", help="what begins a reply")
     parser.add_argument("--wait-for-lock", action="store_true", help="of another DVC")
-    parser.add_argument("--ask", action="store_true", help="before a stage runs")
     asked = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):  # asked to end while no stage is at work here
-        main(asked.descriptor, asked.wait_for_lock, asked.ask)
+        main(asked.mark, asked.wait_for_lock)
 
 
 if __name__ == "__main__":

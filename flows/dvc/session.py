@@ -1,20 +1,18 @@
 """DVC as a child process that stays for a run: it is asked about one checkout, and brings its stages up to date one by
-one. DVC alone decides what has to run. Nothing that DVC prints is read."""
+one. DVC alone decides what has to run. Nothing that DVC prints is read but the replies of child.py."""
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import io
 import itertools
 import json
 import os
 import re
-import selectors
+import secrets
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +20,7 @@ from typing import Any
 
 from flows import dvc
 from flows.dvc import leftovers
-from flows.stopping import AGAIN, SIGNALS, RunFailed, stop
+from flows.stopping import AGAIN, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.project import dvc_records
 from tasks.project.errors import PAUSED as PAUSED_CODE
 from tasks.project.errors import InputError
@@ -55,11 +53,10 @@ Lock = Callable[[str, str], bool]
 """Takes the name of a stage and the hash of its command, parameters and inputs; returns whether another host had it."""
 
 
-class StageFailed(Exception):
+class StageFailed(RunFailed):
     """A stage ended without its outputs; the message holds its own error, or the last lines it printed."""
 
     def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
-        self.stage = stage
         super().__init__(f"stage {stage} failed ({reason}){_own_words(tail)}")
 
 
@@ -70,18 +67,6 @@ def _own_words(tail: list[str]) -> str:
         return ". Its last lines:\n" + "\n".join(f"  {line}" for line in tail).rstrip()
     first, *more = tail[stated[-1] :]
     return "\n".join([f": {first[len(ERROR) :]}", *(f"  {line}" for line in more)]).rstrip()
-
-
-class StagePaused(Exception):
-    """A stage stopped before its end on purpose, and continues from its checkpoint when it is run again."""
-
-    def __init__(self, stage: str, reason: str) -> None:
-        self.stage = stage
-        super().__init__(f"stage {stage} paused: {reason.removesuffix(f'; {AGAIN}')}")
-
-
-class StageStopped(Exception):
-    """Ctrl-C or SIGTERM ended a stage that had nothing to keep."""
 
 
 class DvcFailed(Exception):
@@ -100,33 +85,6 @@ class Look:
     """The first stages of the plan for which DVC would run nothing."""
     is_complete: bool
     """Whatever the plan's stages read is made by one of them, or is up to date and stays so."""
-
-
-class _Lines:
-    """The lines that come from a child, each as soon as its end has come."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor, self.is_open = descriptor, True
-        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), True)
-        self._text = ""
-
-    def read(self) -> Iterator[str]:
-        """Yield the lines that are there now."""
-        while self.is_open:
-            try:
-                block = os.read(self.descriptor, io.DEFAULT_BUFFER_SIZE)
-            except BlockingIOError:
-                return
-            self.is_open = bool(block)
-            *lines, self._text = (self._text + self._decoder.decode(block, final=not block)).split("\n")
-            yield from lines
-
-    def read_to_end(self) -> Iterator[str]:
-        """Yield the lines that are there now, the last one though its end has not come."""
-        yield from self.read()
-        rest, self._text = self._text, ""
-        yield from filter(None, [rest])
 
 
 @dataclass
@@ -174,11 +132,12 @@ class DvcSession:
             run: what the stages record as the run that makes them.
         """
         self.root, self._lock = root, lock
-        self._options = [*(["--wait-for-lock"] if waits else []), *(["--ask"] if lock is not None else [])]
+        self._mark = secrets.token_hex(8)
+        """Before each reply; no stage can know it."""
+        self._words = [self._mark, *(["--wait-for-lock"] if waits else [])]
         told = {STAGES_SENT: None if sent is None else " ".join(sent), RUN: run}
         self._told = {name: value for name, value in told.items() if value is not None}
         self._process: subprocess.Popen[str] | None = None
-        self._streams = contextlib.ExitStack()
 
     def __enter__(self) -> DvcSession:
         return self
@@ -189,18 +148,8 @@ class DvcSession:
     def start(self) -> subprocess.Popen[str]:
         """Start the process if there is none."""
         if self._process is None:
-            replies, theirs = os.pipe()
-            try:
-                command = [*CHILD, str(theirs), *self._options]
-                environment = {**dvc.environment(), **self._told}
-                self._process = stop.start(command, self.root, environment, subprocess.PIPE, [theirs])
-            finally:
-                os.close(theirs)
-                self._streams.callback(os.close, replies)
-            self._streams.enter_context(contextlib.suppress(BrokenPipeError))
-            self._streams.enter_context(self._process)  # closes its streams
-            assert self._process.stdout is not None
-            self._replies, self._output = _Lines(replies), _Lines(self._process.stdout.fileno())
+            environment = {**dvc.environment(), **self._told}
+            self._process = stop.start([*CHILD, *self._words], self.root, environment, subprocess.PIPE)
         return self._process
 
     def end(self) -> None:
@@ -210,10 +159,11 @@ class DvcSession:
             self._process.wait()
 
     def _close(self) -> None:
-        """End the process, and close what it was heard by; the next request starts another."""
+        """End the process, and close its streams; the next request starts another."""
         self.end()
-        self._streams.close()
-        self._process = None
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError), self._process:
+                self._process = None
 
     def update(
         self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, alone: bool = False
@@ -233,14 +183,13 @@ class DvcSession:
         Raises:
             StageFailed: the command failed; its outputs are as DVC leaves them, absent. Or DVC could not copy them into
                 its cache; the next run makes them again.
-            StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
-            StageStopped: Ctrl-C or SIGTERM ended it, or came before it began, and there is no checkpoint.
+            RunPaused: the command stopped at a checkpoint on purpose; running it again continues.
+            RunStopped: Ctrl-C or SIGTERM ended it, or came before it began, and there is no checkpoint.
             RemoteFailed: the remote is not the one that was there before.
         """
         if stop.number:
-            raise StageStopped(stage)
+            raise RunStopped(stage)
         heard = _Heard(say, progress)
-        self.start()
         self._ask("ready", lambda line: None)  # a signal could meet it while it imports DVC
         reply: dict[str, Any] = {"away": True}
         while reply.get("away"):
@@ -252,9 +201,9 @@ class DvcSession:
         if done is not None and not done["lost"]:
             return str(done["verdict"])
         if done is None and heard.paused is not None and (not stop.number or HELD in heard.paused):
-            raise StagePaused(stage, heard.paused)
+            raise RunPaused(f"stage {stage} paused: {heard.paused.removesuffix(f'; {AGAIN}')}")
         if done is None and stop.number and code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
-            raise StageStopped(stage)
+            raise RunStopped(stage)
         if code is None:
             code = reply.get("ended", DVC_FAILED)
         reason = "DVC could not keep what it made in its cache" if done else describe_exit(code)
@@ -338,7 +287,6 @@ class DvcSession:
     def _require(self, what: str, **arguments: Any) -> Any:
         """Ask for something that prints nothing; returns the answer."""
         lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self.start()
         reply = self._ask(what, lines.append, **arguments)
         if "answer" not in reply:
             self._close()  # what it keeps of a remote may be out of date
@@ -352,34 +300,26 @@ class DvcSession:
             `answer`; or, where it failed, `code`: what the command of a stage ended with, None where none did; `files`,
             in which DVC found no parameters; whether the remote is `away`; and what DVC itself `ended` with, if it did.
         """
-        assert self._process is not None
-        assert self._process.stdin is not None
+        process = self.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and what it printed last says why
-            self._process.stdin.write(f"{json.dumps({'do': what, **arguments})}\n")
-        with selectors.DefaultSelector() as selector:
-            for stream in (self._replies, self._output):
-                selector.register(stream.descriptor, selectors.EVENT_READ, stream)
-            while selector.get_map():
-                ready = [key.data for key, _ in selector.select()]
-                for reply in map(json.loads, self._replies.read()):
-                    if "say" in reply:
-                        take(reply["say"])
-                        continue
-                    if "lock" in reply:
-                        assert self._lock is not None
-                        self._process.stdin.write(f"{json.dumps(self._lock(*reply['lock']))}\n")
-                        continue
-                    for line in self._output.read_to_end():
-                        take(line)
-                    return reply if "answer" in reply else reply["failed"]
-                for line in self._output.read():
-                    take(line)
-                for stream in ready:
-                    if not stream.is_open:
-                        selector.unregister(stream.descriptor)
-        for line in self._output.read_to_end():
-            take(line)
-        ended = self._process.wait()
+            process.stdin.write(f"{json.dumps({'do': what, **arguments})}\n")
+        for line in process.stdout:
+            text, mark, reply = line.rstrip("\n").partition(self._mark)
+            if text or not mark:
+                take(text)
+            if not mark:
+                continue
+            kind, content = json.loads(reply)
+            if kind == "say":
+                take(content)
+            elif kind == "lock":
+                had = self._lock is not None and self._lock(*content)
+                process.stdin.write(f"{json.dumps(had)}\n")
+            else:
+                return {"answer": content} if kind == "answer" else content
+        ended = process.wait()
         self._close()
         return {"code": None, "ended": ended}
 

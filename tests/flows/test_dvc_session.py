@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from flows.dvc import session as sessions
-from flows.dvc.session import DvcFailed, DvcSession, Look, StageFailed, StagePaused, StageStopped
-from flows.stopping import stop
+from flows.dvc.session import DvcFailed, DvcSession, Look, StageFailed
+from flows.stopping import RunPaused, RunStopped, stop
 from tests.flows.toy_repro import repro
 from tests.places import ROOT
 
@@ -56,7 +56,7 @@ def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output
 
 def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
     (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up after update 40')\nsys.exit(4)\n")
-    with pytest.raises(StagePaused, match="stage first paused: time is up after update 40"):
+    with pytest.raises(RunPaused, match="stage first paused: time is up after update 40"):
         repro("first", toy_project)
 
 
@@ -152,7 +152,7 @@ def answers(code):
     """A process in place of DVC's, which is ready, and answers the next request with `code`, which has `reply`."""
     text = (
         "import json, os, sys, time\n"
-        "reply = lambda **said: os.write(int(sys.argv[1]), json.dumps(said).encode() + b'\\n')\n"
+        "reply = lambda **said: print(*(sys.argv[1] + json.dumps(one) for one in said.items()), flush=True)\n"
         f"input()\nreply(answer=None)\ninput()\n{code}\n"
     )
     return (sys.executable, "-c", text)
@@ -264,9 +264,9 @@ def test_a_stage_that_was_asked_to_stop_and_has_nothing_to_keep_is_told_from_one
     monkeypatch.setattr(stop, "number", 0)
     monkeypatch.setattr(sessions, "CHILD", answers("reply(say='asked'); reply(failed={'code': -2}); time.sleep(120)"))
     with DvcSession(toy_project) as session:
-        with pytest.raises(StageStopped):
+        with pytest.raises(RunStopped):
             session.update("first", lambda line: setattr(stop, "number", signal.SIGINT), print)
-        with pytest.raises(StageStopped):
+        with pytest.raises(RunStopped):
             session.update("second", print, print)
 
 
