@@ -6,7 +6,6 @@ the project, so that stages whose parameters are the same are restored, not run 
 
 from __future__ import annotations
 
-import configparser
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of
 from tasks.project.params import Params, with_value
 from tasks.project.plan_file import Plan, read_plan
-from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
+from tasks.project.stage_kinds import RESOLVED, hash_of_parameters, read_settings
 from tasks.project.strict_yaml import yaml_text
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")
@@ -250,8 +249,7 @@ def _share_cache(root: Path, folder: Path) -> None:
     """Give the checkout a .dvc of its own with the project's settings and the project's cache."""
     source, target = root / ".dvc", folder / ".dvc"
     target.mkdir(exist_ok=True)
-    config = configparser.ConfigParser(interpolation=None)
-    config.read([source / "config", *_local_config(source, target)], encoding="utf-8")
+    config = read_settings([source / "config", *_local_config(source, target)])
     for section in config.sections():
         url = config.get(section, "url", fallback="")
         if url and "://" not in url and not os.path.isabs(url):  # relative to the folder of the config file
@@ -272,8 +270,7 @@ def _local_config(source: Path, target: Path) -> list[Path]:
     """
     path, link = source / "config.local", target / "config.local"
     link.unlink(missing_ok=True)
-    config = configparser.ConfigParser(interpolation=None)
-    config.read(path, encoding="utf-8")
+    config = read_settings([path])
     options = [(section, *option) for section in config.sections() for option in config.items(section)]
     if not any(SECRET.search(name) or "@" in value.partition("://")[2] for _, name, value in options):
         return [path]

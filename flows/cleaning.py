@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows import disk_use, environment, run_locks, run_log, runs
+from flows import environment, run_locks, run_log, runs
 from flows.checkout import own_folder
 from flows.report import read_json_object
 from ipu_model.files import read_json
@@ -56,9 +56,9 @@ class Part:
     """Whose lock has to be free; empty: nobody's. `*`: all, and DVC's cache."""
 
     @property
-    def size(self) -> disk_use.Size:
+    def size(self) -> runs.Size:
         """The room it takes."""
-        return disk_use.of(self.paths)
+        return runs.size_of(self.paths)
 
 
 @dataclass
@@ -267,5 +267,5 @@ def _remove(path: Path) -> None:
 
 def in_all(project: Path) -> int:
     """Bytes of everything that runs made, DVC's cache included."""
-    size = disk_use.of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
+    size = runs.size_of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
     return size.own + size.shared

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows import disk_use, report, run_locks
+from flows import report, run_locks
 from flows.checkout import own_folder
 from ipu_model.strict import nearest
 from tasks.project import artifacts
@@ -33,8 +33,58 @@ STATUSES = (
     "interrupted",
     NEVER,
 )
+BLOCK = 512
+"""Bytes of a block as `stat` counts them, whatever the file system's own are."""
 NOT_ITS_OWN = ("bench", "checkouts", "home", "index.json", "locks", "logs", "server", "sweeps")
 """In the project's runs/: what no single run made."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """In bytes of whole blocks."""
+
+    own: int = 0
+    """Of files that have no name elsewhere: what is free when they are removed."""
+    shared: int = 0
+    """Of files that have one: DVC links its outs to its cache. Each counts once, however many names it has."""
+
+
+def size_of(paths: Iterable[Path]) -> Size:
+    """The room of files and folders together. Links are not followed; what goes meanwhile is not counted.
+
+    A copy-on-write clone (reflink) of a file counts in full, as file systems tell them apart from copies in no common
+    way.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    own = shared = 0
+    for status in (status for path in paths for status in _statuses(str(path))):
+        size = status.st_blocks * BLOCK
+        if status.st_nlink == 1:
+            own += size
+            continue
+        node = (status.st_dev, status.st_ino)
+        names = seen[node] = seen.get(node, 0) + 1
+        if names == 1:
+            shared += size
+        if names == status.st_nlink:  # all of them lie here
+            own, shared = own + size, shared - size
+    return Size(own, shared)
+
+
+def _statuses(path: str) -> Iterator[os.stat_result]:
+    """What lstat says of a file, or of every file below a folder."""
+    try:
+        if not os.path.isdir(path) or os.path.islink(path):
+            yield os.lstat(path)
+            return
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _statuses(entry.path)
+                else:
+                    yield entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return
 
 
 @dataclass(frozen=True)
@@ -86,9 +136,9 @@ class Run:
         made = [*(self.folder / name for name in FOLDERS), self.folder / LOCK]
         return made + [path for path in (runs.iterdir() if runs.is_dir() else ()) if path.name not in NOT_ITS_OWN]
 
-    def size(self) -> disk_use.Size:
+    def size(self) -> Size:
         """The room that it takes."""
-        return disk_use.of(self.parts())
+        return size_of(self.parts())
 
     def as_values(self) -> dict[str, Any]:
         """For programs."""

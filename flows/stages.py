@@ -10,11 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -25,13 +24,12 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc, releases
-from flows.api import extra, is_cancelled
+from flows.api import StageLocks, extra, is_cancelled
 from flows.dvc import leftovers
 from flows.dvc.session import DvcSession
 from flows.plan import publish_after
 from flows.report import WORKER_ENDED, RunReport, StageRecord
 from flows.screen import screen
-from flows.stage_locks import StageLocks
 from flows.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
@@ -66,15 +64,10 @@ def cancelled_by(error: BaseException) -> str:
     return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "a cancellation in Prefect"
 
 
-Done = TypeVar("Done")
 Entered = Callable[[StageRecord], None]
 """Takes the record of each stage as soon as it has ended, however it ended."""
 Bring = Callable[[str, DvcSession], None]
 """Brings a stage up to date with a DVC that nobody else uses meanwhile."""
-
-
-def _nothing(record: StageRecord) -> None:
-    """For runs in one process, whose report has the record already."""
 
 
 def run_plan(
@@ -83,7 +76,7 @@ def run_plan(
     run: RunReport,
     publish: bool,
     on_worker: bool = False,
-    entered: Entered = _nothing,
+    entered: Entered = lambda record: None,
     released: releases.Chosen | None = None,
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
@@ -222,8 +215,7 @@ def reproduce(
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    with _entered(stage.name, run, entered, root) as entry:
-        entry.status = _in_task("stage", stage.name, lambda: _update(stage, session, alone))
+    _enter("stage", stage.name, lambda: _update(stage, session, alone), run, entered, root)
 
 
 def tell(text: str) -> None:
@@ -236,41 +228,40 @@ _ENTERING = threading.Lock()
 """Stages may end at the same time, each in a thread of its own."""
 
 
-@dataclass
-class _Entry:
-    status: str = "failed"
+def _enter(kind: str, name: str, body: Callable[[], str], run: RunReport, entered: Entered, root: Path) -> None:
+    """Do what `body` does as a task of Prefect, and enter in the report what came of it, and how long it took.
 
-
-@contextlib.contextmanager
-def _entered(name: str, run: RunReport, entered: Entered, root: Path) -> Iterator[_Entry]:
-    """Time what happens inside and enter it in the report: failed, unless the body says otherwise."""
-    entry, started_at, began = _Entry(), time.perf_counter(), round(time.time(), 2)
+    Args:
+        body: returns the status.
+        name: of the line of the run.
+    """
+    status, started_at, began = "failed", time.perf_counter(), round(time.time(), 2)
     run.at_work[name] = began
     screen().begin(name)
     try:
-        yield entry
+        status = _in_task(kind, name, body)
     except RunPaused:
-        entry.status = "paused"
+        status = "paused"
         raise
     except CANCELLED:
-        entry.status = "interrupted"
+        status = "interrupted"
         raise
     finally:
         seconds = round(time.perf_counter() - started_at, 2)
-        record = StageRecord(name, entry.status, seconds, None, began, **took(root / usage_file(name), began))
+        record = StageRecord(name, status, seconds, None, began, **took(root / usage_file(name), began))
         with _ENTERING:
             run.enter(record)
             entered(record)
             screen().end(record)
 
 
-def _in_task(kind: str, name: str, body: Callable[[], Done]) -> Done:
+def _in_task(kind: str, name: str, body: Callable[[], str]) -> str:
     """Do what `body` does as a task of Prefect, whose state says how that ended; return or raise what it does."""
     raised: list[BaseException] = []
 
     # Without a tag of its own: for each tag of a task Prefect asks the server for a slot, which takes some seconds.
     @task(name=kind, task_run_name=name, cache_policy=NO_CACHE, retries=0)
-    def attempt() -> Done | State[Done]:
+    def attempt() -> str | State[str]:
         try:
             return body()
         except (RunFailed, RunPaused, RunStopped, Interrupted) as error:  # a state: nobody needs our traceback
@@ -282,7 +273,7 @@ def _in_task(kind: str, name: str, body: Callable[[], Done]) -> Done:
     state = attempt(return_state=True)
     if raised:
         raise raised[0]
-    return cast(Done, state.result())
+    return cast(str, state.result())
 
 
 def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
@@ -326,10 +317,13 @@ class _Progress:
 
 def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
     """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
-    name = publish_after(gate)
-    with _entered(name, run, entered, root) as entry:
-        receipt = _in_task("publish", name, lambda: releases.publish(gate, root, tell))
-        entry.status = "skipped" if receipt.get("unchanged") else "ran"
+    receipt: dict[str, Any] = {}
+
+    def publish() -> str:
+        receipt.update(releases.publish(gate, root, tell))
+        return "skipped" if receipt.get("unchanged") else "ran"
+
+    _enter("publish", publish_after(gate), publish, run, entered, root)
     return receipt
 
 

@@ -83,11 +83,9 @@ class OwnJob(BaseJobConfiguration):
         return cls()
 
 
-class Ended(BaseWorkerResult):
-    """A run of which nothing is left, and of which the server knows how it ended."""
-
-
-class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not registered in place of Prefect's own
+class OwnWorker(
+    BaseWorker[OwnJob, BaseVariables, BaseWorkerResult], abc.ABC
+):  # ABC: not registered in place of Prefect's own
     """See the module."""
 
     type = POOL_TYPE
@@ -152,7 +150,7 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
 
     async def run(
         self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
-    ) -> Ended:
+    ) -> BaseWorkerResult:
         """Start this checkout's entry for a run, in a process group of its own, and look after it to its end."""
         process = await anyio.open_process(
             [sys.executable, "-m", ENTRY],
@@ -182,7 +180,7 @@ class OwnWorker(BaseWorker[OwnJob, BaseVariables, Ended], abc.ABC):  # ABC: not 
                 await _gone(process, PATIENCE_S - TOLD_S)
                 _signal(process.pid, signal.SIGKILL)
                 await process.wait()
-        return Ended(status_code=0, identifier=str(process.pid))
+        return BaseWorkerResult(status_code=0, identifier=str(process.pid))  # the server knows how it ended
 
     async def _wait(self, process: anyio.abc.Process, run: UUID) -> None:
         """Return when the process has ended, or somebody cancelled its run."""

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from flows import cleaning, disk_use
+from flows import cleaning, runs
 from flows.commands import options
 from flows.commands.project import Place, entered
 from ipu_model.units import format_bytes
@@ -74,7 +74,7 @@ def command(
 def _show(found: cleaning.Found, how: str) -> None:
     rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
-        whole = disk_use.of([path for part in found.parts for path in part.paths])
+        whole = runs.size_of([path for part in found.parts for path in part.paths])
         streams.say(table([(how, "frees", ""), *rows, ("in all", format_bytes(whole.own), "")]))
         if whole.shared:
             size = format_bytes(whole.shared)

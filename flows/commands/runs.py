@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from flows import disk_use, run_params, runs
+from flows import run_params, runs
 from flows.commands import options
 from flows.commands.project import entered
 from ipu_model.units import format_bytes
@@ -65,7 +65,7 @@ def listed(
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
-    cache = format_bytes(sum(vars(disk_use.of([cache_of(project)])).values()))
+    cache = format_bytes(sum(vars(runs.size_of([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; DVC's cache, which all share, {cache}\n")
     options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")

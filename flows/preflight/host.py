@@ -16,7 +16,7 @@ from flows.run_request import RunRequest
 from tasks.project import artifacts
 from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
-from tasks.project.parallel import stages_at_once
+from tasks.project.parallel import count_cores, stages_at_once
 
 TRIED = ("Linux", "x86_64")
 UNSPEAKABLE = "?%"
@@ -42,9 +42,8 @@ def python(request: RunRequest) -> Iterator[Finding]:
 
 def size(request: RunRequest) -> Iterator[Finding]:
     """Cores and memory, as this process may use them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    yield ok("host", f"{cores} cores, {memory / 1e9:.0f} GB of memory")
+    yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
     try:
         stages_at_once()
     except ParamsError as error:

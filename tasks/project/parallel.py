@@ -48,8 +48,11 @@ def worker_count() -> int:
     Raises:
         ParamsError: PODIUM_WORKERS is no whole number of at least 1.
     """
-    if (stated := _stated_number(WORKERS, "processes")) is not None:
-        return stated
+    return _stated_number(WORKERS, "processes") or count_cores()
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use; macOS knows only how many there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -59,9 +62,8 @@ def stages_at_once() -> int:
     Raises:
         ParamsError: PODIUM_STAGES_AT_ONCE is no whole number of at least 1.
     """
-    if (stated := _stated_number(STAGES_AT_ONCE, "stages")) is not None:
-        return stated
-    return _count_fitting(BYTES_OF_A_STAGE, min(MOST_STAGES, len(os.sched_getaffinity(0))))
+    stated = _stated_number(STAGES_AT_ONCE, "stages")
+    return stated or _count_fitting(BYTES_OF_A_STAGE, min(MOST_STAGES, count_cores()))
 
 
 def runs_at_once(pool: str) -> int:
@@ -72,7 +74,7 @@ def runs_at_once(pool: str) -> int:
     """
     if pool == "flows":
         return _count_fitting(BYTES_OF_A_FLOW, MOST_FLOWS)
-    return _count_fitting(BYTES_OF_A_STAGE, len(os.sched_getaffinity(0))) if pool == "cpu" else 1
+    return _count_fitting(BYTES_OF_A_STAGE, count_cores()) if pool == "cpu" else 1
 
 
 def _count_fitting(size: float, most: int) -> int:

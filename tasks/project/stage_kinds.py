@@ -10,6 +10,7 @@ import configparser
 import fcntl
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -126,8 +127,20 @@ def cache_of(root: Path) -> Path:
 
 
 def _settings(root: Path) -> configparser.ConfigParser:
+    return read_settings([root / ".dvc" / "config", root / ".dvc" / "config.local"])
+
+
+def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:
+    """Return DVC's settings, those of later files over those of earlier ones; of a file that is not there none.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
     config = configparser.ConfigParser(interpolation=None)
-    config.read([root / ".dvc" / "config", root / ".dvc" / "config.local"], encoding="utf-8")
+    try:
+        config.read(files, encoding="utf-8")
+    except configparser.Error as error:
+        raise InputError(f"DVC's settings cannot be used: {error}. Correct that file") from None
     return config
 
 

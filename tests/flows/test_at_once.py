@@ -135,6 +135,14 @@ def test_what_is_no_number_of_stages_is_refused(monkeypatch, text):
         stages_at_once()
 
 
+def test_a_system_that_does_not_say_which_cores_are_ours_has_as_many_as_there_are(monkeypatch):
+    monkeypatch.delenv(STAGES_AT_ONCE, raising=False)
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("tasks.project.parallel.free_memory", lambda: None)
+    assert (stages_at_once(), runs_at_once("cpu")) == (3, 3)
+
+
 def test_cores_and_memory_say_how_many_stages_there_is_room_for(monkeypatch):
     monkeypatch.delenv(STAGES_AT_ONCE, raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(2)))

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from flows import cli, disk_use, pipeline, report, run_locks, runs, screen
+from flows import cli, pipeline, report, run_locks, runs, screen
 from tasks.project.errors import ParamsError
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.places import ROOT
@@ -204,9 +204,9 @@ def test_size_counts_each_file_once_and_what_has_a_name_elsewhere_apart(tmp_path
     (one / "link").symlink_to(cache)
     own, shared = ((path.stat().st_blocks * 512) for path in (one / "own", cache / "object"))
     link = (one / "link").lstat().st_blocks * 512
-    assert disk_use.of([one]) == disk_use.Size(own + link, shared)
-    assert disk_use.of([one, cache]) == disk_use.Size(own + link + shared, 0)
-    assert disk_use.of([tmp_path / "nowhere"]) == disk_use.Size(0, 0)
+    assert runs.size_of([one]) == runs.Size(own + link, shared)
+    assert runs.size_of([one, cache]) == runs.Size(own + link + shared, 0)
+    assert runs.size_of([tmp_path / "nowhere"]) == runs.Size(0, 0)
 
 
 def test_two_hundred_runs_are_listed(toy_project):

@@ -15,9 +15,9 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient, get_client
 
 from flows import on_worker
+from flows.api import STAGE_LOCK as LOCK_NAME
 from flows.api import UNREACHED
 from flows.pipeline import pipeline
-from flows.stage_locks import NAME as LOCK_NAME
 from tests.flows.worker_team import Team, a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
 from tests.load.hosts import QUEUE, LoadHost, overrides_of

@@ -128,3 +128,10 @@ def test_a_stage_checks_a_plan_that_no_flow_has_checked_for_it(checkout, monkeyp
     monkeypatch.delenv(stage_kinds.RESOLVED)
     stage_kinds.enter_stage()
     assert len(checked) == 2
+
+
+def test_settings_of_dvc_that_name_a_section_twice_are_refused_with_the_file(tmp_path):
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    remote = a\n[core]\n    remote = b\n")
+    with pytest.raises(InputError, match=r"DVC's settings cannot be used: .*config.*section 'core' already exists"):
+        default_remote(tmp_path)
