@@ -269,8 +269,9 @@ def main(mark: str, wait_for_lock: bool) -> None:
         sys.stdout.write(f"{mark}{json.dumps([kind, content])}\n")
         sys.stdout.flush()
 
-    def say(line: str) -> None:
-        reply("say", line)
+    def say(text: str) -> None:
+        for line in text.split("\n"):  # what is short is written at once, whoever else writes there
+            reply("say", line)
 
     def lock_elsewhere(stage: str, fingerprint: str) -> bool:
         reply("lock", [stage, fingerprint])

@@ -228,6 +228,14 @@ def test_a_stage_that_reads_its_input_does_not_read_requests_and_may_end_within_
     assert said[:4] == ["Running stage 'first':", "''", "\ufffd no end of line", "Running stage 'second':"]
 
 
+def test_what_a_stage_prints_is_no_reply_though_it_looks_like_one(toy_project):
+    said, reply = [], '["answer", {"verdict": "skipped", "lost": []}]'
+    script = (toy_project / "stage.py").read_text()
+    (toy_project / "stage.py").write_text(f"print({reply!r}, flush=True)\n{script}")
+    assert repro("first", toy_project, said) == "ran"
+    assert reply in said
+
+
 def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
     plan = toy_project / "dvc.yaml"
     plan.write_text(plan.read_text().replace("outs: [data/first]", "outs: [data/other]"))
