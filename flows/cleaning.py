@@ -106,21 +106,14 @@ def look(project: Path, chosen: Chosen) -> Found:
 
 
 def _orphans(project: Path, going: Collection[str]) -> list[Path]:
-    """Objects that no run uses, once some are gone."""
-    own = [] if runs.PROJECT in going else [project / LOCK]
-    others = [run.folder / LOCK for run in runs.every(project) if run.name not in {*going, runs.PROJECT}]
-    return _unused_objects(project, [*own, *others])
-
-
-def _unused_objects(project: Path, locks: Iterable[Path]) -> list[Path]:
-    """Files of the cache that no dvc.lock of a run and no .dvc file of the project names.
+    """Files of the cache that no dvc.lock of a run that stays and no .dvc file of the project names.
 
     Lists of folders come before what they hold, so that none is left half.
 
     `dvc gc -w -p CHECKOUT ...` would remove the same; it does not say how much that is, and reads every plan for it.
 
     Args:
-        locks: the dvc.lock of each run that stays.
+        going: names of the runs that do not stay.
 
     Raises:
         InputError: the cache may be that of other projects, too, or what it holds cannot be read.
@@ -131,6 +124,7 @@ def _unused_objects(project: Path, locks: Iterable[Path]) -> list[Path]:
             f"DVC's cache {cache} lies outside of the project, so that others may use it: dvc gc -w with -p for each "
             "project and checkout removes what none of them uses"
         )
+    locks = (run.folder / LOCK for run in runs.every(project) if run.name not in going)
     used = set(_used(cache, [*locks, *_added(project)]))
     found = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
     return sorted(found, key=lambda path: (path.suffix != ".dir", path))
