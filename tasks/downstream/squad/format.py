@@ -191,27 +191,17 @@ def parse_document(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> 
     except json.JSONDecodeError as error:
         if error.msg != "Extra data" or "\n" not in text[: error.pos]:
             raise
-        found = [(at, line) for at, line in _lines_of(text) if line.strip()]
-        try:
-            parse_json(found[0][1], values)
-        except json.JSONDecodeError:  # an object of several lines, and something after it
-            raise error from None
-    return [_parsed_line(text, at, line, values, options) for at, line in found]
-
-
-def _lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """Every line and where it begins."""
-    start = 0
+        whole = error
+    found, start = [], 0
     for line in text.split("\n"):
-        yield start, line
+        try:
+            found += [parse_json(line, values, **options)] if line.strip() else []
+        except json.JSONDecodeError as error:
+            if not found:  # an object of several lines, and something after it
+                raise whole from None
+            raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
         start += len(line) + 1
-
-
-def _parsed_line(text: str, start: int, line: str, values: int, options: dict[str, Any]) -> Any:
-    try:
-        return parse_json(line, values, **options)
-    except json.JSONDecodeError as error:
-        raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
+    return found
 
 
 def articles_of(values: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,33 +24,17 @@ from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_rules import Examples, RowLimits, RowRules
 
+TEXTS = ("first", "second")
 GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
 
 
 class Task(about.Task, ChecksTask):
     """Texts of one or two columns, and their labels."""
 
-    text_columns: ClassVar[tuple[str, ...]] = ("first", "second")
+    text_columns: ClassVar[tuple[str, ...]] = TEXTS
 
     def data(self, folder: Path) -> DataSet:
-        spec, section, least = self.spec, self.entry.key("data"), self.entry.params.data.min_examples
-        if spec.name:
-            classes = None if spec.is_regression else spec.labels
-            meant = Meant(f"glue-{spec.name}", spec.columns, spec.answers, classes, len(spec.labels), least, GLUE_LOOK)
-            return TextsData(meant, self.schema, folder, self.splits)
-        # The first training example says it for all, as the checks then do.
-        is_pair = begins_with_value(folder / f"{TRAIN}.parquet", "second", self.entry.stage("examples"))
-        known, others = ((), ()) if self.is_regression else all_labels_in(folder / "dev.parquet")
-        meant = Meant(
-            name=self.entry.verdict(),
-            columns=("first", "second") if is_pair else ("text",),
-            values=spec.answers if self.is_regression else (0, len(known) + len(others) - 1),
-            classes=None if self.is_regression else (*known, *others),
-            required=len(known),
-            min_examples=least,
-            look=f"look at train_path, dev_path, columns and dataset of {section} in params.yaml",
-        )
-        return TextsData(meant, self.schema, folder, self.splits)
+        return TextsData(self, folder)
 
     def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
         return LabelRules(limits, training=training, expected=partial(self._expected_labels, examples, limits.folder))
@@ -68,54 +51,45 @@ class Task(about.Task, ChecksTask):
         return np.array([numbers.get(name, IGNORED) for name in (*known, *others)])[labels]
 
 
-@dataclass(frozen=True)
-class Meant:
-    """What the examples of an entry are meant to be."""
-
-    name: str
-    """Of the verdict."""
-    columns: tuple[str, ...]
-    """What people call the one text or both."""
-    values: tuple[float, float]
-    """Smallest and largest label."""
-    classes: tuple[str, ...] | None
-    """By number: those that train must have, then others; None of values."""
-    required: int
-    """How many of them train must have."""
-    min_examples: int
-    """In each split."""
-    look: str
-    """Where to look for what is wrong with them."""
-
-
 class TextsData(ExampleFiles):
     """The examples of an entry, all splits."""
 
     record = "example"
 
-    def __init__(self, meant: Meant, schema: pa.Schema, folder: Path, splits: Sequence[str]) -> None:
+    def __init__(self, task: Task, folder: Path) -> None:
         """Open the splits in `folder`.
 
         Raises:
             InputError: one is not there.
         """
-        super().__init__(folder, splits, schema, f"first, second: string; label: {schema.field('label').type}")
-        self.meant, self.name = meant, meant.name
-        (low, high), look = meant.values, meant.look
+        spec, entry, schema = task.spec, task.entry, task.schema
+        super().__init__(folder, task.splits, schema, f"first, second: string; label: {schema.field('label').type}")
+        known: Sequence[str] = () if spec.is_regression else spec.labels
+        others: Sequence[str] = ()
+        columns, self.name, look = spec.columns, f"glue-{spec.name}", GLUE_LOOK
+        if not spec.name:
+            # The first training example says it for all, as the checks then do.
+            is_pair = begins_with_value(self.files[TRAIN], "second", entry.stage("examples"))
+            columns, self.name = TEXTS if is_pair else ("text",), entry.verdict()
+            look = f"look at train_path, dev_path, columns and dataset of {entry.key('data')} in params.yaml"
+            if not spec.is_regression:
+                known, others = all_labels_in(folder / "dev.parquet")
+        self._required, self._classes = len(known), (*known, *others)
+        """Those that train must have, then others; none of values."""
+        self._range = spec.answers if spec.is_regression else (0, len(self._classes) - 1)
+        every = f"every class: {', '.join(known)}" if known else "two different values"
         self.record_checks = (
-            Check("texts_present", ", ".join(meant.columns), "no text of train is null or empty", look),
-            Check("labels_known", "label", f"{low:g} to {high:g}", look),
+            Check("texts_present", ", ".join(columns), "no text of train is null or empty", look),
+            Check("labels_known", "label", f"{self._range[0]:g} to {self._range[1]:g}", look),
         )
-        names = (meant.classes or ())[: meant.required]
-        every = f"every class: {', '.join(names)}" if names else "two different values"
         self.total_checks = (
-            *self.count_checks(meant.min_examples, f"give more examples, or lower min_examples; {look}"),
+            *self.count_checks(entry.params.data.min_examples, f"give more examples, or lower min_examples; {look}"),
             Check("labels_in_train", "label", every, f"what train lacks cannot be learnt; {look}"),
         )
-        self._seen: dict[str, Counter[float]] = {split: Counter() for split in splits}
+        self._seen: dict[str, Counter[float]] = {split: Counter() for split in task.splits}
         self._labelled = text_features.Keys()
-        self._columns = ("first", "second")[: len(meant.columns)]
-        self._lengths = {name: Lengths() for name in meant.columns}
+        self._columns = TEXTS[: len(columns)]
+        self._lengths = {name: Lengths() for name in columns}
 
     def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
         label = batch.column("label").to_numpy(zero_copy_only=False)
@@ -127,7 +101,7 @@ class TextsData(ExampleFiles):
         columns = [batch.column(name) for name in self._columns]
         for column, lengths in zip(columns, self._lengths.values(), strict=True):
             lengths.add(text_features.characters(column))
-        low, high = self.meant.values
+        low, high = self._range
         return {
             # GLUE's own development sets have a few; what is left out of train was counted when it was read.
             "texts_present": np.asarray(sum(map(text_features.is_missing, columns))) * (split == TRAIN),
@@ -139,15 +113,15 @@ class TextsData(ExampleFiles):
         return {**super().totals(), "labels_in_train": Total(len(absent), f"{len(seen)} different labels", absent)}
 
     def _absent_labels(self) -> list[str]:
-        seen, classes = self._seen[TRAIN], self.meant.classes
-        if classes is None:
+        seen = self._seen[TRAIN]
+        if not self._classes:
             return [] if len(seen) > 1 else ["a second value"]
-        return [name for number, name in enumerate(classes[: self.meant.required]) if number not in seen]
+        return [name for number, name in enumerate(self._classes[: self._required]) if number not in seen]
 
     def numbers(self) -> dict[str, Any]:
         numbers = super().numbers()
-        for number, name in enumerate(self.meant.classes or ()):
-            alone = "" if number < self.meant.required else " (train has none: no model can answer it)"
+        for number, name in enumerate(self._classes):
+            alone = "" if number < self._required else " (train has none: no model can answer it)"
             for split, seen in self._seen.items():
                 numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = seen[number]
         texts, labelled = (len(np.unique(keys.all_hashes())) for keys in (self._keys[TRAIN], self._labelled))
