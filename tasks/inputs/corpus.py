@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,26 +111,21 @@ def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
-    progress = Progress("corpus", "documents")
-    writer: Any = None
-    characters_in_part = 0
-    try:
-        some = _with_text(documents, summary.reading)
+    progress, writer, in_part = Progress("corpus", "documents"), None, 0
+    some = _with_text(documents, summary.reading)
+    with contextlib.ExitStack() as part:
         for group in row_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
-            if writer is None or characters_in_part >= PART_CHARACTERS:
-                if writer is not None:
-                    writer.close()
-                writer = pq.ParquetWriter(folder / f"part-{summary.parts:05d}.parquet", SCHEMA, compression="zstd")
-                summary.parts, characters_in_part = summary.parts + 1, 0
+            if writer is None or in_part >= PART_CHARACTERS:
+                part.close()
+                path = folder / f"part-{summary.parts:05d}.parquet"
+                writer = part.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
+                summary.parts, in_part = summary.parts + 1, 0
             writer.write_table(_table(group), row_group_size=len(group))
             characters = sum(len(document.text) for document in group)
-            characters_in_part += characters
+            in_part += characters
             summary.characters += characters
             summary.documents += len(group)
             progress.update(summary.documents)
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Document]:

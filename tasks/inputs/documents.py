@@ -21,7 +21,7 @@ from tasks.inputs import tables
 from tasks.inputs.tables import Column, Columns, Line, ask_for, json_objects, text_of_id
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
-from tasks.reading.text_files import ZERO_WIDTH, Reading, ending_of, first_bytes, refuse_empty, text_lines
+from tasks.reading.text_files import ZERO_WIDTH, Reading, ending_of, first_bytes, refuse_empty, surrogate_in, text_lines
 
 KEY = "corpus.path"
 KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
@@ -93,13 +93,11 @@ def _text(value: Any, source: str, line: Line, part: str) -> str:
             f"({str(value)[:40]}); "
             "look at corpus.text_column, corpus.title_column and corpus.id_column"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
+    if (place := surrogate_in(value)) is not None:
         raise InputError(
-            f"{source}, {line.where}: {line.columns[part].name} holds half a surrogate pair (character {error.start}), "
+            f"{source}, {line.where}: {line.columns[part].name} holds half a surrogate pair (character {place}), "
             "which is no Unicode text; repair the file"
-        ) from None
+        )
     return value
 
 

@@ -124,19 +124,54 @@ def read_rows(path: Path, key: str, separator: str | None, names: Collection[str
         if separator != ",":
             reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
     separator = separator or "\t"
-    held = _Held(path, key, separator)
+    held: list[str] = []
+    """The lines of the row that is being read."""
     rows = csv.reader(
-        held.taken(lines),
+        _hold(lines, held, path, key, separator),
         delimiter=separator,
         quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
         strict=not is_tsv,
     )
     try:
         for fields in rows:
-            yield Row(held.first, rows.line_num, fields)
+            yield Row(rows.line_num - len(held) + 1, rows.line_num, fields)
             held.clear()
     except csv.Error as error:
-        raise held.refusal(error, rows.line_num) from None
+        opened = _find_quote(held, separator)
+        last, first = rows.line_num, rows.line_num - len(held) + 1
+        if opened is not None and (first + opened[0] < last or "unexpected end" in str(error)):
+            where, text = opened
+            raise InputError(
+                f"{path}, line {first + where}: a quote opens before {text!r} and is not closed where its field ends "
+                f"(line {last}: {error}). Close it, and write a quote inside of a quoted field twice ({key})"
+            ) from None
+        raise InputError(f"{path}, line {last} is not CSV: {error}") from None
+
+
+def _hold(lines: Iterable[str], held: list[str], path: Path, key: str, separator: str) -> Iterator[str]:
+    """Yield `lines`, each of which is added to `held` and stays there until its row is complete."""
+    length = 0
+    for number, line in enumerate(lines, 1):
+        length = len(line) + (length if held else 0)
+        held.append(line)
+        if length > MAX_LINE_BYTES:
+            where, _ = _find_quote(held, separator) or (0, "")
+            raise InputError(
+                f"{path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes; one opens in "
+                f"line {number - len(held) + 1 + where} ({key})"
+            )
+        yield line
+
+
+def _find_quote(lines: Sequence[str], separator: str) -> tuple[int, str] | None:
+    """Return in which of `lines` the first quoted field opens that does not end as it should, and how it begins."""
+    text, start, separator = "".join(lines), 0, re.escape(separator)
+    sound = re.compile(rf'(?:"[^"]*(?:""[^"]*)*"|[^"{separator}\n][^{separator}\n]*)?(?:[{separator}\r\n]|\Z)')
+    while start < len(text) and (field := sound.match(text, start)):
+        start = field.end()
+    if start == len(text):
+        return None
+    return text.count("\n", 0, start), text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
 
 
 def _head(lines: Iterator[str]) -> list[str]:
@@ -165,57 +200,3 @@ def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
         if len(header) > 1 and all(len(row) in (0, len(header)) for row in whole):
             return separator
     return max(SEPARATORS, key=widths.__getitem__)
-
-
-class _Held:
-    """The lines of the row that is being read."""
-
-    def __init__(self, path: Path, key: str, separator: str) -> None:
-        self._path, self._key, self._separator = path, key, separator
-        self._lines: list[str] = []
-        self._length, self._before = 0, 0
-
-    @property
-    def first(self) -> int:
-        """The number of its first line."""
-        return self._before + 1
-
-    def taken(self, lines: Iterable[str]) -> Iterator[str]:
-        """Yield `lines`, each held until `clear`."""
-        for line in lines:
-            self._lines.append(line)
-            self._length += len(line)
-            if self._length > MAX_LINE_BYTES:
-                where, _ = self._opened() or (self.first, "")
-                raise InputError(
-                    f"{self._path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes; one opens in "
-                    f"line {where} ({self._key})"
-                )
-            yield line
-
-    def clear(self) -> None:
-        """Let go of a row that is complete."""
-        self._before += len(self._lines)
-        self._lines.clear()
-        self._length = 0
-
-    def refusal(self, error: csv.Error, last: int) -> InputError:
-        """Return what is wrong with the row, which cannot be read beyond the line `last`."""
-        opened = self._opened()
-        if opened is not None and (opened[0] < last or "unexpected end" in str(error)):
-            where, text = opened
-            return InputError(
-                f"{self._path}, line {where}: a quote opens before {text!r} and is not closed where its field ends "
-                f"(line {last}: {error}). Close it, and write a quote inside of a quoted field twice ({self._key})"
-            )
-        return InputError(f"{self._path}, line {last} is not CSV: {error}")
-
-    def _opened(self) -> tuple[int, str] | None:
-        """Return the line in which the first quoted field opens that does not end as it should, and how it begins."""
-        text, start, separator = "".join(self._lines), 0, re.escape(self._separator)
-        sound = re.compile(rf'(?:"[^"]*(?:""[^"]*)*"|[^"{separator}\n][^{separator}\n]*)?(?:[{separator}\r\n]|\Z)')
-        while start < len(text) and (field := sound.match(text, start)):
-            start = field.end()
-        if start == len(text):
-            return None
-        return self.first + text.count("\n", 0, start), text[start + 1 : start + 1 + QUOTED].partition("\n")[0]

@@ -11,9 +11,7 @@ import array
 import codecs
 import collections
 import contextlib
-import gzip
 import io
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +29,8 @@ BLOCK_BYTES = 1 << 20
 """Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""
 ZERO_WIDTH = "\u200b\ufeff"
 """Zero-width space and byte order mark: a line of them alone looks blank."""
-PACKINGS = (".gz", ".zst")
+PACKINGS = {".gz": "gzip", ".zst": "zstd"}
+"""Ending of a packed file -> its codec."""
 NEVER_PACKED = (".parquet", ".arrow")
 """Read from any place on, and packed inside as it is."""
 FREE_BYTES = 64 << 20
@@ -196,9 +195,13 @@ def refuse_empty(path: Path, key: str) -> None:
         raise InputError(f"{path} is empty: put in it what is to be read, or take it away ({key})")
 
 
-def other_encoding(start: bytes) -> str | None:
-    """UTF-16 or UTF-32, where the first bytes of a file are its byte order mark."""
-    return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
+def surrogate_in(text: str) -> int | None:
+    """The place of half a surrogate pair, which is not Unicode text; None where there is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
 
 
 def first_bytes(path: Path, most: int) -> bytes:
@@ -238,7 +241,10 @@ def exact_lines(path: Path, key: str) -> Iterator[str]:
         with opened(path) as stream:
             lines = _old_lines(stream) if is_old else iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(lines, 1):
-                yield _text_of(line, number, offset, path, key)
+                if len(line) > MAX_LINE_BYTES:
+                    most = f"{MAX_LINE_BYTES >> 20} MB"
+                    raise InputError(f"{path}: line {number} is longer than {most}; break it into lines ({key})")
+                yield decode(line, path, key, number, offset)
                 offset += len(line)
     except OSError as error:
         raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
@@ -256,26 +262,37 @@ def _old_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _text_of(line: bytes, number: int, offset: int, path: Path, key: str) -> str:
-    if len(line) > MAX_LINE_BYTES:
-        raise InputError(f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})")
-    if number == 1 and (encoding := other_encoding(line)):
+def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 0) -> str:
+    """Decode a part of a UTF-8 file; a byte order mark of the file is taken off.
+
+    Args:
+        path, key: as `exact_lines`.
+        number: of the line in which the part begins.
+        offset: of its first byte.
+
+    Raises:
+        InputError: binary content, or another encoding.
+    """
+    encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "") if number == 1 else ""
+    if encoding:
         raise InputError(
             f"{path} begins like {encoding} (offset 0, line 1); UTF-8 is required; "
             f"convert the file, e.g. iconv -f {encoding} -t UTF-8 ({key})"
         )
-    if b"\0" in line:
+    if (nul := content.find(b"\0")) >= 0:
+        line = number + content.count(b"\n", 0, nul)
         raise InputError(
-            f"{path} is binary, or UTF-16 without a byte order mark: a NUL byte at offset {offset + line.index(0)} "
-            f"(line {number}); a UTF-8 text file is required ({key})"
+            f"{path} is binary, or UTF-16 without a byte order mark: a NUL byte at offset {offset + nul} "
+            f"(line {line}); a UTF-8 text file is required ({key})"
         )
     try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+        return content.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        start = offset + error.start + (len(line) - len(error.object))
+        at = error.start + len(content) - len(error.object)
+        line = number + content.count(b"\n", 0, at)
         raise InputError(
-            f"{path} is not UTF-8: byte 0x{byte:02x} at offset {start} (line {number}); UTF-8 is required; "
+            f"{path} is not UTF-8: byte 0x{content[at]:02x} at offset {offset + at} "
+            f"(line {line}); UTF-8 is required; "
             f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
         ) from None
 
@@ -305,9 +322,11 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 class _Unpacked(io.RawIOBase):
     def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+
         self._path, self._packing, self._given = path, path.suffix.lower(), 0
         self._packed = open_regular(path)
-        self._stream: Any = _unpacking(self._packed, self._packing)
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), PACKINGS[self._packing])
 
     def close(self) -> None:
         self._stream.close()
@@ -320,7 +339,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             found = self._stream.read(len(buffer))
-        except (EOFError, zlib.error) as error:
+        except OSError as error:
             raise OSError(f"its packing ({self._packing}) is damaged or cut off: {error}") from None
         self._given += len(found)
         if self._given > FREE_BYTES + MOST * self._packed.tell():
@@ -330,11 +349,3 @@ class _Unpacked(io.RawIOBase):
             )
         buffer[: len(found)] = found
         return len(found)
-
-
-def _unpacking(packed: BinaryIO, packing: str) -> Any:
-    if packing == ".gz":
-        return gzip.GzipFile(fileobj=packed)
-    import pyarrow as pa
-
-    return pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")

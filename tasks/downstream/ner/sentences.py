@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, from_bioes, problem_of, scheme_of, to_iob2
-from tasks.reading.text_files import Problems, Reading
+from tasks.reading.text_files import Problems, Reading, surrogate_in
 
 MAX_WORDS = 50_000
 """Of a sentence; a longer one most likely has no blank lines between its sentences."""
@@ -111,11 +111,7 @@ def _problem_of_word(word: Any) -> str | None:
         return "a word that is no text"
     if not word.strip(" \t\r\n"):
         return "an empty word"
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return "a word with half a surrogate pair, which is no Unicode text"
-    return None
+    return None if surrogate_in(word) is None else "a word with half a surrogate pair, which is no Unicode text"
 
 
 def _in_iob2(raw: Raw, scheme: str, found: Found, problems: Problems, reading: Reading) -> Sentence:

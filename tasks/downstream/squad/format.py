@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ipu_model.files import MAX_JSON_VALUES, each_key_once, parse_json, read_at_most
 from tasks.project.errors import InputError
 from tasks.project.memory import ALLOWANCE, limited, require_memory
-from tasks.reading.text_files import NUMBERS, Reading, opened, other_encoding
+from tasks.reading.text_files import NUMBERS, Reading, decode, opened, surrogate_in
 
 MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
@@ -149,7 +149,16 @@ def parse_file(path: Path, key: str) -> Any:
     if not content.strip():
         raise InputError(f"{path} is empty; set {key} to a SQuAD JSON file")
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
-        return _parsed(content, path, key)
+        try:
+            text = decode(content, path, key)
+            return articles_of(parse_document(text, size, object_pairs_hook=each_key_once))
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+                f"set {key} to a SQuAD JSON file"
+            ) from None
+        except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
+            raise InputError(f"{path} is not SQuAD JSON ({error}); set {key} to such a file") from None
 
 
 def require_room_for_file(path: Path, key: str, size: int) -> None:
@@ -161,27 +170,6 @@ def require_room_for_text(what: str, text: str) -> None:
     """Refuse a text to answer questions on whose windows take more memory than there is."""
     if len(text) > FREE_CHARACTERS:
         require_memory(what, len(text.encode("utf-8", "replace")), OF_A_BYTE, "break it into parts")
-
-
-def _parsed(content: bytes, path: Path, key: str) -> Any:
-    try:
-        if encoding := other_encoding(content):
-            raise InputError(f"{path} begins like {encoding}; UTF-8 is required: convert the file ({key})")
-        text = content.decode("utf-8-sig")
-        return articles_of(parse_document(text, len(content), object_pairs_hook=each_key_once))
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start} "
-            f"(line {line}); convert the file ({key})"
-        ) from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-            f"set {key} to a SQuAD JSON file"
-        ) from None
-    except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
-        raise InputError(f"{path} is not SQuAD JSON ({error}); set {key} to such a file") from None
 
 
 def parse_document(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
@@ -276,7 +264,7 @@ def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) ->
         problems.add(f"{at}.{key} is missing")
     elif not isinstance(value, str):
         problems.add(f"{at}.{key} must be text, found {type(value).__name__}")
-    elif not _is_unicode(value):
+    elif surrogate_in(value) is not None:
         problems.add(f"{at}.{key} holds half a surrogate pair, which is no Unicode text")
     else:
         return value
@@ -289,10 +277,6 @@ def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
         problems.reading.counts[NUMBERS] += 1
         return str(parent["id"])
     return text_of(parent, "id", at, problems)
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def answers_of(

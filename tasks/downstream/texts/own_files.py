@@ -27,7 +27,7 @@ from tasks.inputs.tables import (
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.parquet import folded
-from tasks.reading.text_files import Problems, Reading, ending_of
+from tasks.reading.text_files import Problems, Reading, ending_of, surrogate_in
 
 TEXT_PARTS = ("text", "text_pair")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -199,9 +199,7 @@ def _text(value: Any, may_be_empty: bool) -> tuple[str, str]:
     if not isinstance(value, str):
         return "", "no text" if value is None else "something else than text"
     text = " ".join(value.split())
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+    if surrogate_in(text) is not None:
         return "", "half a surrogate pair, which is no Unicode text,"
     return text, "" if text or may_be_empty else "an empty text"
 
