@@ -142,7 +142,7 @@ def require_file(path: Path, key: str, endings: Sequence[str], what: str) -> str
     needed = f"{key} needs one file of {what} that ends in {', '.join(endings)}"
     if path.is_dir():
         inside = sorted(file.name for file in path.iterdir() if ending_of(file) in endings)[:SHOWN_FILES]
-        raise InputError(f"{key}={path} is a folder with {', '.join(inside) or 'no such file'}: {needed}")
+        raise InputError(f"{path} is a folder with {', '.join(inside) or 'no such file'}: {needed}")
     if (ending := ending_of(path)) not in endings:
         raise InputError(f"{path} ends in {ending or 'nothing'!r}: {needed}")
     return ending

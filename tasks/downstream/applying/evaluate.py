@@ -9,12 +9,13 @@ from typing import Any
 from ipu_model.files import new_folder, write_json, write_text
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import FoundModel
-from tasks.downstream.applying.task import ApplyTask, require_file
+from tasks.downstream.applying.task import INPUT, ApplyTask
 from tasks.downstream.entries import Entry
 from tasks.downstream.evaluate import PageTask, answered, write_evaluation
 from tasks.downstream.jobs.predict import figures, measurements
 from tasks.downstream.judging.released import SCORES, scores_json
 from tasks.downstream.task import part_of
+from tasks.inputs.tables import require_file
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.given import shown
@@ -48,7 +49,7 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
     """
     task: ApplyTask[Any, Any, Any] = part_of(entry, "apply")
     judge: PageTask[Any, Any, Any] = part_of(entry, "page")
-    require_file(task, path, task.labelled_endings)
+    require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
     if folder.exists():
         raise InputError(f"{folder} is there already: move it away, or name another folder with --output")
     model, split, reading = model.resolved(), task.development[0], Reading()

@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 from ipu_model.files import new_file
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import FoundModel
-from tasks.downstream.applying.task import ID, ApplyTask, require_file
+from tasks.downstream.applying.task import ID, INPUT, ApplyTask
 from tasks.downstream.entries import Entry
 from tasks.downstream.rows import numbered
 from tasks.downstream.task import part_of
-from tasks.inputs.tables import without_rows
+from tasks.inputs.tables import require_file, without_rows
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
 from tasks.project import artifacts
@@ -75,7 +75,7 @@ def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: Ho
         DeviceJobFailed: the model cannot be used on this device.
     """
     task: Task = part_of(entry, "apply")
-    require_file(task, path, task.endings)
+    require_file(path, INPUT, task.endings, f"{task.record}s")
     if output.kind == "json" and not task.bare:
         raise ParamsError(f"answers to {task.record}s are no JSON object: name a .jsonl, .csv or .parquet file")
     if output.n_best and not task.ranked:

@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
-from tasks.downstream.task import DownstreamTask
-from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.reading.text_files import Reading, ending_of
+from tasks.reading.text_files import Reading
 
 ID = "id"
 INPUT = "the file on the command line"
@@ -94,17 +91,3 @@ class ApplyTask(ScoresTask[E, L, A]):
     @abstractmethod
     def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
         """The record of each example, in their order."""
-
-
-def require_file(task: DownstreamTask, path: Path, endings: Sequence[str]) -> None:
-    """Refuse what is no file with one of these endings.
-
-    Raises:
-        InputError: saying what it is.
-    """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name one file that ends in one of {', '.join(endings)}")
-    require_readable(path, INPUT)
-    if ending_of(path) not in endings:
-        ends = f"ends in {path.suffix}" if path.suffix else "has no ending"
-        raise InputError(f"{path} {ends}: {task.record}s are read from files that end in {', '.join(endings)}")

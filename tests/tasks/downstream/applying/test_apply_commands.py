@@ -126,7 +126,11 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].context is missing"),
     (["predict", "qa", "blank.jsonl"], 1, "line 1.context is empty\n  line 2.question is empty"),
     (["predict", "qa", "twice.jsonl", "out.json"], 1, "1 id(s) stand more than once"),
-    (["predict", "qa", "text.txt"], 1, "ends in .txt: questions are read from files that end in .json, .jsonl"),
+    (
+        ["predict", "qa", "text.txt"],
+        1,
+        "ends in '.txt': the file on the command line needs one file of questions that ends in .json, .jsonl",
+    ),
     (["predict", "qa", "sst2"], 1, "sst2 is a folder"),
     (["predict", "qa", "no.csv"], 1, "no.csv"),
     (["predict", "sst2", "questions.csv"], 1, "no column 'sentence'"),
