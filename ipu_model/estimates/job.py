@@ -19,23 +19,12 @@ MK2 = "mk2"
 class Where:
     """What is known of the place that a job will run in."""
 
-    processes: int = 1
-    """That train together."""
+    instances: PopRunInstances = PopRunInstances()
+    """The processes that train together, and on IPUs what PopRun is told of them."""
     limit: Optional[float] = None
     """Bytes of memory of each GPU, or of a host without; None: of the host as it is, of a GPU unknown."""
     generation: str = MK2
     """Of IPUs: a name of ipu_constants.GENERATIONS."""
-    replicas: Optional[int] = None
-    """On IPUs, of all processes together, as PopRun is told; None: it is not told."""
-    ipus_per_replica: Optional[int] = None
-    """On IPUs, as PopRun is told; None: it is not told."""
-
-    @property
-    def instances(self) -> PopRunInstances:
-        """The processes of a job on IPUs."""
-        return PopRunInstances(
-            count=self.processes, total_replicas=self.replicas, ipus_per_replica=self.ipus_per_replica
-        )
 
 
 def estimate_job(
@@ -60,7 +49,7 @@ def estimate_job(
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import estimate_host
 
-    return estimate_host(job, config, manifest, where.processes, where.limit)
+    return estimate_host(job, config, manifest, where.instances.count, where.limit)
 
 
 def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None) -> str:
@@ -73,14 +62,10 @@ def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, wh
     """
     if job.kind == "predict" or job.runtime != "ipu":
         return ""
-    return _faster_cut(job, manifest, _architecture(job, model), (where or Where()).instances)
-
-
-def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig, instances: PopRunInstances) -> str:
     from ipu_model.estimates.ipu import propose_cut
     from ipu_model.estimates.ipu_balance import in_words
 
-    found = propose_cut(job, model, manifest, instances=instances)
+    found = propose_cut(job, _architecture(job, model), manifest, (where or Where()).instances)
     return in_words(found.proposed, found) if found.proposed and found.is_worth_a_line else ""
 
 

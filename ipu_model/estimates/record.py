@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import Interval, JobEstimate
 from ipu_model.estimates.host import device_name
@@ -65,7 +66,7 @@ def begin_record(job: Job, plan: Plan, model: ModelConfig, manifest: Manifest, p
             shape = job_shape(job, model, manifest, processes)
             return JobRecord(device_name(plan.runtime, processes), flops, {}, shape)
         resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
-        estimate = estimate_job(resolved, manifest, model, Where(processes))
+        estimate = estimate_job(resolved, manifest, model, Where(PopRunInstances(count=processes)))
     except (ConfigError, RowsError):
         return None
     return JobRecord(estimate.device, flops, figures_of(estimate, manifest.real_tokens / manifest.sequences))

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, OutOfMemory, RowsError
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
@@ -237,7 +238,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
         may_be_wrong = _may_be_wrong(error, bool(planned.rows.assumed), poprun, options.elsewhere)
         impossible = device.runtime != "auto" and not may_be_wrong
         return EstimatedJob(planned, runtime, precision, assumed, problem=str(error), impossible=impossible)
-    update = _update(job, manifest, where.processes)
+    update = _update(job, manifest, where.instances.count)
     found = EstimatedJob(planned, runtime, precision, assumed, estimate, update, where=where, better=better)
     if runtime in MEASURABLE:
         return _use_ledger(found, device, options)
@@ -306,10 +307,11 @@ def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | 
 
 def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: PopRunOptions | None) -> Where:
     processes = 1 if job.kind == "predict" else device.processes
-    if poprun is None:
-        return Where(processes, options.limit, options.generation)
-    told = (poprun.replicas, poprun.ipus_per_replica)
-    return Where(poprun.instances or processes, options.limit, options.generation, *told)
+    told = poprun or PopRunOptions(None, None, None)
+    instances = PopRunInstances(
+        count=told.instances or processes, total_replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
+    )
+    return Where(instances, options.limit, options.generation)
 
 
 def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
@@ -345,7 +347,7 @@ def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
     assert one.update is not None
     precision = "auto" if device.precision == "auto" else one.precision
     job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
-    taken = measure(job, one.planned.rows, one.where.processes)
+    taken = measure(job, one.planned.rows, one.where.instances.count)
     record = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "measurement": True,
