@@ -112,7 +112,7 @@ def test_damaged_rows_stop_a_job_that_reads_ahead(
     columns["token_type_ids"][:] = 9
     write_rows(tmp_path / "rows", "pretrain", columns)
     monkeypatch.setattr(Device, "reads_ahead", 2)
-    for name, found in (("_compile", 0.0), ("expectation", None)):  # they read rows before the thread does
+    for name, found in (("_compile", 0.0), ("begin_record", None)):  # they read rows before the thread does
         monkeypatch.setattr(f"ipu_model.train.running.{name}", lambda *anything, found=found: found)
     with pytest.raises(RowsError, match=r"token_type_ids\[0\] is 9, required: at least 0 and below 2"):
         run_here(make_job(tmp_path / "a", "pretrain", tmp_path / "rows"))
