@@ -15,7 +15,7 @@ from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
+from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -177,25 +177,22 @@ def _extremes(outcomes: Array) -> tuple[Array, Array]:
     return np.array([gold, words, gold, 0.0, 0.0]), np.array([gold, words, gold, gold, words])
 
 
-def _metric(name: str, title: str, above: int, below: tuple[int, ...]) -> Metric:
-    """A metric of sums of quantities: 100 * above / (sum of those below), or 0."""
-
-    def weighted(outcomes: Array, weights: Array) -> Array:
-        sums = weights @ outcomes
-        total = sums[:, list(below)].sum(axis=1)
-        part = len(below) * sums[:, above]
-        return 100 * np.divide(part, total, out=np.zeros_like(total), where=total > 0)
-
-    def whole(outcomes: Array) -> float:
-        return float(weighted(outcomes, np.ones((1, len(outcomes))))[0])
-
-    return Metric(name, title, whole, weighted, extremes=_extremes)
+def _metric(name: str, title: str, above: int, *below: int) -> Metric:
+    """A metric of sums of quantities: 100 * above / (mean of those below), or 0."""
+    return ratio_metric(
+        name,
+        title,
+        lambda outcomes: len(below) * outcomes[:, above],
+        lambda outcomes: outcomes[:, below].sum(axis=1),
+        empty=0.0,
+        extremes=_extremes,
+    )
 
 
 ENTITY_METRICS = (
-    _metric("f1", "F1", CORRECT, (FOUND, GOLD)),
-    _metric("precision", "precision", CORRECT, (FOUND,)),
-    _metric("recall", "recall", CORRECT, (GOLD,)),
+    _metric("f1", "F1", CORRECT, FOUND, GOLD),
+    _metric("precision", "precision", CORRECT, FOUND),
+    _metric("recall", "recall", CORRECT, GOLD),
 )
 """F1 is 2 * correct / (found + gold), which is the harmonic mean of the other two."""
-METRICS = Metrics((*ENTITY_METRICS, _metric("token_accuracy", "accuracy of tags", RIGHT, (WORDS,))))
+METRICS = Metrics((*ENTITY_METRICS, _metric("token_accuracy", "accuracy of tags", RIGHT, WORDS)))

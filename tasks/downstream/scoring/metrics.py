@@ -18,7 +18,6 @@ Legend: N examples, Q quantities of each, R resamples.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -65,42 +64,39 @@ class Metric:
         return np.stack([self.weighted(np.vstack([outcomes, one]), weights) for one in self.extremes(outcomes)])
 
 
-def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:
-    """The mean of a quantity from 0 to 1; the other arguments are those of `Metric`."""
+def ratio_metric(
+    name: str,
+    title: str,
+    above: Callable[[Array], Array],
+    below: Callable[[Array], Array],
+    *,
+    empty: float = math.nan,
+    **more: Any,
+) -> Metric:
+    """A sum over the examples as a percentage of another sum.
 
-    def weighted(outcomes: Array, weights: Array) -> Array:
-        found: Array = 100 * (weights @ outcomes[:, quantity]) / weights.sum(axis=1)
-        return found
-
-    return Metric(name, title, functools.partial(_mean, quantity), weighted, right=right)
-
-
-def group_mean_metric(name: str, title: str, quantity: int, group: int, value: float) -> Metric:
-    """The mean of a quantity from 0 to 1 among the examples whose quantity `group`, which they state, is `value`; NaN
-    where there are none, or none of them was drawn."""
+    Args:
+        above, below: return what each example adds to the sums, [N] of [N, Q] outcomes.
+        empty: the metric where the lower sum is 0.
+        more: other arguments of `Metric`.
+    """
 
     def whole(outcomes: Array) -> float:
-        members = outcomes[outcomes[:, group] == value]
-        return _mean(quantity, members) if len(members) else math.nan
+        # sum before dividing, as the official script of SQuAD does: the fourth decimal agrees.
+        total = sum(below(outcomes).tolist())
+        return float(100.0 * sum(above(outcomes).tolist()) / total) if total else empty
 
     def weighted(outcomes: Array, weights: Array) -> Array:
-        members = outcomes[:, group] == value
-        drawn = weights[:, members]
-        counted = drawn.sum(axis=1)
-        found: Array = 100 * (drawn @ outcomes[members, quantity]) / np.where(counted, counted, math.nan)
-        return found
+        total = weights @ below(outcomes)
+        found: Array = np.full_like(total, empty)
+        return np.divide(100 * (weights @ above(outcomes)), total, out=found, where=total > 0)
 
-    def extremes(outcomes: Array) -> tuple[Array, Array]:
-        worst, best = all_or_nothing(outcomes)
-        worst[group] = best[group] = value
-        return worst, best
-
-    return Metric(name, title, whole, weighted, extremes=extremes)
+    return Metric(name, title, whole, weighted, **more)
 
 
-def _mean(quantity: int, outcomes: Array) -> float:
-    # sum before dividing, as the official script of SQuAD does: the fourth decimal agrees.
-    return float(100.0 * sum(outcomes[:, quantity].tolist()) / len(outcomes))
+def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:
+    """The mean of a quantity from 0 to 1; the other arguments are those of `Metric`."""
+    return ratio_metric(name, title, lambda rows: rows[:, quantity], lambda rows: np.ones(len(rows)), right=right)
 
 
 @dataclass(frozen=True)

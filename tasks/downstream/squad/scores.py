@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.downstream.entries import Entry
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, group_mean_metric, mean_metric
+from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, all_or_nothing, mean_metric, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.squad import about
 from tasks.downstream.squad.answers import Answer, best_answers
@@ -218,9 +218,9 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
             (
                 mean_metric("exact", "exact match", EXACT, EXACT),
                 mean_metric("f1", "F1", OVERLAP),
-                group_mean_metric("HasAns_exact", "exact match where there is an answer", EXACT, HAS_ANSWER, 1.0),
-                group_mean_metric("HasAns_f1", "F1 where there is an answer", OVERLAP, HAS_ANSWER, 1.0),
-                group_mean_metric("NoAns_exact", "exact match where there is no answer", EXACT, HAS_ANSWER, 0.0),
+                _group_metric("HasAns_exact", "exact match where there is an answer", EXACT, 1.0),
+                _group_metric("HasAns_f1", "F1 where there is an answer", OVERLAP, 1.0),
+                _group_metric("NoAns_exact", "exact match where there is no answer", EXACT, 0.0),
             )
         )
 
@@ -241,6 +241,20 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
 
     def allows(self, quantities: Sequence[float]) -> bool:
         return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1
+
+
+def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Metric:
+    """The mean of a quantity of the questions that have an answer (1), or have none (0); NaN without such questions."""
+
+    def members(outcomes: Array) -> Array:
+        return (outcomes[:, HAS_ANSWER] == has_answer).astype(np.float64)
+
+    def extremes(outcomes: Array) -> tuple[Array, Array]:
+        worst, best = all_or_nothing(outcomes)
+        worst[HAS_ANSWER] = best[HAS_ANSWER] = has_answer
+        return worst, best
+
+    return ratio_metric(name, title, lambda rows: rows[:, quantity] * members(rows), members, extremes=extremes)
 
 
 def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.downstream.texts import about
-from tasks.downstream.texts.scores import TITLES, metric_names
+from tasks.downstream.texts import scores
 from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, write_card
 from tasks.release.provenance import finite
 
@@ -12,7 +11,7 @@ HUB_METRICS = {"macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 """Names of the Hub's metrics where they differ from ours."""
 
 
-class Task(about.Task, CardTask):
+class Task(scores.Task, CardTask):
     """Cards of classifiers, and of models that give a value."""
 
     def card(self, facts: CardFacts) -> str:
@@ -23,15 +22,15 @@ class Task(about.Task, CardTask):
         """
         spec, metrics = self.spec, facts.metrics
         dataset = (f"GLUE {spec.title}", "glue") if spec.name else evaluated_on(facts, "examples")
-        titles = self._titles
+        parts = sorted(self.metrics.parts, key=lambda one: one.name)
         results = [
             {
-                **({"dataset_config": spec.name, "dataset_split": self._hub_split(name)} if spec.name else {}),
-                "metric_type": HUB_METRICS.get(name, name.removesuffix("_matched").removesuffix("_mismatched")),
-                "metric_name": title.capitalize() if spec.name else title,
-                "metric_value": round(finite(metrics.get(name), f"{name} of the metrics") / 100, 6),
+                **({"dataset_config": spec.name, "dataset_split": spec.hub_split(one.split)} if spec.name else {}),
+                "metric_type": HUB_METRICS.get(one.name, one.name.removesuffix("_matched").removesuffix("_mismatched")),
+                "metric_name": one.title.capitalize() if spec.name else one.title,
+                "metric_value": round(finite(metrics.get(one.name), f"{one.name} of the metrics") / 100, 6),
             }
-            for name, title in titles.items()
+            for one in parts
         ]
         tags = ["glue", spec.name] if spec.name else ["text-regression" if self.is_regression else TASK]
         return write_card(
@@ -40,7 +39,7 @@ class Task(about.Task, CardTask):
             facts,
             f"fine-tuning on {spec.title if spec.name else 'labelled texts'}",
             hub_metadata(facts, TASK, tags, dataset, results),
-            titles,
+            {one.name: one.title for one in parts},
             task=spec,
             dataset=dataset[0],
             total=metrics["examples"],
@@ -48,15 +47,3 @@ class Task(about.Task, CardTask):
             or [name for _, name in sorted(facts.config["id2label"].items(), key=lambda one: int(one[0]))],
             constant_score=finite(metrics.get("constant_score"), "constant_score"),
         )
-
-    @property
-    def _titles(self) -> dict[str, str]:
-        """Metric -> what people call it."""
-        if not self.spec.name:
-            return {name: TITLES[name] for name in self.spec.metrics}
-        names = [name for split in self.development for name in metric_names(self.spec, split).values()]
-        return {name: name.replace("_", " ") for name in sorted(names)}
-
-    def _hub_split(self, name: str) -> str:
-        """The Hub's split that a metric of GLUE was counted on."""
-        return next(hub for split, hub in self.spec.dev if name in metric_names(self.spec, split).values())

@@ -23,8 +23,6 @@ from tasks.reading.labels import all_labels_in
 from tasks.reading.parquet import read_batches
 from tasks.rows.row_files import from_arrow
 
-SCORE = "score"
-"""Of a task of GLUE: the mean of all metrics, over both development sets where there are two."""
 TITLES = {"accuracy": "accuracy", "macro_f1": "F1, mean of classes", "pearson": "Pearson", "spearman": "Spearman"}
 """Of the metrics of own texts."""
 
@@ -145,14 +143,13 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
 
     @property
     def metrics(self) -> Metrics:
-        if not self.spec.name:
-            return Metrics(tuple(metric(name, title=TITLES[name]) for name in self.spec.metrics))
+        titles = {} if self.spec.name else TITLES
         parts = [
-            metric(one, called=name, split=split)
+            metric(one, title=titles.get(one, ""), called=name, split=split)
             for split in self.development
             for one, name in metric_names(self.spec, split).items()
         ]
-        return Metrics(tuple(parts), mean=SCORE)
+        return Metrics(tuple(parts), self.spec.mean)
 
     @property
     def limits(self) -> tuple[Limit, ...]:

@@ -46,6 +46,8 @@ class TextTask:
     """Name of each development set, and of its split on the Hub."""
     limits: tuple[float, float] | None = None
     """Smallest and largest value of a regression, or number of a class; None: as `labels` count."""
+    mean: str = "score"
+    """What the mean of all metrics is called, over both development sets where there are two; empty: there is none."""
     examples: tuple[int, int] = (0, 0)
     """Training and development examples, as the card of nyu-mll/glue states them."""
 
@@ -127,8 +129,10 @@ TASKS = {
     )
 }
 
-OWN_CLASSES = TextTask("", "classes of texts", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf))
-OWN_VALUES = TextTask("", "values of texts", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf))
+OWN_CLASSES = TextTask("", "classes of texts", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf), mean="")
+OWN_VALUES = TextTask(
+    "", "values of texts", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf), mean=""
+)
 
 
 def text_task(options: Mapping[str, Any]) -> TextTask:
