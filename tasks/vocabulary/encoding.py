@@ -130,6 +130,27 @@ class Encoded:
         return np.cumsum(self.lengths) - self.lengths
 
 
+def lay_out_sequences(
+    vocabulary: Vocabulary, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lay out sequences of [CLS] piece [SEP], or of [CLS] piece [SEP] piece [SEP], one after the other.
+
+    Args:
+        pieces: the tokens that they come from, and of every sequence int64[N] first token and number of tokens.
+
+    Returns:
+        Ids of all tokens, uint16 or uint32, and int64[N] the length of every sequence.
+    """
+    lengths = 1 + np.sum([counts + 1 for _, _, counts in pieces], axis=0)
+    places = np.cumsum(lengths) - lengths
+    token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
+    token_ids[places] = vocabulary.cls
+    for tokens, starts, counts in pieces:
+        token_ids[ranges(places + 1, counts)] = tokens[ranges(starts, counts)]
+        places = places + counts + 1
+    return token_ids, lengths
+
+
 def works_word_by_word(tokenizer: Tokenizer) -> bool:
     """Tell whether the tokens of a text are those of its words: ordinary added tokens are looked for across words.
 

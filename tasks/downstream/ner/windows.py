@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.rows.row_files import ranges
-from tasks.vocabulary.encoding import Encoded, encode, read_vocabulary
+from tasks.vocabulary.encoding import Encoded, Vocabulary, encode, lay_out_sequences, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,9 +87,11 @@ def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_l
     example, first_words, stop_words = np.array(found, dtype=np.int64).reshape(-1, 3).T
     begin, inner = starts[first_words], ends[stop_words - 1] - starts[first_words]
     window, positions = _owners(first_words, stop_words, pieces, starts, begin, inner)
+    vocabulary = read_vocabulary(tokenizer)
+    token_ids, lengths = lay_out_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
     return Windows(
-        token_ids=_token_ids(tokenizer, encoded, pieces, begin, inner),
-        lengths=inner + 2,
+        token_ids=token_ids,
+        lengths=lengths,
         example_index=example,
         own_words=np.bincount(window, minlength=len(example)),
         positions=positions,
@@ -103,19 +105,12 @@ def _spans_of(pieces: np.ndarray, held: int, room: int, overlap: int) -> list[tu
     return [(0, len(pieces))] if held <= room else spans(pieces.tolist(), room, overlap)
 
 
-def _token_ids(
-    tokenizer: Tokenizer, encoded: Encoded, pieces: np.ndarray, begin: np.ndarray, inner: np.ndarray
-) -> np.ndarray:
-    """[T] of windows that hold `inner` pieces from number `begin` on, of all pieces that are kept."""
-    vocabulary = read_vocabulary(tokenizer)
+def _pieces_of_words(encoded: Encoded, pieces: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    """The pieces of all words that are kept, `pieces` of each; [UNK] of a word of which nothing is left."""
     kept = np.full(int(pieces.sum()), vocabulary.unk, dtype=vocabulary.dtype)
     there, starts = encoded.lengths > 0, np.cumsum(pieces) - pieces
     kept[ranges(starts[there], pieces[there])] = encoded.token_ids[ranges(encoded.starts[there], pieces[there])]
-    first = np.cumsum(inner + 2) - (inner + 2)
-    token_ids = np.full(int((inner + 2).sum()), vocabulary.sep, dtype=vocabulary.dtype)
-    token_ids[first] = vocabulary.cls
-    token_ids[ranges(first + 1, inner)] = kept[ranges(begin, inner)]
-    return token_ids
+    return kept
 
 
 def _owners(

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.project.errors import InputError
 from tasks.rows.row_files import ranges
-from tasks.vocabulary.encoding import encode, read_vocabulary
+from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -82,7 +82,6 @@ def make_features(
     Raises:
         InputError: a question leaves the windows no room to move on.
     """
-    vocabulary = read_vocabulary(tokenizer)
     asked, about = encode(tokenizer, questions), encode(tokenizer, contexts)
     question_lengths = np.minimum(asked.lengths, max_question_length)
     room = row_length - SPECIAL_PER_FEATURE - question_lengths
@@ -92,16 +91,14 @@ def make_features(
         raise _too_long(questions[first], int(question_lengths[first]), int(room[first]), row_length, doc_stride)
     context = np.arange(len(questions)) if context_of is None else np.asarray(context_of, dtype=np.int64)
     example, start, stop = _all_windows(about.lengths[context], room, doc_stride)
-    context_starts = question_lengths[example] + 2
-    lengths, context_lengths = context_starts + stop - start + 1, stop - start
-    first_tokens = np.cumsum(lengths) - lengths
-    token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
-    token_ids[first_tokens] = vocabulary.cls
-    question_tokens = ranges(asked.starts[example], question_lengths[example])
-    token_ids[ranges(first_tokens + 1, question_lengths[example])] = asked.token_ids[question_tokens]
-    context_tokens = ranges(about.starts[context][example] + start, context_lengths)
-    token_ids[ranges(first_tokens + context_starts, context_lengths)] = about.token_ids[context_tokens]
-    return Features(token_ids, lengths, context_starts, about.offsets[context_tokens], example)
+    first_tokens = about.starts[context][example] + start
+    token_ids, lengths = lay_out_sequences(
+        read_vocabulary(tokenizer),
+        (asked.token_ids, asked.starts[example], question_lengths[example]),
+        (about.token_ids, first_tokens, stop - start),
+    )
+    offsets = about.offsets[ranges(first_tokens, stop - start)]
+    return Features(token_ids, lengths, question_lengths[example] + 2, offsets, example)
 
 
 def _all_windows(

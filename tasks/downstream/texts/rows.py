@@ -18,8 +18,8 @@ import pyarrow as pa
 from tasks.downstream.rows import RowsTask, Sequences, Sides
 from tasks.downstream.texts import about
 from tasks.reading.labels import all_labels_in, with_labels
-from tasks.rows.row_files import IGNORED, Layout, from_arrow, ranges
-from tasks.vocabulary.encoding import encode, read_vocabulary
+from tasks.rows.row_files import IGNORED, Layout, from_arrow
+from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,21 +87,15 @@ def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tupl
 
 def make_sequences(tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int) -> Sequences:
     """Sequences of single sentences, or of pairs, of at most `row_length` tokens; their labels are still to come."""
-    vocabulary = read_vocabulary(tokenizer)
     one = encode(tokenizer, firsts)
     if seconds is None:
-        kept, others = np.minimum(one.lengths, row_length - 2), np.zeros(len(firsts), dtype=np.int64)
-        shortened = int((kept < one.lengths).sum())
+        kept = np.minimum(one.lengths, row_length - 2)
+        pieces = [(one.token_ids, one.starts, kept)]
+        shortened = kept < one.lengths
     else:
         two = encode(tokenizer, seconds)
         kept, others = keep_longest_first(one.lengths, two.lengths, row_length - 3)
-        shortened = int((kept + others < one.lengths + two.lengths).sum())
-    second_starts = kept + 2
-    lengths = second_starts if seconds is None else second_starts + others + 1
-    starts = np.cumsum(lengths) - lengths
-    token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
-    token_ids[starts] = vocabulary.cls
-    token_ids[ranges(starts + 1, kept)] = one.token_ids[ranges(one.starts, kept)]
-    if seconds is not None:
-        token_ids[ranges(starts + second_starts, others)] = two.token_ids[ranges(two.starts, others)]
-    return Sequences(token_ids, lengths, second_starts, labels={}, counts={"shortened to fit": shortened})
+        pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
+        shortened = kept + others < one.lengths + two.lengths
+    token_ids, lengths = lay_out_sequences(read_vocabulary(tokenizer), *pieces)
+    return Sequences(token_ids, lengths, kept + 2, labels={}, counts={"shortened to fit": int(shortened.sum())})

@@ -19,8 +19,8 @@ from tasks.pretraining.rows.pairs import Documents, Pairs, cut_long, make_pairs
 from tasks.pretraining.rows.row_shards import Chunk, Counts
 from tasks.pretraining.rows.sentences import split_sentences
 from tasks.rows.packing import pack
-from tasks.rows.row_files import IGNORED, Layout, ranges
-from tasks.vocabulary.encoding import Vocabulary, encode, load_tokenizer, read_vocabulary
+from tasks.rows.row_files import IGNORED, Layout
+from tasks.vocabulary.encoding import Vocabulary, encode, lay_out_sequences, load_tokenizer, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -94,8 +94,11 @@ def make_rows(
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """The columns of `pretrain` rows that hold all `pairs`, masked and packed."""
-    lengths = pairs.lengths
-    token_ids = lay_out_pairs(text_ids, pairs, vocabulary)
+    token_ids, lengths = lay_out_sequences(
+        vocabulary,
+        (text_ids, pairs.first_start, pairs.first_length),
+        (text_ids, pairs.second_start, pairs.second_length),
+    )
     layout = Layout.of(pack(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length)
     maskable = count_maskable(token_ids, lengths, vocabulary.special)
     counts = predictions_per_sequence(
@@ -103,22 +106,6 @@ def make_rows(
     )
     masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
     return lay_out_rows(layout, masked, pairs.first_length + 2, pairs.labels, settings.max_predictions)
-
-
-def lay_out_pairs(text_ids: np.ndarray, pairs: Pairs, vocabulary: Vocabulary) -> np.ndarray:
-    """All pairs as [CLS] A [SEP] B [SEP], one after the other; unsigned int[T]."""
-    lengths = pairs.lengths
-    ends = np.cumsum(lengths)
-    starts, second = ends - lengths, ends - 1 - pairs.second_length
-    token_ids = np.empty(int(ends[-1]), dtype=text_ids.dtype)
-    token_ids[starts] = vocabulary.cls
-    token_ids[second - 1] = token_ids[ends - 1] = vocabulary.sep
-    for place, source, length in (
-        (starts + 1, pairs.first_start, pairs.first_length),
-        (second, pairs.second_start, pairs.second_length),
-    ):
-        token_ids[ranges(place, length)] = text_ids[ranges(source, length)]
-    return token_ids
 
 
 def lay_out_rows(
