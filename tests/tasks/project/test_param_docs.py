@@ -6,8 +6,8 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
+from docs.reference_pages import MAKERS, schema_text
 from tasks.project.errors import ParamsError
-from tasks.project.generated_docs import MAKERS, schema_text
 from tasks.project.overlays import preset_names, resolve
 from tasks.project.param_docs import meanings, params_schema, preset_schema, said_of_fields
 from tasks.project.param_downstream import defaults_of, kind_names, kind_params
@@ -53,7 +53,7 @@ def test_the_last_docstring_of_a_field_counts():
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_files_for_editors_are_as_the_types_say(name):
     found = (ROOT / "schemas" / f"{name}.json").read_text(encoding="utf-8")
-    assert found == schema_text(name), "run `python -m tasks.project.generated_docs`"
+    assert found == schema_text(name), "run `python -m docs.reference_pages`"
     Draft202012Validator.check_schema(json.loads(found))
 
 

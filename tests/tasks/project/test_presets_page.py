@@ -2,8 +2,8 @@
 
 import pytest
 
+from docs.reference_pages import BEGIN, END, PAGE, new_page, write_page
 from tasks.project.errors import InputError
-from tasks.project.generated_docs import BEGIN, END, PAGE, new_page, write_page
 from tasks.project.overlays import preset_names
 from tests.places import ROOT
 
@@ -12,7 +12,7 @@ PRESETS = ROOT / "presets"
 
 def test_the_page_is_as_the_presets_are():
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert new_page(text, PRESETS) == text, "run `python -m tasks.project.generated_docs`"
+    assert new_page(text, PRESETS) == text, "run `python -m docs.reference_pages`"
     for name in preset_names(PRESETS):
         assert f"\n| [`{name}`](#{name}) |" in text
         assert f"\n### {name}\n" in text
