@@ -14,9 +14,11 @@ are found before Podium starts DVC; plain DVC asks nobody before it starts, so a
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +44,9 @@ HOLDING = {
     "ignoring": f"{IGNORING} file(s), {{}}, and DVC hashes no folder with one in it: take them out",
 }
 """Kind of entry that is refused -> what is said of a folder that holds some."""
+FILE, FOLDER, PLAN, PASSED_BY = "file", "folder", "plan", ""
+"""Other kinds: files to read, folders to walk through, what DVC takes for its own, and the rest."""
+Kind = Callable[[os.DirEntry[str]], str]
 
 GIVEN: tuple[tuple[str, ...], ...] = (
     ("corpus", "path"),
@@ -170,40 +175,55 @@ def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
     inner = {place for path in there if (place := inside(path, root)) is not None and place.parts}
     # What another run made is outside of the checkout that takes it up.
     places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
-    seen: set[str] = set()
-    found = {name for place in (INPUTS, *places) for name in _below(root, place, seen)}
     above = {folder for place in places for folder in place.parents[:-1]}
-    found |= {str(folder) for folder in (*places, *above) if is_plan(folder.name)}
-    for folder in above:
-        if (path := os.path.join(root, folder)) not in seen:
-            found |= {str(folder / entry.name) for entry in _entries(path) if is_plan(entry.name)}
+    found = {str(folder) for folder in (*places, *above) if is_plan(folder.name)}
+    seen: set[str] = set()
+    # All that is in given folders, then what lies beside them in the folders above.
+    for folders, kind_of in (((INPUTS, *places), _plan_below), (above, _plan_here)):
+        for folder in folders:
+            names = _walk(root / folder, kind_of, seen)
+            found |= {os.path.relpath(path, root) for kind, path in names if kind == PLAN}
     return sorted(found)
 
 
-def _below(root: Path, place: Path, seen: set[str]) -> Iterator[str]:
-    """Names from `root`; linked folders are passed by, as DVC does, and so are those `seen` before, which grow."""
-    folders = [str(place)]
+def _plan_here(entry: os.DirEntry[str]) -> str:
+    return PLAN if is_plan(entry.name) else PASSED_BY
+
+
+def _plan_below(entry: os.DirEntry[str]) -> str:
+    """Linked folders are passed by, as DVC does."""
+    return _plan_here(entry) or (FOLDER if entry.is_dir(follow_symlinks=False) else PASSED_BY)
+
+
+def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield kind and path of all that is in a folder, and in those of its folders that are of the kind FOLDER.
+
+    The kind of what cannot be looked at is the reason. Paths are text: of many files, Path takes half of the time.
+
+    Args:
+        seen: folders that are passed by; it grows.
+    """
+    seen = set() if seen is None else seen
+    folders = [str(top)]
     while folders:
-        folder = folders.pop()
-        path = os.path.join(root, folder)
-        if path in seen:
+        if (folder := folders.pop()) in seen:
             continue
-        seen.add(path)
-        for entry in _entries(path):
-            name = f"{folder}/{entry.name}"
-            if is_plan(entry.name):
-                yield name
-            elif entry.is_dir(follow_symlinks=False):
-                folders.append(name)
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing where this user cannot look, as DVC cannot either, and where it is none."""
-    try:
-        with os.scandir(folder) as listing:
-            return list(listing)
-    except OSError:
-        return []
+        seen.add(folder)
+        try:
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+        except OSError as error:
+            yield _reason(error), folder
+            continue
+        for entry in entries:
+            try:
+                kind = kind_of(entry)
+            except OSError as error:
+                kind = _reason(error)
+            if kind == FOLDER:
+                folders.append(entry.path)
+            else:
+                yield kind, entry.path
 
 
 def release_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -311,8 +331,39 @@ def _look(path: Path, key: str, links: Links, name: Path | str | None = None) ->
         return [], [f"{where} {problem}"]
     if not path.is_dir():
         return [str(path)], []
-    folder = _Folder(path, links)
-    return folder.files, folder.problems(where, key)
+    found: dict[str, list[str]] = defaultdict(list)
+    for kind, place in _walk(path, functools.partial(_kind_of, path, links)):
+        found[kind].append(place)
+    files = found.pop(FILE, [])
+    problems = []
+    for kind, places in sorted(found.items()):
+        names = sorted(os.path.relpath(place, path) for place in places)
+        if kind in HOLDING:
+            problems.append(f"{where} holds {len(names):,} {HOLDING[kind].format(_some(names), key=key)} ({key})")
+        elif kind != PASSED_BY:
+            reason = f"what this user cannot read, {_some(names)} ({kind}): allow it, or take it out"
+            problems.append(f"{where} holds {reason} ({key})")
+    return files, problems
+
+
+def _kind_of(folder: Path, links: Links, entry: os.DirEntry[str]) -> str:
+    """Return FILE, FOLDER, PASSED_BY for a link that is, or why an entry of a folder that is read is refused."""
+    if not is_utf8(entry.name):
+        return "unnamed"
+    if entry.name == IGNORING:
+        return "ignoring"
+    if entry.is_symlink():
+        if not os.path.exists(entry.path):
+            return "dangling"
+        if links == "none" or (links == "files" and (entry.is_dir() or leaves(entry.path, folder))):
+            return "linked"
+        if entry.is_dir():
+            return PASSED_BY
+    elif entry.is_dir():
+        return FOLDER
+    if not entry.is_file():
+        return "special"
+    return FILE if os.access(entry.path, os.R_OK) else "Permission denied"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -366,68 +417,3 @@ def leaves(path: Path | str, folder: Path) -> bool:
     snapshot = next((one for one in (home, *home.parents) if one.parent.name == "snapshots"), None)
     places = [home] if snapshot is None else [home, snapshot.parent.parent / "blobs"]
     return not any(place in real.parents for place in places)
-
-
-class _Folder:
-    """What is in a folder: files to read, and what is wrong, by kind."""
-
-    def __init__(self, root: Path, links: Links) -> None:
-        self._root, self._links = root, links
-        self.files: list[str] = []
-        """Paths as text: of many files, Path takes half of the time, and who checks needs none."""
-        self._refused: dict[str, list[str]] = {}
-        """Kind of HOLDING, or why something cannot be read -> names."""
-        folders = [root]
-        while folders:
-            folders += self._take_folder(folders.pop())
-
-    def _take_folder(self, folder: Path) -> Iterator[Path]:
-        """Sort what is in a folder; gives the folders in it."""
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except OSError as error:
-            self._refuse(_reason(error), folder)
-            return
-        for entry in entries:
-            try:
-                kind = self._kind_of(entry)
-            except OSError as error:
-                kind = _reason(error)
-            if kind == "folder":
-                yield Path(entry.path)
-            elif kind == "file":
-                self.files.append(entry.path)
-            elif kind:
-                self._refuse(kind, Path(entry.path))
-
-    def _kind_of(self, entry: os.DirEntry[str]) -> str:
-        """`file`, `folder`, "" for a link that is passed by, or why it is refused."""
-        if not is_utf8(entry.name):
-            return "unnamed"
-        if entry.name == IGNORING:
-            return "ignoring"
-        if entry.is_symlink():
-            if not os.path.exists(entry.path):
-                return "dangling"
-            if self._links == "none" or (self._links == "files" and (entry.is_dir() or leaves(entry.path, self._root))):
-                return "linked"
-            if entry.is_dir():
-                return ""
-        elif entry.is_dir():
-            return "folder"
-        if not entry.is_file():
-            return "special"
-        return "file" if os.access(entry.path, os.R_OK) else "Permission denied"
-
-    def _refuse(self, kind: str, path: Path) -> None:
-        self._refused.setdefault(kind, []).append(str(path.relative_to(self._root)))
-
-    def problems(self, where: str, key: str) -> list[str]:
-        """A sentence for each kind of trouble."""
-        return [self._sentence(kind, sorted(names), where, key) for kind, names in sorted(self._refused.items())]
-
-    def _sentence(self, kind: str, names: list[str], where: str, key: str) -> str:
-        if kind in HOLDING:
-            return f"{where} holds {len(names):,} {HOLDING[kind].format(_some(names), key=key)} ({key})"
-        return f"{where} holds what this user cannot read, {_some(names)} ({kind}): allow it, or take it out ({key})"
