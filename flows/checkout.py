@@ -18,14 +18,14 @@ from typing import Any
 
 from ipu_model.files import sha256_of, write_text
 from tasks.project import artifacts
-from tasks.project.composing import compose, write_plan
+from tasks.project.composing import compose, remove_gone, write_plan
+from tasks.project.dvc_records import read_settings
 from tasks.project.errors import ParamsError
 from tasks.project.given import check_given, check_written, given_places, named_places, value_at, written_places
-from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of
 from tasks.project.params import Params, with_value
 from tasks.project.plan_file import Plan, read_plan
-from tasks.project.stage_kinds import RESOLVED, hash_of_parameters, read_settings
+from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.project.strict_yaml import yaml_text
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")

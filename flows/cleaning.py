@@ -17,10 +17,9 @@ from flows.checkout import own_folder
 from flows.report import read_json_object
 from ipu_model.files import read_json
 from tasks.project import artifacts
-from tasks.project.dvc_records import DAMAGED, LOCK, dvc_processes, uses_cache
+from tasks.project.composing import FOLDERS
+from tasks.project.dvc_records import DAMAGED, LOCK, cache_of, dvc_processes, uses_cache
 from tasks.project.errors import InputError
-from tasks.project.gone import FOLDERS
-from tasks.project.stage_kinds import cache_of
 
 LIVE = ".live"
 """In executables/: programs for IPUs that PopTorch keeps on this host (ipu_model/ipu/executables.py)."""

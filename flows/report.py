@@ -50,7 +50,7 @@ class StageRecord:
     began: float | None = None
     """Seconds since 1970."""
     cpu_seconds: float | None = None
-    """Of its process and those that this started, by its own account (tasks/project/usage.py)."""
+    """Of its process and those that this started, by its own account (tasks/project/process.py)."""
     peak_memory_mb: float | None = None
     """Of the largest of them."""
 

@@ -13,10 +13,9 @@ from flows.checkout import own_folder, seen_from
 from ipu_model.files import write_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.overlays import base_of, resolve
-from tasks.project.param_downstream import kind_names
+from tasks.project.overlays import base_of, nested, resolve
 from tasks.project.params import default_values
-from tasks.project.params_command import ABSENT, differing, table
+from tasks.project.params_command import ABSENT, differing, leaves, table
 from tasks.project.strict_yaml import read_yaml, yaml_text
 
 LATER = ".gate.seeds"
@@ -33,11 +32,8 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
         ParamsError: there is none, or it cannot be read.
     """
     stated = read_yaml(folder / artifacts.PARAMS)
-    entries = stated.get("downstream")
-    kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}
-    known = {name: kind for name, kind in kinds.items() if kind in kind_names()}
     # The defaults are of parameters that came since; what is stated was checked before the run, and is not again.
-    values = _laid_over(default_values(known), stated)
+    values = _laid_over(default_values(stated), stated)
     if folder == project:
         return values
     try:
@@ -60,9 +56,8 @@ def against(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tuple[st
     """Name, value there and value here of each parameter that is not as `base` has it; of an entry that `base` does not
     have, those that are not as its kind has them.
     """
-    kinds = {name: entry["kind"] for name, entry in params["downstream"].items() if name not in base["downstream"]}
-    new = default_values(kinds)["downstream"]
-    return differing([{**base, "downstream": {**base["downstream"], **new}}, dict(params)])
+    entries = {**default_values(params)["downstream"], **base["downstream"]}
+    return differing([{**base, "downstream": entries}, dict(params)])
 
 
 def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
@@ -150,19 +145,6 @@ def save(path: Path, values: Mapping[str, Any], description: str) -> None:
 
 def unlike_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that differ from the defaults, nested as they are; an entry states its kind, too."""
-    kinds = {name: entry["kind"] for name, entry in values["downstream"].items()}
-    found = _unlike(values, default_values(kinds))
-    entries = {name: {"kind": kind, **found.get("downstream", {}).get(name, {})} for name, kind in kinds.items()}
-    return found | ({"downstream": entries} if entries else {})
-
-
-def _unlike(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        default = defaults.get(name)
-        if isinstance(value, dict) and isinstance(default, dict) and default:
-            if inner := _unlike(value, default):
-                found[name] = inner
-        elif value != default:
-            found[name] = value
-    return found
+    defaults = dict(leaves(default_values(values)))
+    stated = ((name, value) for name, value in leaves(values) if value != defaults.get(name) or name.endswith(".kind"))
+    return nested(dict(stated))

@@ -14,9 +14,9 @@ from flows import report, run_locks
 from flows.checkout import own_folder
 from ipu_model.strict import nearest
 from tasks.project import artifacts
+from tasks.project.composing import FOLDERS
 from tasks.project.dvc_records import LOCK
 from tasks.project.errors import ParamsError
-from tasks.project.gone import FOLDERS
 
 PROJECT = "."
 """The name of the run in the project's own folder, which no other can have."""

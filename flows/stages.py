@@ -36,9 +36,8 @@ from tasks.project import artifacts
 from tasks.project.dvc_records import verify
 from tasks.project.parallel import stages_at_once
 from tasks.project.plan_file import Plan, Stage, read_plan
-from tasks.project.process import die_with_parent, is_sent
+from tasks.project.process import die_with_parent, is_sent, took, usage_file
 from tasks.project.streams import printable
-from tasks.project.usage import took, usage_file
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0

@@ -17,8 +17,10 @@ from flows.commands import options
 from flows.commands.options import Decorator, together
 from flows.commands.project import entered, given
 from tasks.project import streams
+from tasks.project.errors import ParamsError
 from tasks.project.overlays import Setting, settings
-from tasks.project.param_sections import DeviceParams
+from tasks.project.param_downstream import EntryParams, defaults_of, kind_names, kind_params
+from tasks.project.param_sections import HUB_NAME, DeviceParams
 
 PRESET = "finetune"
 HYPERPARAMETERS = {
@@ -58,8 +60,6 @@ class Kinds(click.Group):
     """A command for each kind of downstream task there is."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from tasks.project.param_downstream import kind_names
-
         return kind_names()
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -90,8 +90,6 @@ def command() -> None:
 
 def verb_of(kind: str) -> Decorator:
     """A command called like the kind, with the words that say what is learned from what."""
-    from tasks.project.param_downstream import kind_params
-
     return together(
         click.command(kind, help=kind_params(kind).about),
         *_own_options(kind),
@@ -107,16 +105,12 @@ def verb_of(kind: str) -> Decorator:
 
 
 def _hyperparameters(kind: str) -> Iterator[Decorator]:
-    from tasks.project.param_downstream import kind_params
-
     section: Any = kind_params(kind).model_fields["finetune"].annotation
     yield from (options.of_parameter(section, name, word) for name, word in HYPERPARAMETERS.items())
 
 
 def _own_options(kind: str) -> Iterator[Decorator]:
     """An option for what a kind asks beside its sections, such as the name of a task."""
-    from tasks.project.param_downstream import EntryParams, kind_params
-
     params = kind_params(kind)
     for name, field in params.model_fields.items():
         if name not in EntryParams.model_fields:
@@ -160,7 +154,6 @@ def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any
         model: the parameters of the model.
     """
     from tasks.downstream.applying.entry import rows_within
-    from tasks.project.param_downstream import defaults_of
 
     positions = model["model.max_positions"]
     if defaults_of(kind, entry)["rows"]["row_length"] <= positions:
@@ -198,9 +191,6 @@ def entry_values(
     Raises:
         ParamsError: no such kind, a file that is not there, or words that do not go together.
     """
-    from tasks.project.errors import ParamsError
-    from tasks.project.param_downstream import EntryParams, kind_params
-
     try:
         params = kind_params(kind)
     except ValueError as error:
@@ -220,9 +210,6 @@ def entry_values(
 
 def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys of an entry's section `data` that say what is read."""
-    from tasks.project.errors import ParamsError
-    from tasks.project.param_sections import HUB_NAME
-
     train = stated["train"]
     if not given(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
         if stated["dev"] is not None:
@@ -236,7 +223,6 @@ def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, 
 
 def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     from flows.given_model import stated_path
-    from tasks.project.errors import ParamsError
 
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -34,45 +34,47 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-def complete_presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of presets, for the completion of a shell."""
-    project = find_project(Path.cwd(), above=True)
-    return [] if project is None else sorted(path.stem for path in (project / "presets").glob(f"{incomplete}*.yaml"))
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def complete_sides(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of presets and that of params.yaml beside them, for the completion of a shell."""
-    return [*complete_presets(ctx, param, incomplete), *(["demo"] if "demo".startswith(incomplete) else [])]
+def completing(names_in: Callable[[Path, click.Context], Iterable[str]]) -> Complete:
+    """Return how a shell completes one of the names that a project has; `names_in` may ask what was typed before."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        project = find_project(Path.cwd(), above=True)
+        return [] if project is None else [name for name in names_in(project, ctx) if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of parameters with `=` behind them, of the preset where one was said, for the completion of a shell."""
+def _presets(project: Path, ctx: click.Context) -> list[str]:
+    return sorted(path.stem for path in (project / "presets").glob("*.yaml"))
+
+
+def _settings(project: Path, ctx: click.Context) -> list[str]:
+    """Names of parameters with `=` behind them, of the preset where one was said."""
     from tasks.project.overlays import base_of, resolve
     from tasks.project.params_command import leaves
 
-    if (project := find_project(Path.cwd(), above=True)) is None:
-        return []
     said = ctx.params.get("preset")
-    preset = said if said in complete_presets(ctx, param, "") else None
-    values = resolve(base_of(preset, project), preset, [], project / "presets")
-    return [f"{name}=" for name, _ in leaves(values) if name.startswith(incomplete)]
+    preset = said if said in _presets(project, ctx) else None
+    return [f"{name}=" for name, _ in leaves(resolve(base_of(preset, project), preset, [], project / "presets"))]
 
 
-def complete_stages(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of stages, for the completion of a shell."""
+def _stages(project: Path, ctx: click.Context) -> Iterable[str]:
     from tasks.project.plan_file import read_plan
 
-    project = find_project(Path.cwd(), above=True)
-    return [] if project is None else [name for name in read_plan(project) if name.startswith(incomplete)]
+    return read_plan(project)
 
 
-def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of runs, for the completion of a shell."""
+def _runs(project: Path, ctx: click.Context) -> list[str]:
     from flows.checkout import own_folder
 
-    project = find_project(Path.cwd(), above=True)
-    found = [] if project is None else own_folder(project, "").glob(f"{incomplete}*/")
-    return sorted(path.name for path in found)
+    return sorted(path.name for path in own_folder(project, "").glob("*/"))
+
+
+complete_presets, complete_runs = completing(_presets), completing(_runs)
+complete_sides = completing(lambda project, ctx: [*_presets(project, ctx), "demo"])
 
 
 parameters = together(
@@ -82,7 +84,7 @@ parameters = together(
         "overrides",
         multiple=True,
         metavar="SECTION.KEY=VALUE",
-        shell_complete=complete_settings,
+        shell_complete=completing(_settings),
         help="one parameter of this run, repeatable (podium params list)",
     ),
 )
@@ -104,7 +106,7 @@ stages = together(
         "--to",
         multiple=True,
         metavar="STAGE",
-        shell_complete=complete_stages,
+        shell_complete=completing(_stages),
         help="this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)",
     ),
 )

@@ -63,7 +63,7 @@ def schema(of_presets: bool) -> None:
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
     entered(ctx)
-    rows = params.differences(base_of(None), first, second)
-    found = {name: {first: one, second: two} for name, one, two in rows}
+    rows = params.differences(base_of(None), (first, second))
+    found = {name: {first: one, second: two} for name, (one, two) in rows}
     text = options.narrow(params.diff(rows, first, second))
     options.answer(json_wanted, found, text, f"podium params show --preset {first if first != DEMO else second}")

@@ -14,10 +14,9 @@ from flows.run_request import resolve_request
 from ipu_model.files import write_text
 from tasks.preflight.job_estimates import MK2, EstimateOptions
 from tasks.project import artifacts, streams
-from tasks.project.composing import compose, write_plan
+from tasks.project.composing import compose, remove_gone, write_plan
 from tasks.project.errors import WRONG_USAGE, ParamsError
 from tasks.project.given import given_paths
-from tasks.project.gone import remove_gone
 from tasks.project.params import load_params
 
 GB = 1e9

@@ -11,8 +11,10 @@ import click
 from flows.commands import finetune, options
 from flows.commands.project import entered, given
 from tasks.project import streams
+from tasks.project.errors import ParamsError
 from tasks.project.overlays import Setting, settings
-from tasks.project.param_training import PhaseParams
+from tasks.project.param_sections import PhaseParams, PretrainRowsParams
+from tasks.project.params import PHASES
 
 PRESET = "bert"
 ENTRY = "downstream.squad"
@@ -55,8 +57,6 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
         InputError, ParamsError: the model or a file is not there or none.
     """
     from flows.given_model import model_values, stated_path
-    from tasks.project.errors import ParamsError
-    from tasks.project.params import PHASES
 
     text = given(ctx, Path(stated["text"]))
     if not text.exists():
@@ -82,9 +82,6 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
 
 def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row lengths of the phases whose rows are longer by default than a given model takes, and say so."""
-    from tasks.project.param_inputs import PretrainRowsParams
-    from tasks.project.params import PHASES
-
     positions = model.get("model.max_positions")
     default = PretrainRowsParams()
     found = {

@@ -13,9 +13,9 @@ from flows.commands import options
 from flows.commands.project import entered
 from ipu_model.units import format_bytes
 from tasks.project import artifacts, streams
+from tasks.project.dvc_records import cache_of
 from tasks.project.params import default_values
 from tasks.project.params_command import table
-from tasks.project.stage_kinds import cache_of
 from tasks.project.strict_yaml import read_yaml
 
 WIDEST_COMMAND = 60

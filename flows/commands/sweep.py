@@ -13,7 +13,7 @@ from flows.commands import finetune, options
 from flows.commands.project import entered
 from tasks.project import streams
 from tasks.project.overlays import Setting, resolve
-from tasks.project.param_training import FinetuneParams
+from tasks.project.param_sections import FinetuneParams
 from tasks.project.params import check
 
 

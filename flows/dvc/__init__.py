@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tasks.project.stage_kinds import default_remote
+from tasks.project.dvc_records import default_remote
 
 
 def has_remote(root: Path) -> bool:

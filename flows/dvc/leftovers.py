@@ -14,10 +14,9 @@ from typing import Any
 
 from ipu_model.files import read_json
 from tasks.project.artifacts import RUNS
-from tasks.project.dvc_records import LOCK, at_work, uses_cache
+from tasks.project.dvc_records import LOCK, at_work, cache_of, uses_cache
 from tasks.project.errors import ParamsError
 from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
-from tasks.project.stage_kinds import cache_of
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""

@@ -22,12 +22,12 @@ from flows import dvc
 from flows.dvc import leftovers
 from flows.stopping import AGAIN, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.project import dvc_records
+from tasks.project.dvc_records import cache_of, default_remote
 from tasks.project.errors import PAUSED as PAUSED_CODE
 from tasks.project.errors import InputError
 from tasks.project.plan_file import read_plan
-from tasks.project.process import Say, describe_exit
-from tasks.project.stage_kinds import STAGES_SENT, cache_of, default_remote
-from tasks.project.usage import RUN
+from tasks.project.process import RUN, Say, describe_exit
+from tasks.project.stage_kinds import STAGES_SENT
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")

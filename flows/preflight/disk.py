@@ -18,10 +18,10 @@ from pathlib import Path
 from flows.preflight.question import Finding, ok, problem, warning
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes
+from tasks.project.dvc_records import default_remote
 from tasks.project.errors import ParamsError
 from tasks.project.given import GIVEN, value_at
 from tasks.project.params import ModelParams
-from tasks.project.stage_kinds import default_remote
 
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}

@@ -28,8 +28,7 @@ from tasks.project import artifacts
 from tasks.project.code_state import git_state
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.project.param_sections import TrackingParams
-from tasks.project.param_training import BatchParams, OptimizerParams
+from tasks.project.param_sections import BatchParams, OptimizerParams, TrackingParams
 from tasks.project.params import DeviceParams, IpuParams, ModelParams
 from tasks.project.row_folders import Manifest, held_out_folder, read_manifest
 from tasks.tracking.trackers import Trackers, description, tracked

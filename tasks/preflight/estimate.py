@@ -28,7 +28,7 @@ from tasks.project.dvc_records import md5_of
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.main import run_main
 from tasks.project.parallel import worker_count
-from tasks.project.param_inputs import CorpusParams
+from tasks.project.param_sections import CorpusParams
 from tasks.project.params import PHASES, Params, load_params, packed
 from tasks.reading.parquet import sizes_of_groups
 from tasks.reading.text_files import Reading

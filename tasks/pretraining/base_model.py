@@ -19,7 +19,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.main import run_main
-from tasks.project.param_inputs import BaseModelParams
+from tasks.project.param_sections import BaseModelParams
 from tasks.project.params import ModelParams, load_sections
 from tasks.project.process import takes_no_words
 from tasks.reading.model_card import CARD, read_origin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,15 +63,12 @@ def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     Args:
         stages: of dvc.lock; None: it has not run.
     """
-    found = {
-        name: {dep["path"]: dep["md5"] for dep in (stage or {}).get("deps", []) if _is_code(dep)}
-        for name, stage in stages.items()
-    }
-    return {name: hashes for name, hashes in found.items() if hashes}
-
-
-def _is_code(dep: Mapping[str, Any]) -> bool:
-    return "md5" in dep and Path(dep["path"]).parts[0] in artifacts.SOURCES
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, stage in stages.items():
+        for dep in (stage or {}).get("deps", []):
+            if "md5" in dep and Path(dep["path"]).parts[0] in artifacts.SOURCES:
+                found[name][dep["path"]] = dep["md5"]
+    return dict(found)
 
 
 def changed_code(hashes: CodeHashes, root: Path) -> list[str]:

@@ -6,22 +6,27 @@ refuses one that does not belong to params.yaml.
 
 Where a stage of this plan has no use for something that others of its group read, its place is taken by a path that the
 stage depends on anyway: DVC takes a list of dependencies only as dvc.yaml writes it.
+
+Outs of stages that an earlier plan.yaml had, and this one has not, are removed: DVC leaves them where they are, and
+a folder that a stage reads would still hold them. What they held stays in DVC's cache, for a plan that has them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ipu_model.files import write_text
 from tasks.downstream.entries import BASE, Entry, behind, entries, learns_text, needs_corpus, start_model
 from tasks.downstream.task import about
 from tasks.project import artifacts
+from tasks.project.dvc_records import LOCK, md5_of
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.param_sections import Place
 from tasks.project.params import PHASES, Params
-from tasks.project.plan_file import read_dvc_file
+from tasks.project.plan_file import read_dvc_file, read_plan, stages_of
 from tasks.project.strict_yaml import yaml_text
 
 ROOT_KEY = "plan"
@@ -29,6 +34,20 @@ ROOT_KEY = "plan"
 WRITE = "podium plan --write"
 CODE = "tasks/jobs"
 """Stands for what a training has no use for."""
+FOLDERS = (
+    "data",
+    "evaluation",
+    "executables",
+    "measurements",
+    "metrics",
+    "models",
+    "plots",
+    "predictions",
+    "reports",
+)
+"""Where stages write; nothing is removed elsewhere, whatever dvc.lock says."""
+LOCK_SCHEMA = "2.0"
+"""Of the dvc.lock that DVC 3 writes."""
 HEADER = f"""# What params.yaml makes of dvc.yaml. Made by `podium run` and `{WRITE}`: edit params.yaml, not this.
 """
 
@@ -43,7 +62,7 @@ def compose(params: Params) -> dict[str, Any]:
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
     found = {
         "corpus": {"text": {"given": given(params.corpus, "tasks/inputs")}} if corpus else {},
-        "tokenizer": _tokenizer(params),
+        "tokenizer": _made_of(None if params.tokenizer.source == "train" else given(params.tokenizer, "tasks/reading")),
         "validate": _validate(corpus, phases),
         "row_shares": params.pretrain_rows.shares if phases else [],
         "base_model": {"given": {"path": given(params.base_model, "tasks/reading")}} if base else {},
@@ -76,10 +95,9 @@ def _verdict(name: str) -> str:
     return artifacts.validation_report(name).as_posix()
 
 
-def _tokenizer(params: Params) -> dict[str, str]:
-    if params.tokenizer.source == "train":
-        return {"source": str(artifacts.CORPUS), "verdict": _verdict("corpus")}
-    return dict.fromkeys(("source", "verdict"), given(params.tokenizer, "tasks/reading"))
+def _made_of(path: str | None) -> dict[str, str]:
+    """Return what something is made of, and what is said of that: the corpus with its verdict, or a path."""
+    return {"source": path or str(artifacts.CORPUS), "verdict": path or _verdict("corpus")}
 
 
 def _validate(corpus: bool, phases: tuple[str, ...]) -> dict[str, Any]:
@@ -92,14 +110,10 @@ def _validate(corpus: bool, phases: tuple[str, ...]) -> dict[str, Any]:
 
 def _phase(phase: str, params: Params, base: bool) -> dict[str, str]:
     rows, before = params.pretrain_rows, PHASES.index(phase) - 1
-    if rows.source == "corpus":
-        made_of = {"source": str(artifacts.CORPUS), "verdict": _verdict("corpus")}
-    else:
-        path = getattr(rows, phase).path if rows.source == "files" else "tasks/rows"
-        made_of = {"source": path, "verdict": path}
+    path = {"corpus": None, "files": getattr(rows, phase).path}.get(rows.source, "tasks/rows")
     start = PHASES[before] if before >= 0 else BASE if base else ""
     return {
-        **made_of,
+        **_made_of(path),
         "start": str(artifacts.MODELS / start) if start else CODE,
         "program": _program(phase, params),
     }
@@ -196,3 +210,55 @@ def require_plan(root: Path, params: Params) -> None:
         raise InputError(f"{error}: write it again with `{WRITE}`") from None
     if found != compose(params):
         raise InputError(f"{path} does not belong to {root / artifacts.PARAMS}: write it with `{WRITE}`, then go on")
+
+
+def remove_gone(root: Path, say: Callable[[str], None]) -> None:
+    """Remove outs of stages that are in dvc.lock and not in the plan, and their lines there.
+
+    An out that does not hold what its stage wrote is somebody's own: it stays, and is named.
+
+    Args:
+        root: a checkout whose plan.yaml is up to date.
+        say: told what was removed, and what was left.
+    """
+    plan, stages = read_plan(root), stages_of(root / LOCK)
+    gone = {name: stages[name] for name in stages if name not in plan}
+    if not gone or not plan:
+        return
+    kept = {out for stage in plan.values() for out in stage.outs}
+    removed = []
+    for out in _outs_of(gone):
+        if out["path"] in kept or not (root / out["path"]).exists():
+            continue
+        if md5_of(root / out["path"]) != out.get("md5"):
+            say(f"{out['path']} of a stage that is no longer in the plan was changed by hand: it was left where it is")
+            continue
+        _remove(root, PurePosixPath(out["path"]), kept)
+        removed.append(out["path"])
+    if removed:
+        names = ", ".join(sorted(removed))
+        say(f"removed what stages wrote that are no longer in the plan ({names}); DVC's cache has it")
+    kept_stages = {name: stage for name, stage in stages.items() if name in plan}
+    write_text(root / LOCK, yaml_text({"schema": LOCK_SCHEMA, "stages": kept_stages}))
+
+
+def _outs_of(stages: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What they wrote in FOLDERS; the last of them may be half of a stage."""
+    for stage in stages.values():
+        for out in (stage.get("outs") or ()) if isinstance(stage, dict) else ():
+            parts = PurePosixPath(out.get("path") or "").parts if isinstance(out, dict) else ()
+            if parts and parts[0] in FOLDERS and ".." not in parts:
+                yield out
+
+
+def _remove(root: Path, path: PurePosixPath, kept: Collection[str]) -> None:
+    """Remove a file or folder, but what stages of the plan write in it."""
+    place = root / path
+    if not place.is_dir() or place.is_symlink():
+        place.unlink()
+    elif not any(path in PurePosixPath(one).parents for one in kept):
+        shutil.rmtree(place)
+    else:
+        for entry in place.iterdir():
+            if str(path / entry.name) not in kept:
+                _remove(root, path / entry.name, kept)

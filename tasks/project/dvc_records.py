@@ -11,6 +11,7 @@ that one makes is known from the run-cache, so that the status of the stages aft
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from fnmatch import fnmatch
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -29,7 +31,6 @@ from ipu_model.files import parse_json, read_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.plan_file import Plan, differences, read_dvc_file, stages_of, value_at
-from tasks.project.stage_kinds import cache_of, default_remote
 
 LOCK = Path("dvc.lock")
 IGNORED = Path(".dvcignore")
@@ -47,6 +48,40 @@ class _Stated(NamedTuple):
 
     path: str
     md5: str
+
+
+def cache_of(root: Path) -> Path:
+    """The folder of DVC's cache that the checkout `root` works with."""
+    return root / ".dvc" / _settings(root).get("cache", "dir", fallback="cache")
+
+
+def _settings(root: Path) -> configparser.ConfigParser:
+    return read_settings([root / ".dvc" / "config", root / ".dvc" / "config.local"])
+
+
+def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:
+    """Return DVC's settings, those of later files over those of earlier ones; of a file that is not there none.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    config = configparser.ConfigParser(interpolation=None)
+    try:
+        config.read(files, encoding="utf-8")
+    except configparser.Error as error:
+        raise InputError(f"DVC's settings cannot be used: {error}. Correct that file") from None
+    return config
+
+
+def default_remote(root: Path) -> tuple[str, str] | None:
+    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
+    config = _settings(root)
+    name = config.get("core", "remote", fallback=None)
+    if name is None:
+        return None
+    url = config.get(f"'remote \"{name}\"'", "url", fallback="its URL is set elsewhere")
+    password = urlsplit(url).password
+    return name, url.replace(f":{password}@", ":***@") if password else url
 
 
 def at_work(root: Path) -> list[int]:
@@ -228,16 +263,16 @@ def md5_of(path: Path, ignored: Sequence[str] = ()) -> str:
     if path.is_file():
         return _md5_of_file(path)
     names = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    names = {name: file for name, file in names.items() if not _is_ignored(name, ignored)}
+    names = {
+        name: file
+        for name, file in names.items()
+        if not any(fnmatch(part, pattern) for part in name.parts for pattern in ignored)
+    }
     with ThreadPoolExecutor(THREADS) as pool:
         hashes = list(pool.map(_md5_of_file, names.values()))
     listed = [{"md5": found, "relpath": name.as_posix()} for name, found in zip(names, hashes, strict=True)]
     text = json.dumps(sorted(listed, key=itemgetter("relpath")), sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + FOLDER
-
-
-def _is_ignored(name: Path, ignored: Sequence[str]) -> bool:
-    return any(fnmatch(part, pattern) for part in name.parts for pattern in ignored)
 
 
 def _md5_of_file(path: Path) -> str:
@@ -321,35 +356,28 @@ class _Run:
     def tell(self, stage: str) -> StageForecast:
         """What happens to the next stage of the plan."""
         needs = self._needs(stage)
-        found = self._decide(stage, needs)
-        status, record, why = found
+        before, reference = self._lock.get(stage), self._reference.get(stage)
+        record: Record | None = None
+        status, why = "runs", ["never ran here"]
+        if unknown := needs.unknown():
+            makers = dict.fromkeys(self._made[out][0] if (out := _maker(one, self._made)) else one for one in unknown)
+            why = [f"after {', '.join(makers)}", *(needs.differ(reference) if reference else [])]
+        elif before is not None and not needs.differ(before):
+            record, status, why = before, "skipped", []
+            if missing := [path for path in needs.outs if not (self._root / path).exists()]:
+                status, why = "restored" if self._is_kept(before) else "runs", [f"{', '.join(missing)} is missing"]
+        elif (record := self._kept_record(needs)) is not None:
+            status, why = "restored", ["made before with the same code, data and parameters"]
+        elif reference is not None:
+            why = needs.differ(reference) or ["what it made is in no cache of this host"]
         made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
         self._made |= {path: (stage, made.get(path)) for path in needs.outs}
         return StageForecast(stage, status, tuple(why))
 
-    def _decide(self, stage: str, needs: _Needs) -> tuple[str, Record | None, list[str]]:
-        before = self._lock.get(stage)
-        if unknown := needs.unknown():
-            makers = dict.fromkeys(self._maker(path) for path in unknown)
-            reference = self._reference.get(stage)
-            return "runs", None, [f"after {', '.join(makers)}", *(needs.differ(reference) if reference else [])]
-        if before is not None and not needs.differ(before):
-            if missing := [path for path in needs.outs if not (self._root / path).exists()]:
-                why = f"{', '.join(missing)} is missing"
-                return ("restored" if self._is_kept(before) else "runs"), before, [why]
-            return "skipped", before, []
-        for record in self._records.get(needs.cmd, ()):
-            if not needs.differ(record) and self._is_kept(record):
-                return "restored", record, ["made before with the same code, data and parameters"]
-        reference = self._reference.get(stage)
-        if reference is None:
-            return "runs", None, ["never ran here"]
-        return "runs", None, needs.differ(reference) or ["what it made is in no cache of this host"]
-
-    def _maker(self, path: str) -> str:
-        """The stage that makes a path, or the path where no stage of the plan does."""
-        folder = _maker(path, self._made)
-        return path if folder is None else self._made[folder][0]
+    def _kept_record(self, needs: _Needs) -> Record | None:
+        """Return the newest record of the run-cache that DVC would take, and whose outs are in the cache."""
+        records = self._records.get(needs.cmd, ())
+        return next((one for one in records if not needs.differ(one) and self._is_kept(one)), None)
 
     def _is_kept(self, record: Record) -> bool:
         """Whether the cache of this host has everything that a stage made."""

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tasks.project import streams
 from tasks.project.errors import FAILED, PodiumError, StagePaused
-from tasks.project.process import die_with_parent
-from tasks.project.usage import write_stage_run, write_usage
+from tasks.project.process import die_with_parent, write_stage_run, write_usage
 
 
 def run_main(main: Callable[[], None]) -> None:

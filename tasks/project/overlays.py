@@ -181,10 +181,19 @@ def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
 
 def _override(stated: str | Setting) -> Layer:
     setting = stated if isinstance(stated, Setting) else _read_setting(stated)
-    overlay = setting.value
-    for part in reversed(setting.name.split(".")):
-        overlay = {part: overlay}
-    return Layer(f"--set {stated}", overlay)
+    return Layer(f"--set {stated}", nested({setting.name: setting.value}))
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by their dotted names as sections within sections."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        *sections, key = name.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return found
 
 
 def _read_setting(text: str) -> Setting:

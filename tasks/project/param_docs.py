@@ -49,7 +49,7 @@ def meanings(values: Mapping[str, Any], section: type[Section] = Params) -> dict
         if key not in values:
             continue
         found[key] = said_of_fields(section).get(name, "")
-        for inner, of_inner, place in inner_sections(section, key, field.annotation, values[key]):
+        for inner, of_inner, place in inner_sections(section, key, values[key]):
             found.update({f"{place}.{below}": text for below, text in meanings(of_inner, inner).items()})
     return found
 

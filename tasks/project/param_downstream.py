@@ -19,8 +19,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from ipu_model.strict import nearest
-from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, RowLength, Section, Seed, Separator
-from tasks.project.param_training import FinetuneParams
+from tasks.project.param_sections import (
+    FinetuneParams,
+    HeldOut,
+    HubName,
+    Name,
+    Place,
+    Positive,
+    RowLength,
+    Section,
+    Seed,
+    Separator,
+    default_of,
+)
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
@@ -274,24 +285,10 @@ def defaults_of(kind: str, name: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such kind.
     """
-    values = _defaults(kind_params(kind))
+    values = {key: default_of(field) for key, field in kind_params(kind).by_key().items()}
     values["kind"] = kind
     values["publish"]["folder"] = f"published/{name}"
     return values
-
-
-def _defaults(kind: type[Section]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if isinstance(default, Section):
-            found[name] = default.model_dump(mode="json")
-        elif field.is_required():
-            inner = field.annotation
-            found[name] = _defaults(inner) if isinstance(inner, type) and issubclass(inner, Section) else None
-        else:
-            found[name] = default
-    return found
 
 
 def entry_places(values: Mapping[str, Any], section: str, ending: str = "") -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,9 @@
-"""What a section of params.yaml is, and the sections that say how and where device jobs run (the others: params.py)."""
+"""What a section of params.yaml is, and the sections that say which data are read, how a model is trained, and where.
+
+The defaults are BERT's. Of rows they are those of create_pretraining_data.py of github.com/google-research/bert, where
+it has the parameter. Of pre-training, batch, updates, learning rate and warm-up are those of its paper (Devlin et al.
+2019, appendix A.2), the rest as optimization.py and run_pretraining.py there. The whole file is in params.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -60,12 +66,250 @@ Separator = Annotated[
     _written(SEPARATOR),
 ]
 """What separates the fields of a table."""
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+Moment = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(gt=0)]
+Epochs = Annotated[float, Field(gt=0)]
+Updates = Annotated[int, Field(ge=0)]
+Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+CHECKPOINT_MINUTES = 10.0
+"""What a training may lose when its host does. Young's formula, sqrt(2 x cost of a checkpoint x time between failures)
+(CACM 17 (9), 1974), gives 10 minutes for a checkpoint that holds a training up for 2 s on a host that fails once a
+day; it is flat around its best."""
 
 
 class Section(BaseModel):
     """Frozen, no unknown keys, no silent conversion (the text "3" is no number), no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def by_key(cls) -> dict[str, FieldInfo]:
+        """Return its parameters by their keys in the file."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return the default of a parameter or section as the file states it; None where there is none."""
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, Section):
+        return default.model_dump(mode="json")
+    inner = field.annotation
+    if field.is_required() and isinstance(inner, type) and issubclass(inner, Section):
+        return {key: default_of(one) for key, one in inner.by_key().items()}
+    return None if field.is_required() else default
+
+
+class CorpusParams(Section):
+    source: Literal["demo", "files", "hub", "none"] = "files"
+    """demo: generated; files: your text in `path`; hub: a Hub data set; none: there is no text."""
+    path: Name = "inputs/corpus"
+    """A file or a folder (.txt, .jsonl, .csv, .parquet, WikiExtractor's output), for source: files."""
+    text_column: Name = "text"
+    """Column of the text, of .jsonl, .csv, .parquet and Hub data sets."""
+    title_column: Name | None = None
+    """Column of the title; null: `title`, where there is one."""
+    id_column: Name | None = None
+    """Column of a document's name; null: `document_id`, where there is one, else file and number."""
+    separator: Separator | None = None
+    """What separates the fields of .csv files (comma, semicolon, tab, pipe, or a sign); null: it is found."""
+    layout: Literal["auto", "wikitext", "paragraphs", "wikiextractor"] = "auto"
+    """Of .txt: wikitext (= Title = headings), paragraphs (a blank line begins a new document), wikiextractor, or
+    auto."""
+    seed: Seed = 1
+    """Of the generated text, for source: demo."""
+    demo_documents: Positive = 20000
+    """Generated documents, about 52 tokens each; memory stays flat for any number."""
+    dataset: str | None = None
+    """Name of a Hub data set, for source: hub."""
+    dataset_config: str | None = None
+    """Configuration of that data set; null: its only one."""
+    dataset_split: Name = "train"
+    """Split of that data set."""
+    dataset_revision: str | None = None
+    """Commit, branch or tag of that data set; a commit makes the run reproducible."""
+
+
+class TokenizerParams(Section):
+    source: Literal["train", "file", "hub"] = "train"
+    """train: WordPiece on the corpus; file: a vocab.txt in `path`; hub: a tokenizer of the Hub."""
+    path: Name = "inputs/tokenizer"
+    """A vocab.txt or a folder with one, for source: file."""
+    vocabulary_size: Annotated[int, Field(ge=100, le=2**31)] = 30522
+    """Entries at most, for source: train; bert-base-uncased has 30,522."""
+    lowercase: bool = True
+    """Whether text is put into small letters and loses its accents."""
+    repository: str | None = None
+    """Name of a Hub model, for source: hub."""
+    revision: str | None = None
+    """Commit, branch or tag of that model; a commit makes the run reproducible."""
+
+
+class BaseModelParams(Section):
+    """A model to start from, in place of fresh weights."""
+
+    source: Literal["none", "folder", "hub"] = "none"
+    """none, folder (in `path`) or hub: config.json with safetensors or pytorch_model.bin."""
+    path: Name = "inputs/model"
+    """Folder of the model, for source: folder."""
+    repository: str | None = None
+    """Name of a Hub model, for source: hub."""
+    revision: str | None = None
+    """Commit, branch or tag of that model; a commit makes the run reproducible."""
+
+
+class PhaseRowsParams(Section):
+    row_length: RowLength = 128
+    """Tokens in a row."""
+    max_predictions_per_row: Positive | None = None
+    """Masked tokens of a row at most; null: 20 at 128, 56 at 384, 76 at 512, else masked_fraction of the row and
+    one more."""
+    duplicates: Positive = 10
+    """Different maskings of the same text."""
+    path: Name = "inputs/prepared"
+    """A file or folder of .parquet, .arrow or .tfrecord, for source: files."""
+    dataset: str | None = None
+    """Name of a Hub data set, for source: hub."""
+    dataset_revision: str | None = None
+    """Commit, branch or tag of that data set."""
+
+
+class Phase2RowsParams(PhaseRowsParams):
+    row_length: RowLength = 512
+
+
+class PretrainRowsParams(Section):
+    source: Literal["corpus", "files", "hub"] = "corpus"
+    """corpus: made of it; files, hub: sequences that are tokenized and masked already (docs/inputs.md)."""
+    seed: Seed = 12345
+    """Of sentence pairs, masking and what is held out."""
+    masked_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.15
+    """Share of the tokens that are masked."""
+    short_sequence_probability: Fraction = 0.1
+    """Share of the sequences that are made shorter than a row could hold."""
+    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 1
+    """Sequences that share a row at most."""
+    held_out_fraction: HeldOut = 0.01
+    """Share of the documents whose rows no training sees, to evaluate pre-training on; 0: none. BERT has no such
+    share."""
+    shares: list[Positive] = Field(default_factory=list)
+    """[1, 2, 3, 4]: with --on-workers, four workers make the rows together (docs/data-scale.md). It changes no row."""
+    phase1: PhaseRowsParams = PhaseRowsParams()
+    """The first phase, on short rows."""
+    phase2: Phase2RowsParams = Phase2RowsParams()
+    """The second phase, on long rows."""
+
+    @model_validator(mode="after")
+    def _shares_are_counted_up(self) -> PretrainRowsParams:
+        if self.shares != list(range(1, len(self.shares) + 1)):
+            raise ValueError(f"shares={self.shares} must count from 1 up, for example [1, 2, 3, 4] for four workers")
+        if self.shares and self.source != "corpus":
+            raise ValueError(f"shares are of rows that are made of text, found source={self.source}: set shares to []")
+        return self
+
+
+class BatchParams(Section):
+    """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
+
+    global_batch_size: Positive
+    """Sequences behind one update."""
+    micro_batch_size: Positive | None = None
+    """Rows in one forward pass; null: device.micro_batch_size."""
+    loss_scaling: Annotated[float, Field(gt=0)] = 1.0
+    """Factor that keeps fp16 gradients from vanishing; only ipu has fp16."""
+    learning_rate: Rate
+    """The highest rate, at the end of the warm-up."""
+    warmup_fraction: Fraction = 0.1
+    """Share of the updates in which the rate rises from zero."""
+    schedule: Literal["linear", "cosine", "square_root", "constant"] = "linear"
+    """After the warm-up: linear or cosine to zero, square_root (of what is left), or constant."""
+
+
+class PhaseParams(BatchParams):
+    """BERT's 1,000,000 updates with 10,000 of warm-up, by phases: each has its share of both, and decays by itself."""
+
+    steps: Positive = 900_000
+    """Optimizer updates."""
+    global_batch_size: Positive = 256
+    learning_rate: Rate = 1e-4
+    warmup_fraction: Fraction = 0.01
+
+
+class Phase2Params(PhaseParams):
+    steps: Positive = 100_000
+
+
+class OptimizerParams(Section):
+    """AdamW as BERT's, with the correction of its moments that BERT's lacks."""
+
+    optimizer: Literal["adamw", "adam", "lamb", "sgd"] = "adamw"
+    """adamw, adam, lamb or sgd."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Of all weights but biases and layer norms."""
+    beta1: Moment = 0.9
+    """Decay of the first moment."""
+    beta2: Moment = 0.999
+    """Decay of the second moment."""
+    eps: Annotated[float, Field(gt=0)] = 1e-6
+    """Added to the root of the second moment."""
+    bias_correction: bool = True
+    """Of the moments in the first updates; BERT as published goes without."""
+    first_moment_precision: Literal["auto", "fp32", "fp16"] = "auto"
+    """fp32, fp16, or auto: that of the device; only ipu has fp16."""
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Gradients are clipped to this norm; null: they are not."""
+
+
+class PretrainParams(OptimizerParams):
+    enabled: bool = True
+    """false: fine-tuning starts from base_model, or from fresh weights where there is none."""
+    seed: Seed = 42
+    """Of fresh weights, dropout and the order of rows."""
+    bias_correction: bool = False
+    checkpoint_every_minutes: Minutes = CHECKPOINT_MINUTES
+    """What a kill may cost; a checkpoint is written beside the training; 0: none, but for one at a stop."""
+    checkpoint_every_updates: Updates = 0
+    """A checkpoint every so many updates, in addition; 0: none."""
+    evaluate_every_updates: Positive | None = 1000
+    """How often the held-out rows are looked at, which is also done after the last update; null: never."""
+    evaluate_rows: Positive | None = 1024
+    """Held-out rows looked at, at most; null: all."""
+    phase1: PhaseParams = PhaseParams()
+    """The training of the first phase."""
+    phase2: Phase2Params = Phase2Params()
+    """The training of the second phase, which starts from the weights of the first."""
+
+
+class FinetuneParams(OptimizerParams, BatchParams):
+    """Fine-tuning for any kind of task; each kind states what BERT takes for it."""
+
+    seed: Seed = 42
+    """Of the head's fresh weights, dropout and the order of rows."""
+    epochs: Epochs = 3.0
+    """Times that every training example is seen."""
+    hidden_dropout: Dropout | None = None
+    """Share of activations dropped; null: as the model was pre-trained."""
+    attention_dropout: Dropout | None = None
+    """Share of attention weights dropped; null: as the model was pre-trained."""
+    checkpoint_every_minutes: Minutes = CHECKPOINT_MINUTES
+    """What a kill may cost; a checkpoint is written beside the training; 0: none, but for one at a stop."""
+    checkpoint_every_updates: Updates = 0
+    """A checkpoint every so many updates, in addition; 0: none."""
+    evaluate_every_updates: Positive | None = None
+    """How often held-out training examples are scored, which is also done after the last update; null: never."""
+    keep: Literal["last", "best"] = "last"
+    """last, or best: the weights that scored best on held-out training examples."""
+    patience: Positive | None = None
+    """Stop after so many evaluations in a row without a new best; null: never."""
+
+    @model_validator(mode="after")
+    def _choosing_needs_evaluations(self) -> FinetuneParams:
+        if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
+            raise ValueError(
+                f"keep: {self.keep}, patience: {self.patience} need evaluations to choose by: set "
+                "evaluate_every_updates, or keep: last and patience: null"
+            )
+        return self
 
 
 class DeviceParams(Section):

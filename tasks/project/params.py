@@ -17,18 +17,23 @@ from ipu_model.strict import nearest
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import Entries, defaults_of, kind_names, kind_params
-from tasks.project.param_inputs import BaseModelParams, CorpusParams, PretrainRowsParams, TokenizerParams
 from tasks.project.param_sections import (
+    BaseModelParams,
     CheckpointParams,
+    CorpusParams,
     DeviceParams,
+    Dropout,
     Fraction,
     IpuParams,
     Positive,
+    PretrainParams,
+    PretrainRowsParams,
     PublishParams,
     Section,
+    TokenizerParams,
     TrackingParams,
+    default_of,
 )
-from tasks.project.param_training import Dropout, PretrainParams
 from tasks.project.strict_yaml import read_yaml
 
 PHASES = ("phase1", "phase2")
@@ -255,20 +260,19 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
 
 def _unstated(kind: type[Section], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Parameters that only their defaults give: DVC would not know of them."""
-    for name, field in kind.model_fields.items():
-        key = field.alias or name
+    for key, field in kind.by_key().items():
         if key in values:
-            for inner, own, place in inner_sections(kind, key, field.annotation, values[key]):
+            for inner, own, place in inner_sections(kind, key, values[key]):
                 yield from ((f"{place}.{below}", default) for below, default in _unstated(inner, own))
         elif not field.is_required():
-            default = field.get_default(call_default_factory=True)
-            yield key, default.model_dump(mode="json") if isinstance(default, Section) else default
+            yield key, default_of(field)
 
 
 def inner_sections(
-    section: type[Section], key: str, annotation: Any, value: Any
+    section: type[Section], key: str, value: Any
 ) -> Iterator[tuple[type[Section], Mapping[str, Any], str]]:
     """The sections that the value of a key of `section` holds, each with its own values and its place."""
+    annotation = section.by_key()[key].annotation
     if isinstance(annotation, type) and issubclass(annotation, Section) and isinstance(value, Mapping):
         yield annotation, value, key
     elif section is Params and key == "downstream" and isinstance(value, Mapping):
@@ -281,8 +285,9 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
         *section, key = problem["loc"]
-        others = [name for name in _known_at(section, kind) if name != key]  # which entries of another kind may have
-        return f"{place} is not known{nearest(str(key), others)}"
+        known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.by_key())
+        known.pop(key, None)  # which entries of another kind may have
+        return f"{place} is not known{nearest(str(key), list(known))}"
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] == "value_error":
@@ -291,21 +296,15 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}{fix}"
 
 
-def _known_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
-    """The keys of a section; in an entry those of every kind."""
-    fields = [pair for one in _sections(types_at(place, kind)) for pair in one.model_fields.items()]
-    return list(dict.fromkeys(field.alias or name for name, field in fields))
-
-
 def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
     """Return the types that a parameter or a section may have; in an entry those of every kind."""
     types: list[Any] = [kind]
     for depth, part in enumerate(place):
         if kind is Params and place[0] == "downstream" and depth == 1:
             types = [kind_params(name) for name in kind_names()]
-            continue
-        fields = [pair for one in _sections(types) for pair in one.model_fields.items()]
-        types = [one for name, field in fields if part in (name, field.alias) for one in _members(field.annotation)]
+        else:
+            fields = [field for one in _sections(types) if (field := one.by_key().get(part)) is not None]
+            types = [one for field in fields for one in _members(field.annotation)]
     return types
 
 
@@ -327,14 +326,13 @@ def parameter_values(params: Params) -> dict[str, Any]:
     return params.model_dump(mode="json", by_alias=True)
 
 
-def default_values(kinds: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def default_values(values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """What presets lie over: every default, as plain values.
 
     Args:
-        kinds: name of each entry -> its kind.
-
-    Raises:
-        ValueError: there is no such kind.
+        values: whose entries are there, too, as their kinds have them, where there are such kinds.
     """
-    entries = {name: defaults_of(kind, name) for name, kind in kinds.items()}
-    return {**parameter_values(Params()), "downstream": entries}
+    entries = values.get("downstream")
+    kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}
+    known = {name: defaults_of(kind, name) for name, kind in kinds.items() if kind in kind_names()}
+    return {**parameter_values(Params()), "downstream": known}

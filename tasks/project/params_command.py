@@ -17,9 +17,11 @@ DEFAULT = "default"
 """The origin of what nobody stated."""
 ABSENT = "(absent)"
 """Stands for the value of a key that one side does not have."""
+Row = tuple[str, list[Any]]
+"""Name of a parameter, and its value on each side."""
 
 
-def leaves(values: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
@@ -61,7 +63,8 @@ def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...])
             yield start
             yield from _lines(value, said, (*place, str(key)))
         else:
-            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said.get(name, DEFAULT))}"
+            origin = " ".join(said.get(name, DEFAULT).split())
+            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {origin}"
 
 
 def plain(value: Any) -> str:
@@ -70,11 +73,7 @@ def plain(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def differing(sides: Sequence[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+def differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
     """Name and all values of every parameter that not all have alike; ABSENT where one has no such key.
 
     A section that is null on one side and has keys on another is in these keys, each with a row of its own.
@@ -87,10 +86,8 @@ def differing(sides: Sequence[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
     return [(name, values) for name, values in stated if any(value != values[0] for value in values)]
 
 
-def differences(
-    base: dict[str, Any], first: str, second: str, presets: Path = artifacts.PRESETS
-) -> list[tuple[str, Any, Any]]:
-    """Name and both values of everything in which two presets differ; ABSENT where one has no such key.
+def differences(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
+    """Return what `differing` says of presets.
 
     Args:
         base: the values of params.yaml, for `demo`.
@@ -98,16 +95,18 @@ def differences(
     Raises:
         ParamsError: no such preset, or values that cannot be used.
     """
-    found = differing([_of(base, name, presets) for name in (first, second)])
-    return [(name, one, two) for name, (one, two) in found]
+    sides = [resolve(base, None if name == DEMO else name, [], presets) for name in names]
+    for name, values in zip(names, sides, strict=True):
+        check(values, name)
+    return differing(sides)
 
 
-def diff(rows: Sequence[tuple[str, Any, Any]], first: str, second: str) -> str:
-    """What `differences` found, one value a line, by sections; of an entry that one side lacks only its kind."""
+def diff(rows: Sequence[Row], first: str, second: str) -> str:
+    """What `differences` found of two, one value a line, by sections; of an entry that one side lacks only its kind."""
     if not rows:
         return f"{first} and {second} say the same\n"
     sections: dict[str, list[tuple[str, Any, Any]]] = {}
-    for name, one, two in rows:
+    for name, (one, two) in rows:
         words = name.split(".")
         depth = 2 if words[0] == "downstream" else 1
         sections.setdefault(".".join(words[:depth]), []).append((".".join(words[depth:]), one, two))
@@ -131,12 +130,6 @@ def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list
     wanted = query.lower()
     rows = [(name, value, meanings.get(name, "")) for name, value in leaves(values)]
     return [row for row in rows if wanted in row[0].lower() or wanted in row[2].lower()]
-
-
-def _of(base: dict[str, Any], name: str, presets: Path) -> dict[str, Any]:
-    values = resolve(base, None if name == DEMO else name, [], presets)
-    check(values, name)
-    return values
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

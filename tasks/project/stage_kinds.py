@@ -6,17 +6,15 @@ A worker says in PODIUM_STAGE_KINDS what it offers, so that a pod never quietly 
 
 from __future__ import annotations
 
-import configparser
 import fcntl
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ipu_model.files import sha256_of
 from tasks.project import artifacts
 from tasks.project.composing import require_plan
+from tasks.project.dvc_records import default_remote
 from tasks.project.errors import InputError, WrongWorker
 from tasks.project.params import load_params, load_sections
 from tasks.project.plan_file import PLAN_FILE, Stage, read_plan
@@ -119,37 +117,3 @@ def hold_device(kind: str, offered: tuple[str, ...]) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}\n".encode("ascii"), 0)
     _held.append(descriptor)
-
-
-def cache_of(root: Path) -> Path:
-    """The folder of DVC's cache that the checkout `root` works with."""
-    return root / ".dvc" / _settings(root).get("cache", "dir", fallback="cache")
-
-
-def _settings(root: Path) -> configparser.ConfigParser:
-    return read_settings([root / ".dvc" / "config", root / ".dvc" / "config.local"])
-
-
-def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:
-    """Return DVC's settings, those of later files over those of earlier ones; of a file that is not there none.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
-    config = configparser.ConfigParser(interpolation=None)
-    try:
-        config.read(files, encoding="utf-8")
-    except configparser.Error as error:
-        raise InputError(f"DVC's settings cannot be used: {error}. Correct that file") from None
-    return config
-
-
-def default_remote(root: Path) -> tuple[str, str] | None:
-    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
-    config = _settings(root)
-    name = config.get("core", "remote", fallback=None)
-    if name is None:
-        return None
-    url = config.get(f"'remote \"{name}\"'", "url", fallback="its URL is set elsewhere")
-    password = urlsplit(url).password
-    return name, url.replace(f":{password}@", ":***@") if password else url

@@ -18,7 +18,7 @@ from typing import Any
 
 from flows.checkout import Checkout
 from ipu_model.files import read_json
-from tasks.project.dvc_records import LOCK
+from tasks.project.dvc_records import LOCK, cache_of
 from tasks.project.errors import ParamsError
 from tasks.project.plan_file import (
     COMPOSED_FILE,
@@ -28,7 +28,6 @@ from tasks.project.plan_file import (
     stages_of,
     value_at,
 )
-from tasks.project.stage_kinds import cache_of
 
 IGNORED = Path(".dvcignore")
 BLOCK = 1 << 20

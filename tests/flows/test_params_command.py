@@ -22,7 +22,7 @@ PRESETS = ROOT / "presets"
 
 
 def difference(base, first, second, presets):
-    return diff(differences(base, first, second, presets), first, second)
+    return diff(differences(base, (first, second), presets), first, second)
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_the_record_of_an_earlier_version_is_read(toy_project):
 
 
 def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(tmp_path):
-    from tasks.project.usage import took, write_usage
+    from tasks.project.process import took, write_usage
 
     path = tmp_path / "usage.json"
     path.write_text(json.dumps({"began": 10.0, "cpu_seconds": 1.5, "peak_memory_mb": 20.0}))
@@ -233,7 +233,7 @@ def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(
     assert took(path, 11.0) == {}, "of another time"
     path.write_text("half")
     assert took(path, 9.0) == {}
-    assert write_usage.__module__ == "tasks.project.usage"
+    assert write_usage.__module__ == "tasks.project.process"
 
 
 def at_work(project):

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from tasks.project.param_downstream import EntryParams, Expected, OwnDataParams, Points, ReleaseParams, RowsParams
-from tasks.project.param_sections import Name, Positive, Section
-from tasks.project.param_training import Epochs, FinetuneParams, Rate
+from tasks.project.param_sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 
 class ColumnParams(Section):

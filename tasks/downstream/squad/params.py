@@ -17,8 +17,7 @@ from tasks.project.param_downstream import (
     ReleaseParams,
     RowsParams,
 )
-from tasks.project.param_sections import Name, Positive, Section, Seed
-from tasks.project.param_training import Epochs, FinetuneParams, Rate
+from tasks.project.param_sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Seed
 
 IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 

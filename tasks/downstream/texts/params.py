@@ -17,8 +17,7 @@ from tasks.project.param_downstream import (
     RowsParams,
     require_dataset,
 )
-from tasks.project.param_sections import Name, Positive, Section
-from tasks.project.param_training import Epochs, FinetuneParams, Rate
+from tasks.project.param_sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
 FLOORS = {False: ("min_accuracy", "min_macro_f1"), True: ("min_pearson", "min_spearman")}

@@ -21,7 +21,7 @@ from tasks.pretraining.rows import tfrecords
 from tasks.pretraining.rows.prepared import Prepared
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
-from tasks.project.param_inputs import PhaseRowsParams
+from tasks.project.param_sections import PhaseRowsParams
 from tasks.reading.hub_inputs import open_tables
 from tasks.reading.parquet import record_batches
 from tasks.reading.text_files import Reading

@@ -22,7 +22,7 @@ from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.parallel import Progress
-from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
+from tasks.project.param_sections import PhaseRowsParams, PretrainRowsParams
 from tasks.project.row_folders import HELD_OUT, Manifest
 from tasks.reading.text_files import Reading, repetitions, write_reading
 from tasks.rows.held_out import is_held_out

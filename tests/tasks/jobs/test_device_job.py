@@ -20,7 +20,7 @@ from tasks.jobs.device_job import (
 )
 from tasks.jobs.training import optimizer_config as optimizer_of
 from tasks.project.errors import DeviceJobFailed
-from tasks.project.param_training import OptimizerParams, PhaseParams
+from tasks.project.param_sections import OptimizerParams, PhaseParams
 from tests.optimizers import optimizer_config
 from tests.places import ROOT as PROJECT
 

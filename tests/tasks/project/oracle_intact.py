@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 from ipu_model.files import parse_json
 from tasks.project import artifacts
-from tasks.project.dvc_records import at_work
+from tasks.project.dvc_records import at_work, cache_of, default_remote
 from tasks.project.errors import InputError
 from tasks.project.plan_file import read_dvc_file
-from tasks.project.stage_kinds import cache_of, default_remote
 
 LOCK = Path("dvc.lock")
 THREADS = 8

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from tasks.project import artifacts
-from tasks.project.composing import compose, require_plan, write_plan
+from tasks.project.composing import compose, remove_gone, require_plan, write_plan
 from tasks.project.dvc_records import LOCK, md5_of
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.gone import remove_gone
 from tasks.project.params import check
 from tasks.project.plan_file import Plan, read_plan
 from tests.places import ROOT

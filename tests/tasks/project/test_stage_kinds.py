@@ -9,10 +9,11 @@ import pytest
 
 from tasks.project import stage_kinds
 from tasks.project.composing import compose
+from tasks.project.dvc_records import default_remote
 from tasks.project.errors import InputError
 from tasks.project.params import check
 from tasks.project.plan_file import read_plan
-from tasks.project.stage_kinds import default_remote, offered_kinds
+from tasks.project.stage_kinds import offered_kinds
 from tests.places import ROOT
 from tests.plans import values_with
 
