@@ -20,26 +20,23 @@ from flows.checkout import key_of
 from tasks.downstream.applying.fetched import CHOSEN
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.given import given_places, named_places, shown, value_at
+from tasks.project.given import NAMED, READ, WRITTEN, find_parameters, shown
 from tasks.project.overlays import preset_names, read_preset
-from tasks.project.param_downstream import entry_places
 from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import Params, check
-from tasks.project.plan_file import Plan
+from tasks.project.plan_file import Plan, value_at
 from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, yaml_text
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 """Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""
 TARGETS = "PODIUM_TARGETS"
 """Where sent runs may write besides the checkout, apart by commas: folders, URLs, and repositories (team/podium-*)."""
-TRACKING = ("tracking", "folder")
-"""The parameter beside those of entries that names a folder to write."""
+TRACKING, FOLDER_OF_RELEASE = "tracking.folder", ".publish.folder"
+"""The parameters that name a folder to write; the second of an entry."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
 IPU_CACHE_OFF = (None, "", "disabled")
-Place = tuple[str, ...]
-"""The words of a parameter's dotted name."""
 SHOWN = 80
 """Characters of a sent text that a message repeats."""
 
@@ -115,35 +112,33 @@ def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, An
             raise ParamsError(f"released={_quoted(name)}: these parameters have no such entry of downstream")
 
 
-def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[Place, Callable[[Any], bool], str]]:
-    """Yield each parameter that names something outside of a run, what it may be, and in words what that allows."""
+def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
+    """Yield the name of each parameter that names something outside of a run, what it may be, and in words what that allows."""
     reads = f"read its folder `inputs` and what its {INPUT_ROOTS}"
-    for place in given_places(values):
-        yield place, lambda given: not given or allowed.reads(given), reads
-    for place in [*named_places(values), ("base_model", "repository")]:
-        yield place, lambda name: allowed.finds_at_hub(name) or allowed.reads(name), reads
-    written = [TRACKING, *entry_places(values, "publish", "folder"), ("checkpoint", "remote")]
-    for job in [*(("ipu", key) for key in values["ipu"]), *entry_places(values, "ipu")]:
-        keys = value_at(values, job)
-        if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
-            written.append((*job, IPU_CACHE))
-    for place in written:
-        home = _home_of(place)
+    for name in find_parameters(values, READ):
+        yield name, allowed.reads, reads
+    for name in find_parameters(values, (*NAMED, "base_model.repository")):
+        yield name, lambda given: allowed.finds_at_hub(given) or allowed.reads(given), reads
+    written = list(find_parameters(values, WRITTEN))
+    sections = {f"downstream.{name}.ipu": entry["ipu"] for name, entry in values["downstream"].items()}
+    for section, jobs in {"ipu": values["ipu"], **sections}.items():
+        for job, keys in jobs.items():
+            if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
+                written.append(f"{section}.{job}.{IPU_CACHE}")
+    for name in written:
+        home = _home_of(name)
         own = f"{home}/ of its checkout and " if home else ""
-        yield place, functools.partial(allowed.writes, place), f"write to {own}what its {TARGETS}"
+        yield name, functools.partial(allowed.writes, name), f"write to {own}what its {TARGETS}"
     if values["publish"]["target"] == "hub":
-        for place in entry_places(values, "publish", "repository"):
-            yield place, allowed.publishes, f"publish to the repositories that its {TARGETS}"
+        for name in find_parameters(values, ("downstream.*.publish.repository",)):
+            yield name, allowed.publishes, f"publish to the repositories that its {TARGETS}"
 
 
 def _problems(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    for place, may_be, what in _rules(values, allowed):
-        sent = value_at(values, place)
-        if sent is not None and not allowed.says(place, sent) and not may_be(sent):
-            yield (
-                f"{'.'.join(place)}={_quoted(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} "
-                "name"
-            )
+    for name, may_be, what in _rules(values, allowed):
+        sent = value_at(values, name)
+        if not allowed.says(name, sent) and not may_be(sent):
+            yield f"{name}={_quoted(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} name"
     own, sent = allowed.params["publish"], values["publish"]
     for key, careful in (("private", True), ("review", True), ("examples", False)):
         if sent["target"] == "hub" and own[key] is careful and sent[key] is not careful:
@@ -170,11 +165,14 @@ class _Allowed:
         """The params.yaml of this worker's checkout."""
         return read_yaml(self.project / artifacts.PARAMS)
 
-    def says(self, place: Sequence[str], value: Any) -> bool:
-        """Whether the worker's own params.yaml, or one of its presets, has this value in this place."""
-        if value in _said_at(self.params, place):
-            return True
-        return any(value in _said_at(preset, place) for preset in _presets_of(self.project / artifacts.PRESETS))
+    def says(self, name: str, value: Any) -> bool:
+        """Whether the worker's own params.yaml, or one of its presets, has this value for a parameter.
+
+        For that of an entry, what any entry says counts, whatever its name.
+        """
+        everywhere = (re.sub(r"^downstream\.[^.]+", "downstream.*", name),)
+        sources = [self.params, *_presets_of(self.project / artifacts.PRESETS)]
+        return any(value in find_parameters(source, everywhere).values() for source in sources)
 
     def reads(self, given: str) -> bool:
         """Whether a sent run may read a path.
@@ -188,17 +186,17 @@ class _Allowed:
         """Whether a name is one of the Hub, and not of a file or folder here."""
         return bool(HUB_NAME.fullmatch(name)) and not os.path.lexists(self.project / name)
 
-    def writes(self, place: Place, given: Any) -> bool:
+    def writes(self, name: str, given: Any) -> bool:
         """Whether a sent run may write to a folder or URL."""
         if not isinstance(given, str):
             return False
         if "://" in given:
             ends = [f"{url.rstrip('/')}/" for url in self._urls]
             return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
-        if place[-1] == IPU_CACHE and not os.path.isabs(given):
+        if name.endswith(f".{IPU_CACHE}") and not os.path.isabs(given):
             return False  # it counts from wherever the job runs
-        is_release = place[2:] == ("publish", "folder")  # replaces its folder, which must not be a root itself
-        path, home = Path(given), _home_of(place)
+        is_release = name.endswith(FOLDER_OF_RELEASE)  # replaces its folder, which must not be a root itself
+        path, home = Path(given), _home_of(name)
         if home is not None and ".." not in path.parts and self._stays_in(path.parent if is_release else path, home):
             return True
         path = (self.project / given).resolve()
@@ -215,11 +213,11 @@ class _Allowed:
         return ".." not in path.parts and path.is_relative_to(home)
 
 
-def _home_of(place: Place) -> Path | None:
+def _home_of(name: str) -> Path | None:
     """Where in the checkout what a parameter names may always be written."""
-    if place[2:] == ("publish", "folder"):
+    if name.endswith(FOLDER_OF_RELEASE):
         return artifacts.RELEASES
-    return artifacts.RUNS / "tracking" if place == TRACKING else None
+    return artifacts.RUNS / "tracking" if name == TRACKING else None
 
 
 @functools.cache
@@ -230,18 +228,6 @@ def _presets_of(folder: Path) -> list[Mapping[str, Any]]:
 
 def _is_in(path: Path, roots: Sequence[Path]) -> bool:
     return any(path.is_relative_to(root.resolve()) for root in roots)
-
-
-def _said_at(values: Any, place: Sequence[str]) -> list[Any]:
-    """What values say in a place; of an entry what any entry says there, whatever its name."""
-    found = [values]
-    for depth, word in enumerate(place):
-        sections = [one for one in found if isinstance(one, Mapping)]
-        if depth == 1 and place[0] == "downstream":
-            found = [entry for section in sections for entry in section.values()]
-        else:
-            found = [section[word] for section in sections if word in section]
-    return found
 
 
 def _quoted(sent: Any) -> str:

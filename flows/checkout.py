@@ -21,10 +21,10 @@ from tasks.project import artifacts
 from tasks.project.composing import compose, remove_gone, write_plan
 from tasks.project.dvc_records import read_settings
 from tasks.project.errors import ParamsError
-from tasks.project.given import check_given, check_written, given_places, named_places, value_at, written_places
+from tasks.project.given import NAMED, READ, WRITTEN, check_given, check_written, find_parameters
 from tasks.project.overlays import base_of
 from tasks.project.params import Params, with_value
-from tasks.project.plan_file import Plan, read_plan
+from tasks.project.plan_file import Plan, read_plan, value_at
 from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.project.strict_yaml import yaml_text
 
@@ -83,8 +83,8 @@ def checkout_of(project: Path, values: dict[str, Any], params: Params, folder: P
         # `runs` may be a link: then ".." of a checkout is another folder than its name says.
         moved = dict(_moved_paths(values, project.resolve(), folder.resolve()))
         values = _with_paths(values, moved)
-        for place, path in moved.items():
-            params = with_value(params, place, path)
+        for name, path in moved.items():
+            params = with_value(params, name.split("."), path)
     composed = compose(params)
     return Checkout(project, folder, values, composed, read_plan(project, composed))
 
@@ -212,22 +212,21 @@ def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any
     return _with_paths(values, dict(_moved_paths(values, root, folder)))
 
 
-def _with_paths(values: dict[str, Any], paths: Mapping[tuple[str, ...], str]) -> dict[str, Any]:
+def _with_paths(values: dict[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
-    for place, path in paths.items():
-        value_at(rewritten, place[:-1])[place[-1]] = path
+    for name, path in paths.items():
+        section, _, key = name.rpartition(".")
+        value_at(rewritten, section)[key] = path
     return rewritten
 
 
-def _moved_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+def _moved_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Parameters that name relative paths, and how each is written in `folder`."""
-    paths = [*given_places(values), *written_places(values)]
-    for place in (*paths, *named_places(values)):
-        given = value_at(values, place)
-        if given is None or "://" in given or os.path.isabs(given):
-            continue
-        if place in paths or (root / given).exists():
-            yield place, _moved(given, root, folder)
+    paths = find_parameters(values, (*READ, *WRITTEN))
+    names = {name: given for name, given in find_parameters(values, NAMED).items() if (root / given).exists()}
+    for name, given in (paths | names).items():
+        if not ("://" in given or os.path.isabs(given)):
+            yield name, _moved(given, root, folder)
 
 
 def _moved(given: str, root: Path, folder: Path) -> str:

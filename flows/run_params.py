@@ -15,7 +15,8 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import base_of, nested, resolve
 from tasks.project.params import default_values
-from tasks.project.params_command import ABSENT, differing, leaves, table
+from tasks.project.params_command import ABSENT, differing, table
+from tasks.project.plan_file import leaves
 from tasks.project.strict_yaml import read_yaml, yaml_text
 
 LATER = ".gate.seeds"
@@ -38,7 +39,7 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
         return values
     try:
         return seen_from(values, folder.resolve(), project.resolve())
-    except (KeyError, TypeError, AttributeError):  # of a revision that had other sections
+    except TypeError:  # of a revision where something else stood in the place of a path
         return values
 
 

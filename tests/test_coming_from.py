@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.params_command import leaves
+from tasks.project.plan_file import leaves
 from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -54,7 +54,7 @@ def _presets(project: Path, ctx: click.Context) -> list[str]:
 def _settings(project: Path, ctx: click.Context) -> list[str]:
     """Names of parameters with `=` behind them, of the preset where one was said."""
     from tasks.project.overlays import base_of, resolve
-    from tasks.project.params_command import leaves
+    from tasks.project.plan_file import leaves
 
     said = ctx.params.get("preset")
     preset = said if said in _presets(project, ctx) else None

@@ -9,6 +9,7 @@ from flows.commands.project import entered
 from tasks.project import artifacts, param_docs, streams
 from tasks.project import params_command as params
 from tasks.project.overlays import DEMO, base_of, resolve
+from tasks.project.plan_file import leaves
 
 
 @click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")
@@ -41,7 +42,7 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
     base = base_of(preset)
     text = params.show(base, preset, list(overrides))
     if json_wanted:
-        values = dict(params.leaves(resolve(base, preset, list(overrides))))
+        values = dict(leaves(resolve(base, preset, list(overrides))))
         said = params.origins(base, preset, list(overrides), artifacts.PRESETS)
         origin = {name: said.get(name, params.DEFAULT) for name in values}
         options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})

@@ -20,7 +20,7 @@ from flows.run_request import RunRequest
 from ipu_model.units import format_bytes
 from tasks.project.dvc_records import default_remote
 from tasks.project.errors import ParamsError
-from tasks.project.given import GIVEN, value_at
+from tasks.project.given import OWN_INPUTS, find_parameters
 from tasks.project.params import ModelParams
 
 CORPUS = 277 / 1003
@@ -78,8 +78,8 @@ def text_bytes(request: RunRequest) -> float:
 
 def hashing_takes_long(request: RunRequest) -> bool:
     """Whether what the parameters name is so much that a run is not looked at before it begins."""
-    given = (bytes_of(request.project / value_at(request.values, place)) for place in GIVEN)
-    return sum(given) > HASHED
+    paths = find_parameters(request.values, OWN_INPUTS).values()
+    return sum(bytes_of(request.project / path) for path in paths) > HASHED
 
 
 def model_bytes(request: RunRequest) -> float:

@@ -14,7 +14,7 @@ from tasks.preflight.given_inputs import LATER
 from tasks.preflight.given_inputs import wanted as given_to
 from tasks.project import plan_file
 from tasks.project.errors import PublishError
-from tasks.project.given import check_given, check_written, given_places, value_at
+from tasks.project.given import READ, check_given, check_written, find_parameters
 from tasks.reading.model_card import read_origin
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin
@@ -45,8 +45,8 @@ def written(request: RunRequest) -> Iterator[Finding]:
 def heads(request: RunRequest) -> Iterator[Question]:
     """The same, and the first records of the files, read as their stages read them."""
     deps = {path for stage in request.stages for path in stage.deps}  # as the checkout calls them
-    places = [place for place in given_places(request.values) if value_at(request.checkout.values, place) in deps]
-    read = sorted({value_at(request.values, place) for place in places})
+    there = find_parameters(request.checkout.values, READ)
+    read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     if given_to(request.params, read) and not request.on_workers:
         yield Question("files", "tasks.preflight.given_inputs", {"values": request.values, "read": read}, HERE_S)
 

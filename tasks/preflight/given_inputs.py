@@ -30,7 +30,7 @@ from tasks.downstream.entries import BASE, Entry, entries
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.task import part_of
 from tasks.project.errors import InputError, ParamsError, PodiumError
-from tasks.project.given import check_given, given_places
+from tasks.project.given import INPUTS_OF_ENTRIES, check_given, find_parameters
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, check, parameter_values
 from tasks.project.plan_file import value_at
@@ -114,8 +114,8 @@ def examples(entry: Entry) -> Given:
         folder = _started_from(entry, params)
         return "" if folder is None else _describe_head(entry, task(), folder)
 
-    data = [".".join(place) for place in given_places({"downstream": {entry.name: entry.params.model_dump()}})]
-    keys = tuple(key for key in data if key.startswith(f"{entry.key('data')}."))
+    paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
+    keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
     return Given(entry.name, keys, lambda params: _is_of_files(entry), look, note)
 
 

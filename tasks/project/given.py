@@ -14,8 +14,10 @@ are found before Podium starts DVC; plain DVC asks nobody before it starts, so a
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
+import re
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,8 +26,8 @@ from typing import Any, Literal
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.param_downstream import PUBLISHED, entry_places
-from tasks.project.plan_file import Plan, Stage, read_plan
+from tasks.project.param_downstream import PUBLISHED
+from tasks.project.plan_file import Plan, Stage, leaves, read_plan, value_at
 
 Links = Literal["none", "files", "any"]
 """Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
@@ -48,57 +50,48 @@ FILE, FOLDER, PLAN, PASSED_BY = "file", "folder", "plan", ""
 """Other kinds: files to read, folders to walk through, what DVC takes for its own, and the rest."""
 Kind = Callable[[os.DirEntry[str]], str]
 
-GIVEN: tuple[tuple[str, ...], ...] = (
-    ("corpus", "path"),
-    ("tokenizer", "path"),
-    ("pretrain_rows", "phase1", "path"),
-    ("pretrain_rows", "phase2", "path"),
-    ("base_model", "path"),
-    ("ipu", "config"),
-)
-"""Parameters beside those of entries that name what is read."""
-NAMES = (
-    ("corpus", "dataset"),
-    ("pretrain_rows", "phase1", "dataset"),
-    ("pretrain_rows", "phase2", "dataset"),
-    ("tokenizer", "repository"),
-)
-"""Parameters beside those of entries that name something of the Hub, or a folder."""
-LISTED = ("corpus", "pretrain_rows")
-"""Sections whose paths are read as whole folders, where `source` is files; so is `path` of an entry's data."""
-
-WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
-"""Parameters beside those of entries that name what is written."""
+OWN_INPUTS = ("corpus.path", "tokenizer.path", "pretrain_rows.*.path", "base_model.path", "ipu.config")
+INPUTS_OF_ENTRIES = tuple(f"downstream.*.{name}" for name in ("data.*path", "gate.released", "gate.seeds"))
+READ = (*OWN_INPUTS, *INPUTS_OF_ENTRIES)
+"""Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
+NAMED = ("corpus.dataset", "pretrain_rows.*.dataset", "tokenizer.repository", "downstream.*.data.dataset")
+"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
+WHOLE = ("corpus.path", "pretrain_rows.*.path", "downstream.*.data.path")
+"""Of what is read: folders that are read as a whole, where `source` is files."""
+RELEASED = ("downstream.*.publish.folder",)
+"""Parameters that name the folder of a release, which publishing replaces as a whole."""
+WRITTEN = (*RELEASED, "checkpoint.remote", "tracking.folder")
+"""Parameters that name what is written."""
 KEPT = (*artifacts.SOURCES, ".git", ".dvc", "presets", str(artifacts.FETCHED))
 """What a checkout holds beside what stages write and what users put there."""
 OF_RUNS = artifacts.CHECKOUTS.parts
 
 
-def given_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
-    released = [place for place in entry_places(values, "gate", "released") if value_at(values, place) != PUBLISHED]
-    return [*GIVEN, *entry_places(values, "data", "path"), *released, *entry_places(values, "gate", "seeds")]
+def find_parameters(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the parameters of these names that are not null, by their dotted names.
+
+    Args:
+        values: of params.yaml, or of some of its sections.
+        names: of READ and the like; * stands for the name of an entry or of a phase.
+    """
+    pattern = _pattern(names)
+    return {
+        name: value
+        for name, value in leaves(values)
+        if value is not None
+        and pattern.fullmatch(name)
+        and not (value == PUBLISHED and name.endswith(".gate.released"))  # it is fetched
+    }
 
 
-def named_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Parameters that name something of the Hub, or a folder, where there is one of that name."""
-    return [*NAMES, *entry_places(values, "data", "dataset")]
+@functools.cache
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, names)))
 
 
-def value_at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
-    """The value of a parameter, by the words of its dotted name."""
-    for word in place:
-        values = values[word]
-    return values
-
-
-def given_paths(values: dict[str, Any]) -> list[str]:
+def given_paths(values: Mapping[str, Any]) -> list[str]:
     """All that the parameters name and that may be a path."""
-    return [
-        path
-        for place in (*given_places(values), *named_places(values))
-        if (path := value_at(values, place)) is not None
-    ]
+    return list(find_parameters(values, (*READ, *NAMED)).values())
 
 
 def check_given(values: dict[str, Any], root: Path) -> list[str]:
@@ -108,8 +101,7 @@ def check_given(values: dict[str, Any], root: Path) -> list[str]:
         values: of params.yaml, checked.
         root: the project, which relative paths count from.
     """
-    places = [place for place in given_places(values) if value_at(values, place) is not None]
-    problems = [problem for place in places for problem in _check_place(values, place, root)]
+    problems = [problem for name in find_parameters(values, READ) for problem in _check_place(values, name, root)]
     return [*problems, *_check_plans(root, given_paths(values))]
 
 
@@ -132,15 +124,14 @@ def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
     ]
 
 
-def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> list[str]:
-    key, path = ".".join(place), value_at(values, place)
+def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
+    path, words = value_at(values, key), key.split(".")
     if _trouble(root / path) is None and (root / path).resolve() in (root.resolve(), *root.resolve().parents):
         return [f"{key}='{shown(path)}' holds the project itself: name a file or folder with nothing else in it"]
-    source = value_at(values, place[:3] if place[0] == "downstream" else place[:1]).get("source")
-    whole = place[0] in LISTED or place[2:] == ("data", "path")
+    source = value_at(values, ".".join([*words[: 3 if words[0] == "downstream" else 1], "source"]))
     if source is not None and source not in ("files", "file", "folder"):
         return check_readable(root / path, key, "any", path)
-    return check_readable(root / path, key, "none" if whole else "files", path)
+    return check_readable(root / path, key, "none" if _pattern(WHOLE).fullmatch(key) else "files", path)
 
 
 def is_plan(name: str) -> bool:
@@ -226,16 +217,6 @@ def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tu
                 yield kind, entry.path
 
 
-def release_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Parameters that name the folder of a release, which publishing replaces as a whole."""
-    return list(entry_places(values, "publish", "folder"))
-
-
-def written_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """All parameters that name what is written."""
-    return [*release_places(values), *WRITTEN]
-
-
 def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
     """Return what is wrong with the folders that the parameters name for what is written, a sentence each.
 
@@ -245,17 +226,16 @@ def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str
         plan: every stage that the parameters have.
     """
     found = []
-    for place in written_places(values):
-        path = value_at(values, place)
-        if path is None or "://" in path:
+    for key, path in find_parameters(values, WRITTEN).items():
+        if "://" in path:
             continue
         for named in dict.fromkeys((root / path, Path(os.path.realpath(root / path)))):
             if (place_inside := inside(named, root)) is None:
                 continue
             home, rest = _checkout_of(place_inside)
             stages = [*plan.values(), *read_plan(root / home).values()]
-            if reason := _why_not(rest, stages, replaced=place in release_places(values)):
-                found.append(f"{'.'.join(place)}='{shown(path)}' {reason}: name another folder")
+            if reason := _why_not(rest, stages, replaced=bool(_pattern(RELEASED).fullmatch(key))):
+                found.append(f"{key}='{shown(path)}' {reason}: name another folder")
                 break
     return found
 
@@ -355,7 +335,7 @@ def _kind_of(folder: Path, links: Links, entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
         if not os.path.exists(entry.path):
             return "dangling"
-        if links == "none" or (links == "files" and (entry.is_dir() or leaves(entry.path, folder))):
+        if links == "none" or (links == "files" and (entry.is_dir() or leads_outside(entry.path, folder))):
             return "linked"
         if entry.is_dir():
             return PASSED_BY
@@ -408,7 +388,7 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def leaves(path: Path | str, folder: Path) -> bool:
+def leads_outside(path: Path | str, folder: Path) -> bool:
     """Whether a file of a folder is a link to something outside of it: what is there was not given.
 
     A snapshot of the Hub's cache holds links to the blobs beside it, which are its own.

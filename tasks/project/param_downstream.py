@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -289,15 +289,3 @@ def defaults_of(kind: str, name: str) -> dict[str, Any]:
     values["kind"] = kind
     values["publish"]["folder"] = f"published/{name}"
     return values
-
-
-def entry_places(values: Mapping[str, Any], section: str, ending: str = "") -> Iterator[tuple[str, ...]]:
-    """The places of parameters in a section of all entries, by the words of their dotted names.
-
-    Args:
-        values: of the whole params.yaml.
-        section: data, gate, publish and so on.
-        ending: of the last word: those of other parameters are left out.
-    """
-    for name, entry in values.get("downstream", {}).items():
-        yield from (("downstream", name, section, key) for key in entry[section] if key.endswith(ending))

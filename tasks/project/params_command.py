@@ -10,6 +10,7 @@ from typing import Any
 from tasks.project import artifacts
 from tasks.project.overlays import DEMO, layers, resolve
 from tasks.project.params import check
+from tasks.project.plan_file import leaves
 from tasks.project.strict_yaml import yaml_text
 
 INDENT, COMMENT_COLUMN = 2, 44
@@ -19,15 +20,6 @@ ABSENT = "(absent)"
 """Stands for the value of a key that one side does not have."""
 Row = tuple[str, list[Any]]
 """Name of a parameter, and its value on each side."""
-
-
-def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*place, str(key)))
-        else:
-            yield ".".join((*place, str(key))), value
 
 
 def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:

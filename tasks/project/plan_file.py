@@ -280,6 +280,15 @@ def value_at(values: Any, name: str) -> Any:
     return values
 
 
+def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*place, str(key)))
+        else:
+            yield ".".join((*place, str(key))), value
+
+
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """Where dvc.lock states another value of a parameter than it has now, of a section by its keys: place, stated, now.
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from tasks.project.given import given_places
+from tasks.project.given import READ, find_parameters
 from tasks.project.param_downstream import kind_params
 from tasks.project.param_sections import HUB_NAME, Place
 from tasks.project.params import Params
@@ -52,13 +52,13 @@ class _Facts:
 
     def __init__(self, hashes: Mapping[str, str], root: Path, parameters: Mapping[str, Any]) -> None:
         self._hashes, self._root, self._parameters = hashes, root, parameters
-        self._given = set(given_places(parameters))
+        self._given = find_parameters(parameters, READ)
 
     def text(self, value: str, place: tuple[str, ...], holder: Mapping[str, Any], words: frozenset[str]) -> str:
         """`value`, or what stands for it."""
         if value in words or (place[-2:] == ("parity", "against") and _is_place(value)):
             return value
-        if place in self._given:
+        if ".".join(place) in self._given:
             return self._hashes.get(_plain(value), WITHHELD)
         on_hub = "hub" in _sources(self._parameters, place)
         if on_hub and place[-1] in ON_HUB:

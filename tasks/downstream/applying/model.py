@@ -13,7 +13,7 @@ from typing import Any
 from ipu_model.files import read_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.given import leaves
+from tasks.project.given import leads_outside
 from tasks.project.param_sections import HUB_NAME
 from tasks.reading.model_folders import NO_WEIGHTS, download_model, wanted_files, weight_paths
 from tasks.vocabulary.encoding import tokenizer_file
@@ -114,7 +114,7 @@ def read_files(folder: Path) -> list[Path]:
 def _require_own_files(*folders: Path) -> None:
     for folder in folders:
         for path in read_files(folder):
-            if path.is_symlink() and leaves(path, folder):
+            if path.is_symlink() and leads_outside(path, folder):
                 raise InputError(
                     f"{path} is a link to something outside of {folder}, which was not named: put the file itself in "
                     "its place (cp -rL copies a folder so), or name the folder that it leads to"

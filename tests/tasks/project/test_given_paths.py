@@ -23,8 +23,9 @@ from tasks.preflight.estimate import expected_mb
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.given import check_given, check_readable, files_in, given_places, shown, value_at
+from tasks.project.given import READ, check_given, check_readable, files_in, find_parameters, shown
 from tasks.project.params import check
+from tasks.project.plan_file import value_at
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, text_lines
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
@@ -49,7 +50,7 @@ def params(**changed: Any) -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load((PROJECT / "params.yaml").read_text())
     for name, value in changed.items():
         *place, last = name.split("__")
-        value_at(values, place)[last] = value
+        value_at(values, ".".join(place))[last] = value
     return values
 
 
@@ -350,8 +351,8 @@ def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader
 
 def project(folder: Path) -> Path:
     """A folder with the files and folders that params.yaml names."""
-    for place in given_places(params()):
-        (folder / str(value_at(params(), place))).mkdir(parents=True, exist_ok=True)
+    for path in find_parameters(params(), READ).values():
+        (folder / path).mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -454,11 +455,11 @@ def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, na
         (root / part).touch()
     folder = prepare_own(root, params(**{name: given}), "run")
     written = yaml.safe_load((folder / "params.yaml").read_text())
-    there = folder / value_at(written, name.split("__"))
+    there = folder / value_at(written, name.replace("__", "."))
     assert there.samefile(root / given)
     if given.startswith("inputs/corpus"):
         assert (
-            value_at(written, name.split("__")) == "inputs/corpus"
+            value_at(written, name.replace("__", ".")) == "inputs/corpus"
         )  # the same words, so that DVC restores what is made
 
 
