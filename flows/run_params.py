@@ -13,7 +13,7 @@ from flows.checkout import own_folder, seen_from
 from ipu_model.files import write_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.overlays import base_of, nested, resolve
+from tasks.project.overlays import base_of, nest, resolve
 from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT, differing, table
 from tasks.project.plan_file import leaves
@@ -148,4 +148,4 @@ def unlike_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that differ from the defaults, nested as they are; an entry states its kind, too."""
     defaults = dict(leaves(default_values(values)))
     stated = ((name, value) for name, value in leaves(values) if value != defaults.get(name) or name.endswith(".kind"))
-    return nested(dict(stated))
+    return nest(dict(stated))

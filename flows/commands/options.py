@@ -37,7 +37,7 @@ def together(*decorators: Decorator) -> Decorator:
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def completing(names_in: Callable[[Path, click.Context], Iterable[str]]) -> Complete:
+def complete_from(names_in: Callable[[Path, click.Context], Iterable[str]]) -> Complete:
     """Return how a shell completes one of the names that a project has; `names_in` may ask what was typed before."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -73,8 +73,8 @@ def _runs(project: Path, ctx: click.Context) -> list[str]:
     return sorted(path.name for path in own_folder(project, "").glob("*/"))
 
 
-complete_presets, complete_runs = completing(_presets), completing(_runs)
-complete_sides = completing(lambda project, ctx: [*_presets(project, ctx), "demo"])
+complete_presets, complete_runs = complete_from(_presets), complete_from(_runs)
+complete_sides = complete_from(lambda project, ctx: [*_presets(project, ctx), "demo"])
 
 
 parameters = together(
@@ -84,7 +84,7 @@ parameters = together(
         "overrides",
         multiple=True,
         metavar="SECTION.KEY=VALUE",
-        shell_complete=completing(_settings),
+        shell_complete=complete_from(_settings),
         help="one parameter of this run, repeatable (podium params list)",
     ),
 )
@@ -106,7 +106,7 @@ stages = together(
         "--to",
         multiple=True,
         metavar="STAGE",
-        shell_complete=completing(_stages),
+        shell_complete=complete_from(_stages),
         help="this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)",
     ),
 )

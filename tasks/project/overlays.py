@@ -181,10 +181,10 @@ def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
 
 def _override(stated: str | Setting) -> Layer:
     setting = stated if isinstance(stated, Setting) else _read_setting(stated)
-    return Layer(f"--set {stated}", nested({setting.name: setting.value}))
+    return Layer(f"--set {stated}", nest({setting.name: setting.value}))
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by their dotted names as sections within sections."""
     found: dict[str, Any] = {}
     for name, value in values.items():

@@ -17,19 +17,19 @@ from typing import Any
 from tasks.project.overlays import ENTRIES, Head
 from tasks.project.param_downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
 from tasks.project.param_sections import Section
-from tasks.project.params import Params, inner_sections
+from tasks.project.params import Params, walk_parameters
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 @cache
 def said_of_fields(section: type[Section]) -> dict[str, str]:
-    """The docstring under each field of a section, of those too that it inherits; the last word counts."""
+    """Key -> the docstring under the field, of those too that a section inherits; the last word counts."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, Section) and kind is not Section:
             found.update(_docstrings(kind))
-    return found
+    return {field.alias or name: found.get(name, "") for name, field in section.model_fields.items()}
 
 
 def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
@@ -41,17 +41,9 @@ def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
             yield field.target.id, " ".join(stated.split())
 
 
-def meanings(values: Mapping[str, Any], section: type[Section] = Params) -> dict[str, str]:
+def meanings(values: Mapping[str, Any]) -> dict[str, str]:
     """Dotted name -> meaning, of every parameter and section of `values`; of an entry, those of its kind."""
-    found: dict[str, str] = {}
-    for name, field in section.model_fields.items():
-        key = field.alias or name
-        if key not in values:
-            continue
-        found[key] = said_of_fields(section).get(name, "")
-        for inner, of_inner, place in inner_sections(section, key, values[key]):
-            found.update({f"{place}.{below}": text for below, text in meanings(of_inner, inner).items()})
-    return found
+    return {name: said_of_fields(section)[key] for name, section, key, there in walk_parameters(values) if there}
 
 
 def params_schema() -> dict[str, Any]:
@@ -80,8 +72,8 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
     """
     leaves = section.model_json_schema(by_alias=True)["properties"]
     properties: dict[str, Any] = {}
-    for name, field in section.model_fields.items():
-        key, inner = field.alias or name, field.annotation
+    for key, field in section.get_fields().items():
+        inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Section):
             schema = _section(inner, whole)
         elif section is Params and key in ENTRIES:
@@ -90,7 +82,7 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
             schema = {word: value for word, value in leaves[key].items() if word != "title"}
         if issubclass(section, EntryParams) and key == "kind":
             schema["enum"] = kind_names()
-        properties[key] = {"description": said_of_fields(section).get(name, ""), **schema}
+        properties[key] = {"description": said_of_fields(section)[key], **schema}
     required = {"required": list(properties)} if whole else {}
     return {"type": "object", "properties": properties, "additionalProperties": False, **required}
 

@@ -30,7 +30,7 @@ from tasks.project.param_sections import (
     Section,
     Seed,
     Separator,
-    default_of,
+    get_default,
 )
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -285,7 +285,7 @@ def defaults_of(kind: str, name: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such kind.
     """
-    values = {key: default_of(field) for key, field in kind_params(kind).by_key().items()}
+    values = {key: get_default(field) for key, field in kind_params(kind).get_fields().items()}
     values["kind"] = kind
     values["publish"]["folder"] = f"published/{name}"
     return values

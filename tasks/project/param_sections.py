@@ -84,19 +84,19 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
-    def by_key(cls) -> dict[str, FieldInfo]:
+    def get_fields(cls) -> dict[str, FieldInfo]:
         """Return its parameters by their keys in the file."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
-def default_of(field: FieldInfo) -> Any:
+def get_default(field: FieldInfo) -> Any:
     """Return the default of a parameter or section as the file states it; None where there is none."""
     default = field.get_default(call_default_factory=True)
     if isinstance(default, Section):
         return default.model_dump(mode="json")
     inner = field.annotation
     if field.is_required() and isinstance(inner, type) and issubclass(inner, Section):
-        return {key: default_of(one) for key, one in inner.by_key().items()}
+        return {key: get_default(one) for key, one in inner.get_fields().items()}
     return None if field.is_required() else default
 
 

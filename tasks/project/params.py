@@ -32,7 +32,7 @@ from tasks.project.param_sections import (
     Section,
     TokenizerParams,
     TrackingParams,
-    default_of,
+    get_default,
 )
 from tasks.project.strict_yaml import read_yaml
 
@@ -245,8 +245,11 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
         ParamsError: all problems in one message, each with the nearest valid name, the range or the default; a key of
             before is answered with what it is called now.
     """
-    unstated = _unstated(kind, values) if kind is Params else ()
-    problems = [f"{place} is missing; its default is {json.dumps(default)}" for place, default in unstated]
+    problems = []
+    for name, section, key, there in walk_parameters(values, kind) if kind is Params else ():
+        field = section.get_fields()[key]
+        if not there and not field.is_required():  # DVC would not know of what only defaults say
+            problems.append(f"{name} is missing; its default is {json.dumps(get_default(field))}")
     try:
         built = kind.model_validate(values)
     except ValidationError as error:
@@ -258,34 +261,32 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
     raise ParamsError(f"{where} cannot be used:\n{lines}") from None
 
 
-def _unstated(kind: type[Section], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Parameters that only their defaults give: DVC would not know of them."""
-    for key, field in kind.by_key().items():
-        if key in values:
-            for inner, own, place in inner_sections(kind, key, values[key]):
-                yield from ((f"{place}.{below}", default) for below, default in _unstated(inner, own))
-        elif not field.is_required():
-            yield key, default_of(field)
+def walk_parameters(
+    values: Mapping[str, Any], section: type[Section] = Params, before: str = ""
+) -> Iterator[tuple[str, type[Section], str, bool]]:
+    """Yield every parameter and section that values have or lack: name, section and key, and whether it is there.
 
-
-def inner_sections(
-    section: type[Section], key: str, value: Any
-) -> Iterator[tuple[type[Section], Mapping[str, Any], str]]:
-    """The sections that the value of a key of `section` holds, each with its own values and its place."""
-    annotation = section.by_key()[key].annotation
-    if isinstance(annotation, type) and issubclass(annotation, Section) and isinstance(value, Mapping):
-        yield annotation, value, key
-    elif section is Params and key == "downstream" and isinstance(value, Mapping):
-        for name, entry in value.items():
-            if isinstance(entry, Mapping) and entry.get("kind") in kind_names():
-                yield kind_params(entry["kind"]), entry, f"{key}.{name}"
+    Args:
+        values: of a section, unchecked.
+        section: its type.
+        before: begins the dotted names.
+    """
+    for key, field in section.get_fields().items():
+        yield f"{before}{key}", section, key, key in values
+        value, inner = values.get(key), field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
+            yield from walk_parameters(value, inner, f"{before}{key}.")
+        elif section is Params and key == "downstream" and isinstance(value, Mapping):
+            for name, entry in value.items():
+                if isinstance(entry, Mapping) and entry.get("kind") in kind_names():
+                    yield from walk_parameters(entry, kind_params(entry["kind"]), f"{key}.{name}.")
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
         *section, key = problem["loc"]
-        known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.by_key())
+        known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.get_fields())
         known.pop(key, None)  # which entries of another kind may have
         return f"{place} is not known{nearest(str(key), list(known))}"
     if problem["type"] == "missing":
@@ -303,7 +304,7 @@ def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
         if kind is Params and place[0] == "downstream" and depth == 1:
             types = [kind_params(name) for name in kind_names()]
         else:
-            fields = [field for one in _sections(types) if (field := one.by_key().get(part)) is not None]
+            fields = [field for one in _sections(types) if (field := one.get_fields().get(part)) is not None]
             types = [one for field in fields for one in _members(field.annotation)]
     return types
 
