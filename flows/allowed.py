@@ -113,7 +113,7 @@ def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, An
 
 
 def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
-    """Yield the name of each parameter that names something outside of a run, what it may be, and in words what that allows."""
+    """Yield the name of each parameter that names something outside of a run, what it may be, and what allows that."""
     reads = f"read its folder `inputs` and what its {INPUT_ROOTS}"
     for name in find_parameters(values, READ):
         yield name, allowed.reads, reads
