@@ -1,7 +1,7 @@
 """The constants of ipu_model/estimates/ipu_constants.py, fitted to published rows, and the error of every row.
 
 Seconds are linear in the constants, so what a constant counts in a row is its seconds with that constant 1 and the
-others 0. Fitted is the least sum of squared relative errors over the rows, no constant below 0. Each row is foretold
+others 0. Fitted is the least sum of squared relative errors over the rows, no constant below 0. Each row is estimated
 by the constants of the rows of other layouts: all rows of its model, row length and head are left out, of both
 generations, all pods and frameworks.
 """
@@ -26,10 +26,10 @@ NOTHING = Fitted(*[0.0] * len(NAMES))
 
 @dataclass(frozen=True)
 class Judged:
-    """A row, and what it was foretold to be."""
+    """A row, and what it was estimated to be."""
 
     row: Published
-    foretold: float
+    estimated: float
     """Sequences a second, by the constants of rows of other layouts."""
     between: Interval
     """Sequences a second, the interval by the same constants."""
@@ -38,8 +38,8 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Of what was foretold, beside what was published."""
-        return self.foretold / self.row.rate - 1
+        """Of what was estimated, beside what was published."""
+        return self.estimated / self.row.rate - 1
 
     def is_inside(self, interval: Interval) -> bool:
         """Tell whether an interval covers what was published."""
@@ -74,13 +74,13 @@ def fit(rows: Sequence[Published]) -> Fitted:
 
 
 def judge(rows: Sequence[Published] = PUBLISHED) -> list[Judged]:
-    """Every row, foretold from rows of other layouts."""
+    """Every row, estimated from rows of other layouts."""
     others = {row.layout: fit([x for x in rows if x.fitted and x.layout != row.layout]) for row in rows}
     found = []
     for row in rows:
         fitted = others[row.layout]
-        foretold = row.rows_per_update * row.packing_factor / seconds_of(row, fitted)
-        found.append(Judged(row, foretold, _interval_of(row, fitted), _interval_of(row, FITTED)))
+        estimated = row.rows_per_update * row.packing_factor / seconds_of(row, fitted)
+        found.append(Judged(row, estimated, _interval_of(row, fitted), _interval_of(row, FITTED)))
     return found
 
 
@@ -100,14 +100,14 @@ def errors(judged: Sequence[Judged], head: str) -> tuple[float, float]:
 def time_lines() -> list[str]:
     """The table of docs/ipu-estimates.md."""
     judged = judge()
-    lines = ["| BERT, row length | system | framework, source | published | foretold | error | interval |"]
+    lines = ["| BERT, row length | system | framework, source | published | estimated | error | interval |"]
     lines.append("|---|---|---|---|---|---|---|")
     for one in judged:
         row = one.row
         pod = f"{'POD' if row.generation.name == 'Mk2' else 'Bow Pod'}{row.replicas * len(row.placed)}"
         what = f"{row.model}, {row.length}" + (", packed" if row.packed else "") + (", SQuAD" * (row.head == ANSWERS))
         between = f"{one.between.low:,.0f} to {one.between.high:,.0f}"
-        cells = (what, pod, f"{row.framework}, {row.source}", f"{row.rate:,.0f}", f"{one.foretold:,.0f}")
+        cells = (what, pod, f"{row.framework}, {row.source}", f"{row.rate:,.0f}", f"{one.estimated:,.0f}")
         lines.append(f"| {' | '.join(cells)} | {one.error:+.1%} | {between} |")
     for name, head in (("Pre-training", PRETRAINING), ("SQuAD", ANSWERS)):
         median, worst = errors(judged, head)

@@ -155,7 +155,7 @@ def preset_jobs(name: str) -> tuple[KnownJob, ...]:
 
 
 def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
-    """Each layout that is known not to fit, its fullest IPU, and whether it is foretold so."""
+    """Each layout that is known not to fit, its fullest IPU, and whether it is estimated so."""
     found = []
     for bad in BAD:
         job = bad.job()

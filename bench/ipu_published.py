@@ -53,7 +53,7 @@ class Published:
 
     @property
     def layout(self) -> tuple[str, int, str, int]:
-        """What must be left out for a row to be foretold from other layouts: any row of its model, length and head."""
+        """What must be left out for a row to be estimated from other layouts: any row of its model, length and head."""
         return self.model, self.length, self.head, len(self.placed)
 
     @property

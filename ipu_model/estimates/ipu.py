@@ -93,7 +93,7 @@ def program_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape, gene
     sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1
     return dataclasses.replace(
         plan.program(model, rows, generation),
-        accumulation=plan.device_iterations if predicting else plan.accumulation,
+        accumulation=plan.updates_per_call if predicting else plan.accumulation,
         training=not predicting,
         pipelined=plan.pipelined_inference or not predicting,
         matmul_proportion=tuple(mode.matmul_proportion),

@@ -49,7 +49,8 @@ class IpuPlan:
     """Replicas of this process."""
     accumulation: int
     """Micro-batches summed before one update; 1 in a predict job."""
-    device_iterations: int
+    updates_per_call: int
+    """Of the host; in a predict job, which makes none, micro-batches of a replica."""
     pipelined_inference: bool
     instances: PopRunInstances
     half: bool
@@ -71,11 +72,6 @@ class IpuPlan:
     def division(self) -> Division:
         """The rows of one update."""
         return Division(self.micro_batches * self.micro_batch_size, self.micro_batch_size, self.accumulation)
-
-    @property
-    def updates_per_call(self) -> int:
-        """Updates of one host call; a predict job makes none."""
-        return self.device_iterations
 
     @property
     def rows_per_call(self) -> int:

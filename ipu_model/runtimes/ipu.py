@@ -243,12 +243,12 @@ class IpuRuntime:
 
     def _feed(self, source: RowSource, calls: int, inputs: Inputs) -> Feed:
         plan = self._plan
-        sizes = (plan.device_iterations, plan.micro_batches, plan.micro_batch_size)
+        sizes = (plan.updates_per_call, plan.micro_batches, plan.micro_batch_size)
         return Feed(source, calls, *sizes, inputs, plan.instances)
 
     def _of(self, batch: Batch) -> HostCall:
         inputs = training_inputs(self._head, batch)
-        return next(iter(self._feed(in_memory(batch, inputs, self._plan.device_iterations), 1, inputs)))
+        return next(iter(self._feed(in_memory(batch, inputs, self._plan.updates_per_call), 1, inputs)))
 
     def train_step(self, batch: Union[HostCall, Batch], learning_rate: float) -> StepMetrics:
         """One host call: `updates_per_call` updates with one learning rate; of this instance's rows."""
@@ -270,7 +270,7 @@ class IpuRuntime:
     def _mean(self, output: Tensor) -> float:
         """Mean over the micro-batches that the output mode returns."""
         if self._plan.config.output_mode == "sum":
-            count = self._plan.accumulation * self._plan.local_replicas * self._plan.device_iterations
+            count = self._plan.accumulation * self._plan.local_replicas * self._plan.updates_per_call
             return float(output.double().sum()) / count
         return float(output.double().mean())
 

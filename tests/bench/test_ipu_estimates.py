@@ -31,19 +31,19 @@ def test_a_table_without_a_place_is_refused() -> None:
         put_in("no marks", {"time": ["a"]})
 
 
-def test_pretraining_is_foretold_from_other_layouts(judged: list[Judged]) -> None:
+def test_pretraining_is_estimated_from_other_layouts(judged: list[Judged]) -> None:
     median, worst = errors(judged, PRETRAINING)
     assert median <= 0.10
     assert worst <= 0.20
 
 
 def test_what_is_left_out_is_every_row_of_the_layout() -> None:
-    """A planted row moves the constants that other layouts are foretold by, and not its own."""
+    """A planted row moves the constants that other layouts are estimated by, and not its own."""
     first = PUBLISHED[0]
     planted = [dataclasses.replace(first, rate=first.rate / 2), *PUBLISHED[1:]]
     before, after = judge(), judge(planted)
     for old, new in zip(before, after, strict=True):
-        assert (old.foretold == new.foretold) == (old.row.layout == first.layout)
+        assert (old.estimated == new.estimated) == (old.row.layout == first.layout)
 
 
 @pytest.mark.parametrize("head", [PRETRAINING, ANSWERS])
@@ -54,11 +54,11 @@ def test_the_interval_of_every_row_holds_it(judged: list[Judged], head: str) -> 
         assert [one for one in of_head if not one.is_inside(getattr(one, interval))] == []
 
 
-def test_what_a_row_is_foretold_to_be_lies_in_its_own_interval(judged: list[Judged]) -> None:
+def test_what_a_row_is_estimated_to_be_lies_in_its_own_interval(judged: list[Judged]) -> None:
     """Both are by the constants of other layouts; `stated` is by constants that know the row."""
-    assert [one.row for one in judged if not one.between.low <= one.foretold <= one.between.high] == []
+    assert [one.row for one in judged if not one.between.low <= one.estimated <= one.between.high] == []
     [squad] = [one for one in judged if one.row.head == ANSWERS and one.row.model == "base"]
-    assert not squad.stated.low <= squad.foretold <= squad.stated.high
+    assert not squad.stated.low <= squad.estimated <= squad.stated.high
 
 
 def test_the_document_states_leave_one_out_coverage() -> None:

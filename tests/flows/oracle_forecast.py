@@ -2,7 +2,7 @@
 
 DVC decides by the command of a stage, the hashes of what it reads, and its parameters. The same is worked out here for
 a whole plan: where a stage would be restored, the hashes of what it makes are known from DVC's run-cache, so that the
-stages after it are foretold too; where it would run they are not.
+stages after it are forecast too; where it would run they are not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`podium plan`: what it foretells is what a run then does, and it leaves everything as it was."""
+"""`podium plan`: what it forecasts is what a run then does, and it leaves everything as it was."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def statuses(found):
 
 
 @pytest.mark.slow
-def test_what_is_foretold_is_what_a_run_then_does(prefect_session, toy_project):
+def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
     assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "runs")
     assert told(toy_project)["first"].why == ("never ran here",)
     assert told(toy_project)["gate@squad"].why == ("after second",)

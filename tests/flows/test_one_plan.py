@@ -149,7 +149,7 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
     assert said.count("is cached - skipping run") == len(plan)
 
 
-def test_foretold_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project(project):
+def test_forecast_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project(project):
     """There DVC hashes every file, those that .dvcignore names inside, too."""
     outside = project.parent / "registry"
     (outside / "__pycache__").mkdir(parents=True)

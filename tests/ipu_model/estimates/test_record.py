@@ -1,4 +1,4 @@
-"""What was foretold beside what was measured, and the FLOPs that tell jobs of different sizes apart."""
+"""What was estimated beside what was measured, and the FLOPs that tell jobs of different sizes apart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY = MemoryEstimate("the process", (Term("weights", 90.0),), Interval(80.0, 
 TIME = TimeEstimate((Term("all", 2.0),), 5, Interval(1.0, 2.0, 4.0), Interval(10.0, 20.0, 40.0))
 
 
-def test_each_measured_figure_stands_beside_what_was_foretold() -> None:
+def test_each_measured_figure_stands_beside_what_was_estimated() -> None:
     found = JobRecord("CPU", 7.0, figures_of(JobEstimate("CPU", (MEMORY,), TIME), 10.0)).finish(110.0, 3.0, 150.0)
     assert found == {
         "device": "CPU",
@@ -28,7 +28,7 @@ def test_each_measured_figure_stands_beside_what_was_foretold() -> None:
     }
 
 
-def test_what_was_not_foretold_is_measured_alone_and_what_was_not_measured_is_left_out() -> None:
+def test_what_was_not_estimated_is_measured_alone_and_what_was_not_measured_is_left_out() -> None:
     found = JobRecord("CPU", 7.0, figures_of(JobEstimate("CPU", (MEMORY,), None), 10.0)).finish(None, 3.0, None)
     assert found == {"device": "CPU", "flops": 7.0, "update_seconds": {"measured": 3.0}}
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: hits foretold, misses explained, locks of crashed runs gone, old ones pruned."""
+"""Compiled programs on disk: hits forecast, misses explained, locks of crashed runs gone, old ones pruned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_cache(tmp_path: Path, said: List[str]) -> Callable[[], ExecutableCache]
 
 
 def build(cache: ExecutableCache, parts: Dict[str, Any] = PARTS, content: bytes = b"program") -> Path:
-    """What a job does: foretell, compile (PopART writes its file), conclude, end."""
+    """What a job does: open, compile (PopART writes its file), conclude, end."""
     program = cache.open(parts)
     (program.path / "1234.popef").write_bytes(content)
     program.outcome()

@@ -78,7 +78,7 @@ def test_the_pipeline_has_the_stages_of_the_layout(layout: Layout, tmp_path: Pat
 
 
 @every_layout
-def test_what_is_foretold_without_torch_is_what_was_recorded(layout: Layout, tmp_path: Path) -> None:
+def test_what_is_estimated_without_torch_is_what_was_recorded(layout: Layout, tmp_path: Path) -> None:
     """Stages, blocks, IPUs and weights of the estimates, from the job alone."""
     record, job, model = record_of(layout, tmp_path), job_of(layout, tmp_path), model_config(layout)
     manifest = Manifest("pretrain", 24, 1, 4, model.vocab_size, "0", 0, 100, 100, 1000, {})

@@ -12,7 +12,7 @@ from tasks.host import ledger
 
 
 def of(number: int, device: str = "CPU", kind: str = "pretrain", **more: object) -> ledger.Record:
-    """A record that took `number` times what was foretold."""
+    """A record that took `number` times what was estimated."""
     memory = {"low": 90.0, "likely": 100.0, "high": 110.0, "measured": 100.0 * number}
     return {"at": f"2026-01-01T00:00:{number:02d}", "kind": kind, "device": device, "memory": memory, **more}
 
@@ -55,7 +55,7 @@ def test_what_is_damaged_is_passed_over_and_written_anew(tmp_path: Path, text: s
 
 
 @pytest.mark.parametrize("figure", [{"measured": float("nan")}, {"measured": 1.0, "low": 1.0}, {"likely": 1.0}, 3])
-def test_a_figure_is_measured_alone_or_beside_all_that_was_foretold(figure: object) -> None:
+def test_a_figure_is_measured_alone_or_beside_all_that_was_estimated(figure: object) -> None:
     assert not ledger.is_record({**of(1), "memory": figure})
     assert ledger.is_record({**of(1), "memory": {"measured": 1.0}})
 
@@ -81,7 +81,7 @@ def test_ratios_are_of_the_same_kind_of_job_on_the_same_device() -> None:
     records = [of(1), of(2), of(3, device="GPU"), of(4, kind="predict"), of(5, **timed)]
     of_these = ledger.of_kind(records, "CPU", "pretrain")
     assert ledger.ratios(of_these, "memory") == [1.0, 2.0, 5.0]
-    assert ledger.ratios(of_these, "update_seconds") == [], "nothing was foretold of it"
+    assert ledger.ratios(of_these, "update_seconds") == [], "nothing was estimated of it"
 
 
 SHAPE = {"hidden_size": 16, "sizes": {"tokens": 100.0, "vocabulary": 60}}

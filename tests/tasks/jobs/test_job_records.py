@@ -1,4 +1,4 @@
-"""What was foretold of a real job beside what it took: in its result, in the ledger of its host, in podium ledger."""
+"""What was estimated of a real job next to what it took: in its result, in the ledger of its host, in podium ledger."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(job: Job) -> JobResult:
     return run_device_job(job, say=lambda text: None)
 
 
-def test_a_job_enters_what_it_took_beside_what_was_foretold(tmp_path: Path, kept: Path) -> None:
+def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, kept: Path) -> None:
     first = run(job_in(tmp_path, "first"))
     assert first.foretold is not None
     assert ledger.read(kept) == [first.foretold]
@@ -58,9 +58,9 @@ def test_a_job_enters_what_it_took_beside_what_was_foretold(tmp_path: Path, kept
 
     second = run(job_in(tmp_path, "second"))
     assert second.foretold is not None
-    foretold = second.foretold["update_seconds"]
-    assert foretold["likely"] == pytest.approx(seconds["measured"]), "the first was of the same shape"
-    assert foretold["low"] <= foretold["likely"] <= foretold["high"]
+    estimated = second.foretold["update_seconds"]
+    assert estimated["likely"] == pytest.approx(seconds["measured"]), "the first was of the same shape"
+    assert estimated["low"] <= estimated["likely"] <= estimated["high"]
     assert second.foretold["memory"]["likely"] == memory["measured"]
     written = json.loads((tmp_path / "runs" / "second" / "0123456789ab" / "result.json").read_text())
     assert written["foretold"] == second.foretold

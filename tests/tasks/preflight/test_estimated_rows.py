@@ -1,4 +1,4 @@
-"""The rows of a run before they are made: what is there is believed, what is not is foreseen, and said."""
+"""The rows of a run before they are made: what is there is believed, what is not is estimated, and said."""
 
 from __future__ import annotations
 

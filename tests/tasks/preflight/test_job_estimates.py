@@ -193,7 +193,7 @@ def test_a_gpu_has_the_memory_that_was_free_when_one_was_measured(tmp_path: Path
         assert one.verdict == verdict
 
 
-def test_rows_that_are_foreseen_to_be_too_few_leave_the_time_unknown(tmp_path: Path) -> None:
+def test_rows_that_are_estimated_to_be_too_few_leave_the_time_unknown(tmp_path: Path) -> None:
     few = params_of(None, "pretrain.phase1.global_batch_size=1000000")
     known = of_demo(tmp_path, update_seconds=0.1)
     [found] = estimate_jobs(few, ROOT, tmp_path, DEMO, options=EstimateOptions((known,)))

@@ -127,7 +127,7 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
     assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
     assert seconds_to_stop(plan, model, squad.rows.row_length, 0) < PATIENCE_S
     plan = planned(jobs["predict"], model, 1.0)
-    assert (plan.micro_batch_size, plan.replicas, plan.device_iterations, layers_of(plan)) == recipe.predict
+    assert (plan.micro_batch_size, plan.replicas, plan.updates_per_call, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
 
 
