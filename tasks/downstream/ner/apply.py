@@ -11,30 +11,17 @@ import pyarrow as pa
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.format import (
-    CONLL,
-    MEANT,
-    NO_JSON,
-    TABLES,
-    columns_of,
-    list_of,
-    opened_file,
-    read_conll,
-    usable,
-)
+from tasks.downstream.ner.format import ENDINGS, opened_file, usable
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.scores import Answers, Examples
-from tasks.downstream.ner.sentences import SCHEMA, Found, Raw, checked
-from tasks.downstream.ner.tags import OUTSIDE, entities, parted, problem_of
-from tasks.inputs.tables import ENDINGS, Column, Columns, read_table, text_of_id
+from tasks.downstream.ner.sentences import SCHEMA, Found, checked
+from tasks.downstream.ner.tags import entities, parted, problem_of
 from tasks.project.errors import InputError
 from tasks.reading.labels import labels_of_examples, write_labels
 from tasks.reading.parquet import write_records
-from tasks.reading.text_files import Problems, Reading, ending_of
+from tasks.reading.text_files import Reading
 
-TEXT = "text"
-"""A column of sentences whose words are apart by white space, in the place of lists of words."""
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
 ENTITY = pa.struct(
     [("type", pa.string()), ("text", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float64())]
@@ -46,8 +33,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
     """The tag of each word with its probability, and the entities that the tags stand for."""
 
     architecture: ClassVar[str] = "BertForTokenClassification"
-    endings = (*ENDINGS, ".json", *CONLL)
-    labelled_endings = (*CONLL, *TABLES)
+    endings = labelled_endings = ENDINGS
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -68,42 +54,13 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         return found
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        problems = Problems(str(path), MEANT)
-        for name, raw in self._sentences(path, reading, problems):
+        raws, problems = opened_file(path, INPUT, self._params, reading, COLUMN, tagged=False)
+        for raw in raws:
             if not raw.words:
                 problems.add("a sentence without a word", raw.where)
             for _, tokens, tags in checked([raw], self._params.tag_scheme, Found(), problems, reading):
-                yield {ID: name, "document": 0, "tokens": tokens, "tags": tags}
+                yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
         problems.refuse()
-
-    def _sentences(self, path: Path, reading: Reading, problems: Problems) -> Iterator[tuple[Any, Raw]]:
-        if ending_of(path) in CONLL:
-            yield from ((None, raw) for raw in read_conll(path, INPUT, reading, problems, tagged=False))
-            return
-        is_csv = ending_of(path) == ".csv"
-        for where, values, _ in read_table(path, self._columns, INPUT, reading, self._params.separator):
-            found = values.get("tokens", values.get(TEXT))
-            if isinstance(found, str):
-                try:
-                    found = list_of(found) if is_csv and "tokens" in values else found.split()
-                except ValueError:
-                    problems.add(NO_JSON, where, found)
-                    continue
-            if isinstance(found, list):
-                yield text_of_id(values.get(ID), reading), Raw(0, found, [OUTSIDE] * len(found), where)
-            else:
-                problems.add(f"neither a list of words nor a text in a column {TEXT!r}", where, found)
-
-    def _columns(self, present: Sequence[str]) -> Columns:
-        """Words, or a text in their place; records of one file may differ in that."""
-        named = f"{COLUMN.format('tokens')}, or give text in a column {TEXT!r}"
-        tokens = columns_of(self._params.columns, named)(present)["tokens"]
-        is_there = not {tokens.name, TEXT}.isdisjoint(present)
-        return {
-            ID: Column(ID, INPUT, False),
-            "tokens": tokens._replace(required=not is_there),
-            TEXT: Column(TEXT, INPUT, False),
-        }
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), Found()

@@ -31,6 +31,7 @@ from tasks.inputs.tables import (
     read_table,
     require_file,
     stated_by,
+    text_of_id,
     usual_name,
     without_rows,
 )
@@ -40,7 +41,9 @@ from tasks.reading.text_files import Problems, Reading, refuse_empty, text_lines
 MEANT = "tagged words"
 NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"
 CONLL = (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio")
-TABLES = (".jsonl", ".parquet", ".json", ".csv")
+ENDINGS = (*CONLL, ".jsonl", ".parquet", ".json", ".csv")
+TEXT = "text"
+"""A column of sentences whose words are apart by white space, in the place of lists of words."""
 TOKENS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels")
 """Usual names of the columns."""
 FIRST_SENTENCES = 1000
@@ -102,30 +105,32 @@ def _opened(params: SentencesParams, section: str, split: str, reading: Reading)
     if params.source == "hub":
         problems = Problems(hub_source(params, split), MEANT)
         lines = hub_lines(params, section, split, columns_of(params.columns, stated_by(section)), reading)
-        return _table_sentences(lines, problems), problems
+        return _table_sentences(lines, problems, reading), problems
     return opened_file(params.path_of(split), f"{section}.{split}_path", params, reading, stated_by(section))
 
 
 def opened_file(
-    path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str
+    path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str, *, tagged: bool = True
 ) -> tuple[Iterator[Raw], Problems]:
-    """The sentences of a file with tags, and where to note what is wrong with them.
+    """The sentences of a file, and where to note what is wrong with them.
 
     Args:
         key: what messages call it.
         named_by: see tables.stated_by.
+        tagged: whether tags are read; else all are O, and a table may have texts in the place of words.
 
     Raises:
         InputError: as `require_file`, and what cannot be read while the sentences are consumed.
     """
     problems = Problems(f"{path} ({key})", MEANT)
-    ending = require_file(path, key, (*CONLL, *TABLES), "words with tags, in CoNLL's columns or a table,")
+    ending = require_file(path, key, ENDINGS, "words with tags, in CoNLL's columns or a table,")
     reading.files += 1
     if ending in CONLL:
         reading.layouts[problems.source] = "columns"
-        return read_conll(path, key, reading, problems), problems
-    lines = read_table(path, columns_of(params.columns, named_by), key, reading, params.separator)
-    return _table_sentences(_listed(lines, problems) if ending == ".csv" else lines, problems), problems
+        return read_conll(path, key, reading, problems, tagged=tagged), problems
+    columns = columns_of(params.columns, named_by) if tagged else _columns_without_tags(params.columns, named_by)
+    lines = read_table(path, columns, key, reading, params.separator)
+    return _table_sentences(lines, problems, reading, is_csv=ending == ".csv"), problems
 
 
 def columns_of(names: ColumnParams, named_by: str) -> Choose:
@@ -141,37 +146,45 @@ def columns_of(names: ColumnParams, named_by: str) -> Choose:
     return choose
 
 
-def _listed(lines: Iterable[Line], problems: Problems) -> Iterator[Line]:
-    """Yield records of CSV, whose cells hold lists as JSON or as words that are apart by blanks."""
-    for line in lines:
-        is_json = line.values["tags"].lstrip().startswith("[")
-        try:
-            cells = {part: parse_json(cell) if is_json else cell.split() for part, cell in line.values.items()}
-        except ValueError:
-            problems.add(NO_JSON, line.where, line.values["tags"])
-        else:
-            yield line._replace(values=cells)
+def _columns_without_tags(names: ColumnParams, named_by: str) -> Choose:
+    """As `columns_of`; a text may stand in the place of words, and records of one file may differ in that."""
+
+    def choose(present: Sequence[str]) -> Columns:
+        tokens = columns_of(names, f"{named_by}, or give text in a column {TEXT!r}")(present)["tokens"]
+        is_there = not {tokens.name, TEXT}.isdisjoint(present)
+        optional = {part: Column(part, named_by.format(part), False) for part in ("id", TEXT)}
+        return {"tokens": tokens._replace(required=not is_there), **optional}
+
+    return choose
 
 
-def list_of(cell: str) -> Any:
-    """Return the words in a cell of CSV without tags beside it: a list as JSON, or words that are apart by blanks.
-
-    Raises:
-        ValueError: a list in another form.
-    """
-    return parse_json(cell) if cell.startswith(('["', "['")) else cell.split()
-
-
-def _table_sentences(lines: Iterable[Line], problems: Problems) -> Iterator[Raw]:
-    """A sentence of each record."""
+def _table_sentences(
+    lines: Iterable[Line], problems: Problems, reading: Reading, *, is_csv: bool = False
+) -> Iterator[Raw]:
+    """A sentence of each record; cells of CSV hold lists as JSON or as words that are apart by blanks."""
     document, sentences = 0, 0
-    for where, values, _ in lines:
-        words, tags = values["tokens"], values["tags"]
-        if words == [DOCUMENT]:  # the line of CoNLL files, which some tables keep as a sentence
+    for where, values, columns in lines:
+        words: Any = values.get("tokens", values.get(TEXT))
+        tags: Any = values.get("tags")
+        tagged = "tags" in columns
+        try:
+            if is_csv and "tokens" in values:
+                is_json = tags.lstrip().startswith("[") if tagged else words.startswith(('["', "['"))
+                cells = (words, tags if tagged else words)
+                words, tags = (parse_json(cell) if is_json else cell.split() for cell in cells)
+            elif isinstance(words, str) and not tagged:
+                words = words.split()
+        except ValueError:
+            problems.add(NO_JSON, where, tags or words)
+            continue
+        if not tagged:
+            tags = [OUTSIDE] * len(words) if isinstance(words, list) else None
+        if words == [DOCUMENT] and tagged:  # the line of CoNLL files, which some tables keep as a sentence
             document += sentences > 0
             sentences = 0
         elif not isinstance(words, list) or not isinstance(tags, list):
-            problems.add("words and tags that are no lists", where, words)
+            kind = "words and tags that are no lists" if tagged else f"neither a list of words nor a text in {TEXT!r}"
+            problems.add(kind, where, words)
         elif len(words) > MAX_WORDS:
             problems.add(f"a sentence of more than {MAX_WORDS:,} words", where)
         elif any(type(tag) is int for tag in tags):
@@ -179,7 +192,7 @@ def _table_sentences(lines: Iterable[Line], problems: Problems) -> Iterator[Raw]
             problems.add(kind, where, next(tag for tag in tags if type(tag) is int))
         else:
             sentences += 1
-            yield Raw(document, words, tags, where)
+            yield Raw(document, words, tags, where, id=text_of_id(values.get("id"), reading))
 
 
 # ---------------------------------------------------------------------------------------------- CoNLL

@@ -37,6 +37,8 @@ class Raw(NamedTuple):
     """Its place, for messages."""
     lines: Sequence[int] = ()
     """The line of each word, where each has one."""
+    id: Any = None
+    """What a table calls it."""
 
     def place(self, word: int) -> str:
         """The place of a word, for messages."""
