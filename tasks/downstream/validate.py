@@ -25,7 +25,7 @@ from tasks.reading.near_duplicates import Report, write_report
 from tasks.reading.parquet import read_batches
 from tasks.validation.checks import DataSet
 from tasks.validation.contamination import contamination
-from tasks.validation.row_rules import Examples, RowLimits, RowRules
+from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import judge_and_report
 
 READ_AT_ONCE = 8192
@@ -47,14 +47,8 @@ class ChecksTask(DownstreamTask):
         """The examples in `folder`, to be judged."""
 
     @abstractmethod
-    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
-        """What rows of this kind must be, beside what all rows must.
-
-        Args:
-            limits: of one folder of rows.
-            examples: those that they were made from, which say what their labels must be.
-            training: whether these rows are learnt from, or were held out of such.
-        """
+    def row_data(self, source: RowSource) -> RowData:
+        """The rows of one folder, to be judged."""
 
 
 def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Report:

@@ -17,8 +17,7 @@ from tasks.project.main import run_main
 from tasks.project.params import Params, load_sections
 from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import DataSet
-from tasks.validation.row_checks import RowData
-from tasks.validation.row_rules import Examples, Side
+from tasks.validation.row_checks import Examples, RowSource, Side
 from tasks.validation.validate import judge_and_report
 
 
@@ -30,11 +29,17 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
         held_out = held_out_folder(rows)
         for name, folder in ((split, rows), (HELD_OUT, held_out)):
             if folder is not None:
-                examples = examples_of(task, split, name if held_out else "", root)
-                rules = partial(task.row_rules, examples=examples, training=split == TRAIN)
-                tokenizer, most = root / artifacts.TOKENIZER, params.model.max_positions
-                unknown = params.validate_.max_unknown_share
-                found.append(RowData(name, folder, tokenizer, most, task.entry.key("rows"), rules, unknown))
+                source = RowSource(
+                    name,
+                    folder,
+                    tokenizer=root / artifacts.TOKENIZER,
+                    section=task.entry.key("rows"),
+                    max_positions=params.model.max_positions,
+                    max_unknown_share=params.validate_.max_unknown_share,
+                    training=split == TRAIN,
+                    examples=examples_of(task, split, name if held_out else "", root),
+                )
+                found.append(task.row_data(source))
     return found
 
 

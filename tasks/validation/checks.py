@@ -72,16 +72,31 @@ Totals = dict[str, Total]
 """By the name of the total check."""
 
 
-class Requirements:
-    """What is required of some data, and what was found once all of them were seen."""
+class DataSet(ABC):
+    """A data set that can be judged; `prepare` is called first, then `frames`, then the others."""
 
-    total_checks: Sequence[Check] = ()
+    name: str
+    record: str
+    """What one record is called: document, question, row."""
+    is_given: ClassVar[bool] = True
+    """Whether people gave the data; else this program made them."""
+    prerequisites: Sequence[Check]
+    """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
+    total_checks: tuple[Check, ...] = ()
     """Checks of the whole set."""
-    record_checks: Sequence[Check] = ()
+    record_checks: tuple[Check, ...] = ()
     """Checks of every record."""
 
+    @abstractmethod
+    def prepare(self) -> Totals:
+        """Return the features of the prerequisites."""
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the features of all records, in order; memory does not grow with their number."""
+        return iter(())
+
     def totals(self) -> Totals:
-        """Return the features of the total checks."""
+        """Return the features of the total checks, once all records were seen."""
         return {}
 
     def numbers(self) -> dict[str, Any]:
@@ -95,26 +110,6 @@ class Requirements:
     def notes(self) -> list[str]:
         """Return sentences that people must see, on the page and on the terminal."""
         return []
-
-
-class DataSet(Requirements, ABC):
-    """A data set that can be judged; `prepare` is called first, then `frames`, then the others."""
-
-    name: str
-    record: str
-    """What one record is called: document, question, row."""
-    is_given: ClassVar[bool] = True
-    """Whether people gave the data; else this program made them."""
-    prerequisites: Sequence[Check]
-    """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
-
-    @abstractmethod
-    def prepare(self) -> Totals:
-        """Return the features of the prerequisites."""
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield the features of all records, in order; memory does not grow with their number."""
-        return iter(())
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,8 @@ from tasks.validation.checks import (
 from tasks.validation.corpus_checks import corpus_data
 from tasks.validation.data_docs import write_data_docs
 from tasks.validation.judge import Judge, LimitJudge, suite_values
-from tasks.validation.pretrain_rules import PretrainRules
-from tasks.validation.row_checks import RowData
-from tasks.validation.row_rules import RulesOf
+from tasks.validation.pretrain_rows import PretrainRows
+from tasks.validation.row_checks import RowSource
 
 NAMES = ("corpus", *PHASES)
 LEAST = 0.0125
@@ -158,12 +156,22 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     """The data set of that name, at its place in the checkout `root`, then what was held out of it."""
     if name == "corpus":
         return [corpus_data(root / artifacts.CORPUS, params.validate_)]
-    rules: RulesOf = partial(PretrainRules, masked_fraction=params.pretrain_rows.masked_fraction)
-    section = f"pretrain_rows.{name}"
     rows = root / artifacts.rows_folder(name)
-    folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
-    most, unknown = params.model.max_positions, params.validate_.max_unknown_share
-    return [RowData(name, folder, root / artifacts.TOKENIZER, most, section, rules, unknown) for folder in folders]
+    return [
+        PretrainRows(
+            RowSource(
+                name,
+                folder,
+                tokenizer=root / artifacts.TOKENIZER,
+                section=f"pretrain_rows.{name}",
+                max_positions=params.model.max_positions,
+                max_unknown_share=params.validate_.max_unknown_share,
+            ),
+            params.pretrain_rows.masked_fraction,
+        )
+        for folder in (rows, held_out_folder(rows))
+        if folder is not None
+    ]
 
 
 def judge_and_report(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.downstream.ner import about
-from tasks.downstream.ner.row_rules import TagRules
+from tasks.downstream.ner.row_rules import TagRows
 from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
 from tasks.downstream.task import TRAIN
@@ -20,7 +20,7 @@ from tasks.downstream.validate import ChecksTask
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_rules import Examples, RowLimits, RowRules
+from tasks.validation.row_checks import RowData, RowSource
 
 
 class Task(about.Task, ChecksTask):
@@ -36,8 +36,8 @@ class Task(about.Task, ChecksTask):
         least, section = self.entry.params.data.min_examples, self.entry.key("data")
         return NerData(self.entry.verdict(), folder, self.splits, least, section)
 
-    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
-        return TagRules(limits, training=training, examples=examples)
+    def row_data(self, source: RowSource) -> RowData:
+        return TagRows(source)
 
 
 class NerData(ExampleFiles):

@@ -14,50 +14,41 @@ from tasks.reading.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_rules import Columns, Examples, Lines, RowLimits, Sequences, WindowRules
+from tasks.validation.row_checks import Examples, RowSource
+from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.window_checks import Lines, WindowData
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
 
-class TagRules(WindowRules):
+class TagRows(WindowData):
     """Labels of tokens, and the windows in features.parquet."""
 
     kinds: ClassVar[tuple[str, ...]] = ("token_classification",)
 
-    def __init__(self, limits: RowLimits, *, training: bool, examples: Examples | None = None) -> None:
-        """Take note of what is required.
-
-        Args:
-            training: whether the rows are learnt from, so that every word must have a label; to predict, types that
-                train has not have none.
-            examples: the sentences; None: labels are not compared with their tags.
-        """
-        super().__init__(limits, FEATURES_SCHEMA)
-        again = limits.again
-        self._training = training
-        many = "as many labels as words" if training else "no more labels than words"
-        self.total_checks += (Check("labels", COLUMN, many, again),)
-        self.record_checks = (
-            Check("labels_at_words", COLUMN, "-100 at [CLS]", again),
-            *self.record_checks,
-            *([] if examples is None else [Check(AS_EXAMPLES, COLUMN, "the tag of its word", again)]),
-        )
-        self._examples = examples
+    def __init__(self, source: RowSource) -> None:
+        super().__init__(source, FEATURES_SCHEMA, [Check("labels_at_words", COLUMN, "-100 at [CLS]", source.again)])
+        # To predict, types that train has not have no label.
+        self._training, self._examples = source.training, source.examples
+        many = "as many labels as words" if self._training else "no more labels than words"
+        self.total_checks += (Check("labels", COLUMN, many, self.again),)
+        if self._examples is not None:
+            self.record_checks += (Check(AS_EXAMPLES, COLUMN, "the tag of its word", self.again),)
         self._tags = np.zeros(0, np.int64)
         self._positions, self._words_before = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._words = self._labelled = 0
 
-    def prepare(self) -> list[str]:
-        if problems := super().prepare():
+    def prepare_kind(self) -> list[str]:
+        if problems := super().prepare_kind():
             return problems
-        table = text_features.open_parquet(self.limits.folder / artifacts.FEATURES).read(columns=["positions"])
+        table = text_features.open_parquet(self.folder / artifacts.FEATURES).read(columns=["positions"])
         words = pc.list_value_length(table.column("positions")).to_numpy()
         self._words = int(words.sum())
         if self._examples is None:
             return []
         self._positions = pc.list_flatten(table.column("positions")).to_numpy()
         self._words_before = np.concatenate([[0], np.cumsum(words)])
-        self._tags = read_tags(self._examples, labels_of_rows(self.limits.folder))
+        self._tags = read_tags(self._examples, labels_of_rows(self.folder))
         if len(self._tags) == self._words:
             return []
         return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
@@ -87,7 +78,7 @@ class TagRules(WindowRules):
         return {**super().totals(), "labels": labels}
 
     def numbers(self) -> dict[str, Any]:
-        return {"words": self._words, "labelled words": self._labelled}
+        return {**super().numbers(), "words": self._words, "labelled words": self._labelled}
 
 
 def read_tags(examples: Examples, labels: Sequence[str]) -> np.ndarray:

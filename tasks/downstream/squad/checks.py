@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from tasks.downstream.squad import about
 from tasks.downstream.squad.about import SCHEMA
-from tasks.downstream.squad.row_rules import AnswerRules
+from tasks.downstream.squad.row_rules import AnswerRows
 from tasks.downstream.validate import ChecksTask
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_rules import Examples, RowLimits, RowRules
+from tasks.validation.row_checks import RowData, RowSource
 
 SPLITS = ("train", "dev")
 PAIR = ("question", "context")
@@ -35,8 +35,8 @@ class Task(about.Task, ChecksTask):
     def data(self, folder: Path) -> DataSet:
         return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)
 
-    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
-        return AnswerRules(limits, training=training, examples=examples)
+    def row_data(self, source: RowSource) -> RowData:
+        return AnswerRows(source)
 
 
 class QuestionData(ExampleFiles):

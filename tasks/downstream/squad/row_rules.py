@@ -14,7 +14,9 @@ from tasks.downstream.squad.metrics import normalize_answer
 from tasks.reading.parquet import group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_rules import Columns, Examples, Lines, RowLimits, Sequences, WindowRules
+from tasks.validation.row_checks import Examples, RowSource
+from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.window_checks import Lines, WindowData
 
 BOTH = "start_positions, end_positions"
 MAX_SHARE = 0.2
@@ -27,37 +29,30 @@ QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
 NONE = -1
 
 
-class AnswerRules(WindowRules):
+class AnswerRows(WindowData):
     """Answers of windows, and the windows in features.parquet."""
 
     kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
 
-    def __init__(self, limits: RowLimits, *, training: bool, examples: Examples | None = None) -> None:
-        """Take note of what is required.
-
-        Args:
-            training: whether the rows are learnt from, which takes an answer at least.
-            examples: the questions; None: targets are not compared with their answers.
-        """
-        super().__init__(limits, FEATURES_SCHEMA, ("context_start",))
-        smallest = int(training)
+    def __init__(self, source: RowSource) -> None:
+        super().__init__(source, FEATURES_SCHEMA, _answer_checks(source.again), ("context_start",))
+        section, smallest = self.section, int(source.training)  # what is learnt from takes an answer at least
         answers = Check(
             "answers",
             "start_positions",
             f"at least {smallest} with an answer in its window",
-            f"answers lie outside of every window: look at {limits.section}.row_length and {limits.section}.doc_stride",
+            f"answers lie outside of every window: look at {section}.row_length and {section}.doc_stride",
             minimum=smallest,
         )
-        self._examples = examples if training else None
+        self._examples = source.examples if source.training else None
         self._spans = np.zeros((0, 2), np.int32)
         """The target of each window, as its first and last token, counted from the first of the context."""
-        self._notes: list[str] = []
+        self._differing = ""
         self.total_checks += (answers, *([_TARGETS] if self._examples else []))
-        self.record_checks = (*_answer_checks(limits.again), *self.record_checks)
         self._counts = {"answered": 0, "labelled": 0}
 
-    def prepare(self) -> list[str]:
-        problems = super().prepare()
+    def prepare_kind(self) -> list[str]:
+        problems = super().prepare_kind()
         self._spans = np.full((len(self._ids), 2), NONE, np.int32)
         return problems
 
@@ -75,7 +70,7 @@ class AnswerRules(WindowRules):
         return totals if self._examples is None else {**totals, "targets": self._compare_targets(self._examples)}
 
     def notes(self) -> list[str]:
-        return self._notes
+        return [*super().notes(), *([f"{self.name} rows: {self._differing}"] if self._differing else [])]
 
     def _compare_targets(self, examples: Examples) -> Total:
         """Return the share of targets that differ from every answer of their question, with a few examples."""
@@ -89,7 +84,7 @@ class AnswerRules(WindowRules):
         share = differ / max(1, targets)
         text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from every answer of their question"
         if differ:
-            self._notes = [f"{text}, as their tokens are wider; for example {shown[0]}"]
+            self._differing = f"{text}, as their tokens are wider; for example {shown[0]}"
         return Total(share, text, shown)
 
     def _decode(self, examples: Examples) -> Iterator[tuple[str, list[str]]]:
@@ -118,7 +113,8 @@ class AnswerRules(WindowRules):
                 yield from zip(example.tolist(), first.tolist(), last.tolist(), strict=True)
 
     def numbers(self) -> dict[str, Any]:
-        return {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}
+        counts = {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}
+        return {**super().numbers(), **counts}
 
 
 def answer_features(rows: Columns, windows: Lines) -> Columns:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tasks.downstream.task import TRAIN
 from tasks.downstream.texts import about
-from tasks.downstream.texts.row_rules import LabelRules
+from tasks.downstream.texts.row_rules import LabelRows
 from tasks.downstream.validate import ChecksTask
 from tasks.reading.labels import all_labels_in, labels_of_rows
 from tasks.reading.parquet import begins_with_value
@@ -22,7 +22,7 @@ from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_rules import Examples, RowLimits, RowRules
+from tasks.validation.row_checks import Examples, RowData, RowSource
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
@@ -36,8 +36,9 @@ class Task(about.Task, ChecksTask):
     def data(self, folder: Path) -> DataSet:
         return TextsData(self, folder)
 
-    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
-        return LabelRules(limits, training=training, expected=partial(self._expected_labels, examples, limits.folder))
+    def row_data(self, source: RowSource) -> RowData:
+        examples, folder = source.examples, source.folder
+        return LabelRows(source, None if examples is None else partial(self._expected_labels, examples, folder))
 
     def _expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
         """Return the label that the rows in the folder `rows` should have of each example, -100 for none."""

@@ -9,41 +9,41 @@ import numpy as np
 
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_rules import Columns, RowLimits, RowRules, Sequences
+from tasks.validation.row_checks import RowData, RowSource
+from tasks.validation.sequences import Columns, Sequences
 
 COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
+MOST = "no more labels than sequences"
 
 
-class LabelRules(RowRules):
+class LabelRows(RowData):
     """Labels of sequences, which are numbered examples."""
 
     kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
 
-    def __init__(self, limits: RowLimits, *, training: bool, expected: Callable[[], np.ndarray] | None = None) -> None:
-        """Take note of what is required.
+    def __init__(self, source: RowSource, expected: Callable[[], np.ndarray] | None = None) -> None:
+        """Open the rows.
 
         Args:
-            training: whether the rows are learnt from, so that every sequence must have a label; to predict, classes
-                that train has not have none.
             expected: reads the label of each example, -100 for none; None: labels are not compared with examples.
         """
-        super().__init__(limits)
-        sequences, again = limits.manifest.sequences, limits.again
-        every, least = ("every sequence has a label", sequences) if training else ("no more labels than sequences", 0)
-        self.total_checks = (Check("labels", COLUMN, every, again, minimum=least, maximum=sequences),)
-        self.record_checks = (
-            () if expected is None else (Check(AS_EXAMPLES, COLUMN, "the label of its example", again),)
-        )
+        super().__init__(source)
+        sequences = self.manifest.sequences
+        # To predict, classes that train has not have no label.
+        every, least = ("every sequence has a label", sequences) if source.training else (MOST, 0)
+        self.total_checks += (Check("labels", COLUMN, every, self.again, minimum=least, maximum=sequences),)
+        if expected is not None:
+            self.record_checks += (Check(AS_EXAMPLES, COLUMN, "the label of its example", self.again),)
         self._read_expected = expected
         self._expected = np.zeros(0)
         self._labelled = 0
 
-    def prepare(self) -> list[str]:
+    def prepare_kind(self) -> list[str]:
         if self._read_expected is not None:
             self._expected = self._read_expected()
         return []
 
-    def features(self, rows: Columns, found: Sequences) -> Columns:
+    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
         ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
         self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
         if self._read_expected is None:
@@ -55,7 +55,7 @@ class LabelRules(RowRules):
         return {AS_EXAMPLES: other.sum(axis=1)}
 
     def totals(self) -> Totals:
-        return {"labels": Total(self._labelled)}
+        return {**super().totals(), "labels": Total(self._labelled)}
 
     def numbers(self) -> dict[str, Any]:
-        return {"labelled sequences": self._labelled}
+        return {**super().numbers(), "labelled sequences": self._labelled}

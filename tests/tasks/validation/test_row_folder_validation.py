@@ -52,7 +52,7 @@ def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path,
     assert failed_checks(verdict) == ["tokenizer"]
     message = explain(verdict, "")
     assert "found rows of tokenizer " + "ab" * 32 in message
-    assert pretrain_data(tmp_path / "phase1", tokenizer).limits.tokenizer_sha256 in message
+    assert pretrain_data(tmp_path / "phase1", tokenizer).tokenizer_sha256 in message
     assert "input_ids" in verdict["not_checked"]
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from tasks.validation.checks import Check, Total, explain
 from tasks.validation.judge import Judge
-from tasks.validation.pretrain_rules import ENOUGH_SEQUENCES
+from tasks.validation.pretrain_rows import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
-from tasks.validation.row_rules import RowRules
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,
     row_columns,
+    source_of,
     validate,
     window_columns,
     write_rows,
@@ -269,33 +269,33 @@ def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, t
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]
 
 
-class OneLabelRules(RowRules):
-    """Rules of a kind that tasks/validation has never heard of: rows of token_labels, of which all are class 1."""
+class OneLabelRows(RowData):
+    """Rows of a kind that tasks/validation has never heard of: rows of token_labels, of which all are class 1."""
 
     kinds = ("token_classification",)
 
-    def __init__(self, limits):
-        super().__init__(limits)
-        self.total_checks = (Check("tokens", "token_labels", "some labels", limits.again, minimum=1),)
-        self.record_checks = (Check("ones", "token_labels", "1, or -100 for none", "look"),)
+    def __init__(self, source):
+        super().__init__(source)
+        self.total_checks += (Check("tokens", "token_labels", "some labels", self.again, minimum=1),)
+        self.record_checks += (Check("ones", "token_labels", "1, or -100 for none", "look"),)
         self.seen = 0
 
-    def prepare(self):
-        return [] if (self.limits.folder / "notes").is_file() else ["notes are missing"]
+    def prepare_kind(self):
+        return [] if (self.folder / "notes").is_file() else ["notes are missing"]
 
-    def features(self, rows, found):
+    def kind_features(self, rows, found):
         labels = rows["token_labels"]
         self.seen += int((labels[found.real] == 1).sum())
         return {"ones": ((labels != 1) & (labels != -100)).sum(axis=1)}
 
     def totals(self):
-        return {"tokens": Total(self.seen, examples=["none anywhere"])}
+        return super().totals() | {"tokens": Total(self.seen, examples=["none anywhere"])}
 
     def numbers(self):
-        return {"labelled tokens": self.seen}
+        return super().numbers() | {"labelled tokens": self.seen}
 
     def histograms(self):
-        return [{"title": "drawn"}]
+        return [*super().histograms(), {"title": "drawn"}]
 
 
 def judged_labels(judge, folder, tokenizer, labels):
@@ -303,7 +303,7 @@ def judged_labels(judge, folder, tokenizer, labels):
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
     rows = {**{name: columns[name] for name in names}, "token_labels": labels}
     write_rows(folder, "token_classification", rows, tokenizer, num_labels=3)
-    return validate(RowData("train", folder, tokenizer, 8, "some_rows", OneLabelRules), judge)
+    return validate(OneLabelRows(source_of(folder, tokenizer, "some_rows", 8)), judge)
 
 
 def test_a_kind_of_rows_states_its_own_rules(judge, tmp_path, tokenizer):

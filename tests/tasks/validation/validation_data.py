@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from tasks.rows.row_files import row_schema
 from tasks.validation import corpus_checks
 from tasks.validation.checks import DataSet
 from tasks.validation.judge import Judge
-from tasks.validation.pretrain_rules import PretrainRules
-from tasks.validation.row_checks import RowData
+from tasks.validation.pretrain_rows import PretrainRows
+from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import judged
 
 CLS, SEP, VOCABULARY = 2, 3, 40
@@ -223,6 +222,11 @@ def judged_rows(
     return validate(answer_data(folder / name, tokenizer, training=name == "squad-train"), judge)
 
 
+def source_of(folder: Path, tokenizer: Path, section: str, max_positions: int, **more: Any) -> RowSource:
+    """Rows that have the name of their folder."""
+    return RowSource(folder.name, folder, tokenizer, section, max_positions, **more)
+
+
 def pretrain_data(
     folder: Path,
     tokenizer: Path,
@@ -231,12 +235,11 @@ def pretrain_data(
     max_unknown_share: float = 1.0,
 ) -> RowData:
     """Rows of pre-training, to be judged."""
-    rules = partial(PretrainRules, masked_fraction=masked)
     section = f"pretrain_rows.{folder.name}"
-    return RowData(folder.name, folder, tokenizer, max_positions, section, rules, max_unknown_share)
+    source = source_of(folder, tokenizer, section, max_positions, max_unknown_share=max_unknown_share)
+    return PretrainRows(source, masked)
 
 
 def answer_data(folder: Path, tokenizer: Path, *, training: bool) -> RowData:
     """Rows of questions, to be judged."""
-    rules = partial(row_rules.AnswerRules, training=training)
-    return RowData(folder.name, folder, tokenizer, MAX_POSITIONS, "squad_rows", rules)
+    return row_rules.AnswerRows(source_of(folder, tokenizer, "squad_rows", MAX_POSITIONS, training=training))

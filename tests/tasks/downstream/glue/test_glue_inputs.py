@@ -1,6 +1,5 @@
 """Examples of GLUE from every layout, what is refused by file and line, and the rows made of them."""
 
-import functools
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.task import about, part_of
 from tasks.downstream.texts.glue_files import GlueTexts
 from tasks.downstream.texts.params import GlueData, SentenceParams
-from tasks.downstream.texts.row_rules import LabelRules
+from tasks.downstream.texts.row_rules import LabelRows
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.tasks import TASKS
 from tasks.jobs.training import model_config
@@ -29,14 +28,11 @@ from tasks.project.params import check
 from tasks.reading.text_files import Reading
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
-from tasks.validation.row_checks import RowData
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.downstream.glue.glue_checkout import WORDS, make_glue_data, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
-from tests.tasks.validation.validation_data import validate
-
-LEARNT = functools.partial(LabelRules, training=True)
+from tests.tasks.validation.validation_data import source_of, validate
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +201,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
         assert made.manifest.sequences == 50
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)
-        verdict = validate(RowData("train", folder / "train", tokenizer, 512, "rows", LEARNT), judge)
+        verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)), judge)
         assert verdict["valid"], explain(verdict, "page")
         rows = read_rows(folder / "train")
         labels = rows["targets" if task.is_regression else "class_labels"]
@@ -235,7 +231,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     with pa.ipc.new_file(str(path), table.schema) as writer:
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
-    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "rows", LEARNT), judge)
+    found = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
     assert {check["name"] for check in found["checks"] if not check["ok"]} == {"class_labels"}
 
 

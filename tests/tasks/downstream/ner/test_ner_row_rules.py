@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.ner.about import FEATURES_SCHEMA
-from tasks.downstream.ner.row_rules import TagRules
+from tasks.downstream.ner.row_rules import TagRows
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
-from tasks.validation.row_checks import RowData
-from tests.tasks.validation.validation_data import failed_checks, row_columns, validate, write_rows, write_tokenizer
+from tests.tasks.validation.validation_data import (
+    failed_checks,
+    row_columns,
+    source_of,
+    validate,
+    write_rows,
+    write_tokenizer,
+)
 
 KIND = "token_classification"
 Columns = dict[str, np.ndarray]
@@ -49,8 +54,8 @@ def judged(judge: Judge, folder: Path, damage: Callable[[Columns], None], *, tra
         "positions": [[1, 3]] * 7,
     }
     pq.write_table(pa.table(windows, schema=FEATURES_SCHEMA), written / "features.parquet")
-    rules = partial(TagRules, training=training)
-    verdict = validate(RowData("train", written, tokenizer, 8, "downstream.names.rows", rules), judge)
+    source = source_of(written, tokenizer, "downstream.names.rows", 8, training=training)
+    verdict = validate(TagRows(source), judge)
     failed = failed_checks(verdict)
     assert not failed or "downstream.names.rows" in explain(verdict, "")
     return failed
@@ -90,6 +95,5 @@ def test_rows_to_predict_may_lack_labels_of_types_that_train_has_not(judge: Judg
 def test_rows_without_features_are_refused(judge: Judge, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer")
     folder = write_rows(tmp_path / "rows", KIND, columns(), tokenizer, num_labels=3)
-    rules = partial(TagRules, training=True)
-    verdict = validate(RowData("train", folder, tokenizer, 8, "downstream.names.rows", rules), judge)
+    verdict = validate(TagRows(source_of(folder, tokenizer, "downstream.names.rows", 8)), judge)
     assert failed_checks(verdict) == ["schema"]

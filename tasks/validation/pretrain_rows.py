@@ -10,7 +10,8 @@ from tasks.reading.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_rules import Columns, RowLimits, RowRules, Sequences
+from tasks.validation.row_checks import RowData, RowSource
+from tasks.validation.sequences import Columns, Sequences
 
 ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""
@@ -18,56 +19,83 @@ RANDOM_NEXT_SHARE = (0.05, 0.95)
 """Half is meant; documents too short for two segments move it up, so only what cannot be learnt from is refused."""
 
 
-class PretrainRules(RowRules):
+class PretrainRows(RowData):
     """Masked positions and their labels, next-sentence labels, and how many there are of each."""
 
     kinds: ClassVar[tuple[str, ...]] = ("pretrain",)
 
-    def __init__(self, limits: RowLimits, *, masked_fraction: float) -> None:
-        """Take note of what is required.
+    def __init__(self, source: RowSource, masked_fraction: float) -> None:
+        """Open the rows.
 
         Args:
             masked_fraction: pretrain_rows.masked_fraction.
         """
-        super().__init__(limits)
-        self.total_checks = _total_checks(limits, masked_fraction)
-        again = limits.again
-        self.record_checks = (
-            Check("masked_in_sequence", "masked_positions", "masked positions hold real tokens, not padding", again),
-            Check("masked_once", "masked_positions", "no position masked twice", again),
-            Check("next_sentences", "next_sentence_labels", "a label for every sequence", again),
+        super().__init__(source)
+        self.total_checks += self._label_checks(masked_fraction)
+        real = "masked positions hold real tokens, not padding"
+        self.record_checks += (
+            Check("masked_in_sequence", "masked_positions", real, self.again),
+            Check("masked_once", "masked_positions", "no position masked twice", self.again),
+            Check("next_sentences", "next_sentence_labels", "a label for every sequence", self.again),
         )
         self._masked_per_row, self._random_next = Lengths(), 0
 
-    def features(self, rows: Columns, found: Sequences) -> Columns:
+    def _label_checks(self, masked_fraction: float) -> tuple[Check, ...]:
+        manifest = self.manifest
+        # A sequence has its share of masked tokens rounded up, and one at least.
+        most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
+        low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
+        return (
+            Check("masked_tokens", "masked_labels", "at least one masked token", self.again, minimum=1),
+            Check(
+                "masked_share",
+                "masked_labels",
+                f"at most {most:.4g} of the real tokens: masked_fraction "
+                f"{masked_fraction:.4g} and one token more in every sequence",
+                f"look at pretrain_rows.masked_fraction; {self.again}",
+                maximum=most,
+            ),
+            Check(
+                "random_next_share",
+                "next_sentence_labels",
+                f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
+                + ("" if low else f" (from {ENOUGH_SEQUENCES} sequences on this is stricter)"),
+                "documents of one sentence have no next one: look at corpus.layout",
+                minimum=low,
+                maximum=high,
+            ),
+        )
+
+    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
         labels = rows["next_sentence_labels"]
         present = found.present(labels.shape[1])
         self._masked_per_row.add((rows["masked_labels"] != IGNORED).sum(axis=1))
         self._random_next += int((present & (labels == 1)).sum())
         return {**mask_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
 
-    def totals(self) -> Totals:
-        return {name: Total(value) for name, value in self._figures.items()}
-
     @property
     def _figures(self) -> dict[str, float]:
-        masked, manifest = self._masked_per_row.sum, self.limits.manifest
+        masked, manifest = self._masked_per_row.sum, self.manifest
         return {
             "masked_tokens": masked,
             "masked_share": masked / max(1, manifest.real_tokens),
             "random_next_share": self._random_next / max(1, manifest.sequences),
         }
 
+    def totals(self) -> Totals:
+        return {**super().totals(), **{name: Total(value) for name, value in self._figures.items()}}
+
     def numbers(self) -> dict[str, Any]:
         return {
-            **read_reading(self.limits.folder)["numbers"],
+            **super().numbers(),
+            **read_reading(self.folder)["numbers"],
             "masked tokens": self._figures["masked_tokens"],
             "share of masked tokens": round(self._figures["masked_share"], 4),
             "share of random next sentences": round(self._figures["random_next_share"], 4),
         }
 
     def histograms(self) -> list[dict[str, Any]]:
-        return [self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
+        return [*super().histograms(), self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
 
 
 def mask_features(rows: Columns, found: Sequences) -> Columns:
@@ -82,30 +110,3 @@ def mask_features(rows: Columns, found: Sequences) -> Columns:
         "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),
         "masked_once": (own[:, 1:] == own[:, :-1]).sum(axis=1),
     }
-
-
-def _total_checks(limits: RowLimits, masked_fraction: float) -> tuple[Check, ...]:
-    manifest = limits.manifest
-    # A sequence has its share of masked tokens rounded up, and one at least.
-    most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
-    low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
-    return (
-        Check("masked_tokens", "masked_labels", "at least one masked token", limits.again, minimum=1),
-        Check(
-            "masked_share",
-            "masked_labels",
-            f"at most {most:.4g} of the real tokens: masked_fraction "
-            f"{masked_fraction:.4g} and one token more in every sequence",
-            f"look at pretrain_rows.masked_fraction; {limits.again}",
-            maximum=most,
-        ),
-        Check(
-            "random_next_share",
-            "next_sentence_labels",
-            f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
-            + ("" if low else f" (from {ENOUGH_SEQUENCES} sequences on this is stricter)"),
-            "documents of one sentence have no next one: look at corpus.layout",
-            minimum=low,
-            maximum=high,
-        ),
-    )

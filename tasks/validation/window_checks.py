@@ -1,0 +1,115 @@
+"""What rows of windows must be: features.parquet of their folder held against their sequences.
+
+Legend: n rows of S slots.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.project import artifacts
+from tasks.rows.row_files import from_arrow
+from tasks.validation import text_features
+from tasks.validation.checks import Check, Total, Totals
+from tasks.validation.row_checks import RowData, RowSource
+from tasks.validation.sequences import Columns, Sequences
+
+FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines that the slots of some rows name. n rows of S slots."""
+
+    present: np.ndarray
+    """Where a sequence is. bool [n, S]."""
+    known: np.ndarray
+    """Where the file has the line that it names. bool [n, S]."""
+    starts: np.ndarray
+    """First token of the sequence. int64 [n, S]."""
+    lengths: np.ndarray
+    """Tokens of the sequence, 0 where there is none. int64 [n, S]."""
+    columns: Columns
+    """Integers of these lines by column; they mean nothing where the line is not known. int64 [n, S]."""
+
+
+class WindowData(RowData):
+    """Rows of windows; a kind adds the checks of labels."""
+
+    def __init__(
+        self, source: RowSource, schema: pa.Schema, labels: Sequence[Check], columns: Sequence[str] = ()
+    ) -> None:
+        """Open the rows.
+
+        Args:
+            schema: columns of features.parquet; feature_id and n_tokens are among them.
+            labels: checks of the labels of every row.
+            columns: others of its columns, of integers, that the lines are to have.
+        """
+        super().__init__(source)
+        numbered = "feature_id 0, 1, 2, ..., one for each sequence"
+        self.total_checks += (Check("features_numbered", "features.parquet", numbered, self.again),)
+        self.record_checks += (
+            *labels,
+            Check("feature_slots", "feature_ids", "a line of features.parquet for every sequence", self.again),
+            Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", self.again),
+        )
+        self._path, self._schema, self._names = self.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
+        self._ids = np.zeros(0, np.int64)
+        self._columns: Columns = {}
+
+    def prepare_kind(self) -> list[str]:
+        if not self._path.is_file():
+            return [f"{self._path.name} is missing"]
+        differences = text_features.schema_differences(self._path, self._schema)
+        if differences:
+            return differences
+        required = [FEATURE_ID, *self._names]
+        table = text_features.open_parquet(self._path).read(columns=required)
+        columns = {name: _read_numbers(table[name].combine_chunks()) for name in required}
+        self._ids, self._columns = columns.pop(FEATURE_ID), columns
+        return []
+
+    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
+        lines = self._lines(rows, found)
+        return {
+            "feature_slots": (lines.present & ~lines.known).sum(axis=1),
+            "feature_lengths": (lines.known & (lines.lengths != lines.columns[N_TOKENS])).sum(axis=1),
+            **self.label_features(rows, found, lines),
+        }
+
+    @abstractmethod
+    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+        """Return the features [n] of the checks of labels.
+
+        Args:
+            lines: of features.parquet, that the slots of the rows name.
+        """
+
+    def _lines(self, rows: Columns, found: Sequences) -> Lines:
+        """The lines of the slots of some rows."""
+        ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
+        present = found.present(ids.shape[1])
+        starts, lengths = (found.table(values, ids.shape[1], 0) for values in (found.start, found.length))
+        # Without lines there is nothing to take from; `known` is false everywhere then.
+        taken = np.clip(ids, 0, max(0, count - 1))
+        columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
+        return Lines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)
+
+    def totals(self) -> Totals:
+        sequences = self.manifest.sequences
+        other = np.flatnonzero(self._ids != np.arange(len(self._ids)))
+        lines = [f"line {i}: feature_id {self._ids[i]}" for i in other[:3]]
+        shown = f"{len(other):,} lines with another feature_id, {len(self._ids):,} lines of {sequences:,} sequences"
+        numbered = Total(len(other) + abs(len(self._ids) - sequences), shown, lines)
+        return {**super().totals(), "features_numbered": numbered}
+
+
+def _read_numbers(column: pa.Array) -> np.ndarray:
+    """Return the integers of a column; -1 for null. int64 [n]."""
+    return from_arrow(column.fill_null(-1) if column.null_count else column).astype(np.int64)
