@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ipu_model.files import new_folder
 from tasks.pretraining.rows.prepared_rows import rows_in_words, write_prepared_rows
-from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -61,23 +61,22 @@ def write_pretrain_rows(
         InputError: corpus or tokenizer missing or unusable, no document with tokens, rows out of range.
     """
     folder = Path(folder or artifacts.rows_folder(phase))
-    making = Making.of(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
+    making = RowMaking(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
     counts, progress = making.make(making.shards, workers)
-    numbers = [shard.number for shard in making.shards]
     with new_folder(folder) as partial:
-        manifest = making.store.join(numbers, TRAINING, partial)
+        manifest = making.join(TRAINING, partial)
         if manifest is None:
-            making.store.remove()
+            making.remove()
             raise InputError(
                 f"none of the {sum(shard.documents for shard in making.shards)} documents in {corpus} that are not "
                 "held out has a token, at least one is required: look at corpus.path, corpus.text_column and "
                 "pretrain_rows.held_out_fraction"
             )
         (partial / HELD_OUT).mkdir()
-        others = making.store.join(numbers, HELD_OUT, partial / HELD_OUT)
+        others = making.join(HELD_OUT, partial / HELD_OUT)
         if others is None:
             (partial / HELD_OUT).rmdir()
-    making.store.remove()
+    making.remove()
     held_out = 0 if others is None else counts[HELD_OUT]["documents"]
     return RowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 

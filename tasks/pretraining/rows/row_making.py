@@ -1,30 +1,40 @@
-"""Shards of a corpus to pre-training rows: what is there is taken, the rest is made by several processes."""
+"""Shards of a corpus to pre-training rows: what is there is taken, the rest is made by several processes.
+
+    <work>/<fingerprint>/shard-00000/rows/        a row folder; none where the shard left no rows to train on
+                                     held-out/    the same of documents that are held out
+                                     shard.json   counts, and the SHA-256 of every file; written last
+    <work>/share-2/<fingerprint>/...    shards that were made as a share (row_share.py), most likely elsewhere
+
+Shards are kept when a run is killed, and joined when all are there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import sha256_of
+from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
-from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards, read_chunks
+from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, plan_shards, read_chunks
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
-from tasks.project.row_folders import HELD_OUT
+from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.reading.parquet import corpus_files
 from tasks.rows.held_out import is_held_out
-from tasks.rows.row_files import RowWriter, check_geometry
+from tasks.rows.row_files import RowWriter, check_geometry, row_file
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 
 CHUNKS_FOR_PROCESSES = 4
@@ -38,6 +48,7 @@ MADE_BY = (
     "tasks/vocabulary",
 )
 """Packages and modules that decide the rows: what others made of the same text is not taken for finished."""
+RECORD = "shard.json"
 logger = logging.getLogger(__name__)
 
 
@@ -65,47 +76,35 @@ def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowS
     )
 
 
-@dataclass(frozen=True)
-class Making:
+class RowMaking:
     """Rows of one phase that are to be made of a corpus."""
 
-    settings: dict[str, RowSettings]
-    """By part: documents that are held out are masked once."""
-    vocabulary: int
-    """Entries."""
-    tokenizer_sha256: str
-    held_out: Callable[[str], bool]
-    """Whether a text is."""
-    shards: list[Shard]
-    store: ShardStore
+    def __init__(self, params: PretrainRowsParams, phase: str, corpus: Path, tokenizer: Path, work: Path) -> None:
+        """Plan the shards of the rows that `params` asks for.
 
-    @classmethod
-    def of(
-        cls,
-        params: PretrainRowsParams,
-        phase: str,
-        corpus: Path,
-        tokenizer: Path,
-        work: Path,
-    ) -> Making:
-        """The rows that `params` asks for, `work` being the folder of their shards.
+        Args:
+            work: folder of the shards of all sets of rows.
 
         Raises:
             InputError: corpus or tokenizer missing or unusable, rows out of range.
         """
         settings = settings_of(params, phase, tokenizer)
-        vocabulary = read_vocabulary(load_tokenizer(tokenizer)).size
-        sha256 = sha256_of(tokenizer_file(settings.tokenizer))
+        # Documents that are held out are masked once.
+        self._settings = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
+        self._phase, self._vocabulary = phase, read_vocabulary(load_tokenizer(tokenizer)).size
+        self._tokenizer_sha256 = sha256_of(tokenizer_file(settings.tokenizer))
+        self._held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
         files = corpus_files(corpus)
-        shards = plan_shards(files)
-        store = ShardStore(work, _deciding(settings, params.held_out_fraction, sha256, files))
-        held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
-        by_part = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
-        return cls(by_part, vocabulary, sha256, held_out, shards, store)
+        self.shards = plan_shards(files)
+        deciding = _deciding(settings, params.held_out_fraction, self._tokenizer_sha256, files)
+        name = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
+        self._work, self._folder = Path(work), Path(work) / name
+        self._places = [self._folder, *sorted(self._work.glob(f"share-*/{name}"))]
+        self._found: dict[int, Path] = {}
 
     def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], Progress]:
         """Make those of `shards` that are not there yet; what went into all of them, by part."""
-        found = [self.store.finished(shard.number) for shard in shards]
+        found = [self._finished(shard.number) for shard in shards]
         counts = [counts for counts in found if counts is not None]
         missing = [shard for shard, counts_of_it in zip(shards, found, strict=True) if counts_of_it is None]
         if counts:
@@ -113,22 +112,21 @@ class Making:
         if workers is None:
             text = sum(shard.bytes for shard in missing)
             workers = useful_workers(text // row_shards.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
-        phase = PHASES[self.settings[TRAINING].phase - 1]
-        progress = Progress(f"{phase} rows", "documents", sum(shard.documents for shard in missing))
-        chunks = (chunk for shard in missing for chunk in read_chunks(shard, self.held_out))
-        made = ordered_map(functools.partial(make_chunk_rows, self.settings), chunks, workers)
+        progress = Progress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
+        chunks = (chunk for shard in missing for chunk in read_chunks(shard, self._held_out))
+        made = ordered_map(functools.partial(make_chunk_rows, self._settings), chunks, workers)
         for number, results in itertools.groupby(made, key=attrgetter("shard")):
-            with self.store.new(number) as (folder, own):
-                self._write(folder, results, own, progress)
-            counts.append(own)
-        sums = {part: sum((own[part] for own in counts), Counts()) for part in PARTS}
-        return sums, progress
+            with new_folder(self._path(number)) as partial:
+                counts.append(self._write(partial, results, progress))
+                files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+                hashes = {path.relative_to(partial).as_posix(): sha256_of(path) for path in files}
+                write_json(partial / RECORD, {"counts": counts[-1], "sha256": hashes})
+        return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
 
-    def _write(self, folder: Path, made: Iterator[ChunkRows], counts: dict[str, Counts], progress: Progress) -> None:
-        """Fill the folder of a shard, and its counts, with what its chunks became."""
-        own = self.settings[TRAINING]
-        sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary)
-        counts.update({part: Counts() for part in PARTS})
+    def _write(self, folder: Path, made: Iterator[ChunkRows], progress: Progress) -> dict[str, Counts]:
+        """Fill the folder of a shard with what its chunks became; returns what went into it, by part."""
+        own, counts = self._settings[TRAINING], {part: Counts() for part in PARTS}
+        sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary)
         with contextlib.ExitStack() as stack:
             for part in PARTS:
                 (folder / part).mkdir()
@@ -140,9 +138,93 @@ class Making:
                 progress.add(rows.counts["documents"])
             for part, writer in writers.items():
                 if writer.rows:
-                    writer.finish(self.tokenizer_sha256, own.seed)
+                    writer.finish(self._tokenizer_sha256, own.seed)
                 else:
                     (folder / part).rmdir()
+        return counts
+
+    def _path(self, number: int) -> Path:
+        """Folder of a shard: where it was found whole, else where it is to be made."""
+        return self._found.get(number, self._folder / _name(number))
+
+    def _finished(self, number: int) -> dict[str, Counts] | None:
+        """The counts of a shard that is there with the bytes it was written with; None: it has to be made."""
+        for place in self._places:
+            if (counts := _counts_of(place / _name(number))) is not None:
+                self._found[number] = place / _name(number)
+                return counts
+        return None
+
+    def join(self, part: str, target: Path) -> Manifest | None:
+        """One row folder of those of all shards, which are finished: their files under new names, and their sums.
+
+        Args:
+            part: of PARTS.
+            target: an existing folder.
+
+        Returns:
+            The manifest as written; None where no shard has rows.
+        """
+        folders = [self._path(shard.number) / part for shard in self.shards]
+        found = [(folder, read_manifest(folder)) for folder in folders if (folder / MANIFEST).is_file()]
+        files: dict[str, int] = {}
+        for folder, manifest in found:
+            for name, rows in sorted(manifest.files.items()):
+                new = row_file(len(files))
+                link_or_copy(folder / name, target / new)
+                files[new] = rows
+        if not found:
+            return None
+        manifests = [manifest for _, manifest in found]
+        whole = dataclasses.replace(
+            manifests[0],
+            rows=sum(manifest.rows for manifest in manifests),
+            sequences=sum(manifest.sequences for manifest in manifests),
+            real_tokens=sum(manifest.real_tokens for manifest in manifests),
+            files=files,
+        )
+        (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
+        return whole
+
+    def hand_over(self, share: int, shards: Sequence[Shard]) -> None:
+        """Put finished shards into the folder of the share with that number, which holds nothing else then."""
+        numbers = [shard.number for shard in shards]
+        with new_folder(self._work / f"share-{share}") as partial:
+            for number in numbers:
+                target = partial / self._folder.name / _name(number)
+                shutil.copytree(self._path(number), target, copy_function=link_or_copy)
+            # also where a corpus has fewer shards than there are shares: DVC wants an output
+            write_json(partial / "share.json", {"shards": numbers})
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the shards that were made here, those of other sets too: what they were made for is done.
+
+        Shares stay, as the outputs of their stages; where a file system has links they take no room of their own.
+        """
+        for made in self._work.glob("*"):
+            if not made.name.startswith("share-"):
+                shutil.rmtree(made)
+        with contextlib.suppress(OSError):  # shares are left
+            self._work.rmdir()
+
+
+def _name(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
+def _counts_of(folder: Path) -> dict[str, Counts] | None:
+    """By part; None where no shard is, or one that is not as it was written."""
+    if not folder.is_dir():
+        return None
+    try:
+        record = read_json(folder / RECORD)
+        if all(sha256_of(folder / name) == digest for name, digest in record["sha256"].items()):
+            return {part: Counts(values) for part, values in record["counts"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.debug("%s: %s", folder, error)
+    logger.warning("%s is damaged; it is made again", folder)
+    return None
 
 
 def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import Shard
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
@@ -41,10 +41,10 @@ def write_share(
         InputError: corpus or tokenizer missing or unusable, rows out of range.
     """
     work = work or artifacts.row_shards(phase)
-    making = Making.of(params, phase, corpus, tokenizer, work)
+    making = RowMaking(params, phase, corpus, tokenizer, work)
     shards = making.shards[share - 1 :: of]
     _, progress = making.make(shards, workers)
-    making.store.hand_over(share, [shard.number for shard in shards])
+    making.hand_over(share, shards)
     return shards, progress.elapsed_s
 
 

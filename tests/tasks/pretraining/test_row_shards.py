@@ -14,7 +14,7 @@ import pytest
 
 from tasks.pretraining.rows import row_making, row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import plan_shards, texts_of
 from tasks.pretraining.rows.row_share import write_share
 from tasks.project.row_folders import HELD_OUT, read_manifest
@@ -133,7 +133,7 @@ def test_shards_of_other_parameters_are_not_taken(whole: Path, tmp_path: Path, m
 
 
 def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
-    making = Making.of(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
+    making = RowMaking(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
     making.make(making.shards[4:], 1)
     making.make(making.shards[1::-1], 1)
     make(whole, tmp_path)
