@@ -5,7 +5,6 @@ Scoring wants less than training does: ids and reference answers.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -152,33 +151,18 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    names, stage = ["id", "title", "question", "context", "answers"], "its stage of examples"
-    with reading_errors(path, "questions", stage), open_parquet(path) as file:
-        require_columns(names, file.schema_arrow.names, path, stage)
-        if not file.metadata.num_rows:
-            raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
-        for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
-            yield from batch.to_pylist()
-
-
-@contextlib.contextmanager
-def reading_errors(path: Path, what: str, stage: str) -> Iterator[None]:
-    """Turn what goes wrong while a file of a stage is read into an InputError that says what to run.
-
-    Args:
-        what: the file holds.
-    """
     import pyarrow as pa
 
+    names, stage = ("id", "title", "question", "context", "answers"), "its stage of examples"
     try:
-        yield
+        with open_parquet(path) as file:
+            if missing := [name for name in names if name not in file.schema_arrow.names]:
+                raise InputError(f"{path} lacks the columns {', '.join(missing)}; run {stage} again")
+            if not file.metadata.num_rows:
+                raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
+            for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
+                yield from batch.to_pylist()
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run {stage}") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as {what} ({error}); run {stage} again") from None
-
-
-def require_columns(names: Sequence[str], present: Sequence[str], path: Path, stage: str) -> None:
-    """Raise InputError where a file of a stage lacks columns."""
-    if missing := [name for name in names if name not in present]:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run {stage} again")
+        raise InputError(f"{path} cannot be read as questions ({error}); run {stage} again") from None
