@@ -5,12 +5,13 @@ The same content gives the same provenance, byte for byte, so that publishing tw
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,18 @@ def provenance(
         "parameters_sha256": hash_of(published),
         "packages": package_versions(),
         "python": platform.python_version(),
-        "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
+        "data": {
+            "verdicts": data_verdicts(root, subject),
+            "rows": _figures(
+                {name: folder / "manifest.json" for name, folder in subject.row_folders(root).items()}, ROW_COUNTS
+            ),
+        },
         "base_model": base_model(root / subject.base_model, published["base_model"]["path"])
         if subject.base_model
         else None,
-        "training": training_figures(root, subject),
+        "training": _figures(
+            {name: root / artifacts.METRICS / f"{name}.json" for name in subject.trainings}, TRAINING_FIGURES
+        ),
         "prediction": prediction_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
@@ -185,10 +193,8 @@ def package_versions() -> dict[str, str]:
     """Installed version of each of `PACKAGES`; the ones that are not installed are left out."""
     versions = {}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -208,23 +214,10 @@ def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
     return verdicts
 
 
-def row_counts(root: Path, subject: Subject) -> dict[str, Any]:
-    """Per row folder: rows, sequences, tokens that are not padding, row length (from its manifest)."""
-    counts = {}
-    for name, folder in subject.row_folders(root).items():
-        manifest = _small_json(folder / "manifest.json") or {}
-        counts[name] = {key: manifest[key] for key in ROW_COUNTS if key in manifest}
-    return counts
-
-
-def training_figures(root: Path, subject: Subject) -> dict[str, Any]:
-    """Per training: TRAINING_FIGURES (from metrics/<name>.json)."""
-    found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings}
-    return {
-        name: {key: values[key] for key in TRAINING_FIGURES if key in values}
-        for name, values in found.items()
-        if values is not None
-    }
+def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """These values of every file that is there, as far as it has them."""
+    found = {name: _small_json(path) for name, path in files.items()}
+    return {name: {key: one[key] for key in names if key in one} for name, one in found.items() if one is not None}
 
 
 def prediction_figures(root: Path, subject: Subject) -> dict[str, Any] | None:

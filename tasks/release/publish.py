@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipu_model.files import json_text, sha256_of, write_json
 from tasks.downstream.entries import Entry, entry_of, only_entry
@@ -28,8 +28,6 @@ from tasks.project.dvc_records import LOCK, require_judged
 from tasks.project.errors import GateRejected, PublishError
 from tasks.project.given import check_written
 from tasks.project.main import run_main
-from tasks.project.param_downstream import EntryPublishParams
-from tasks.project.param_sections import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of, value_at
 from tasks.release.card import CardFacts, CardTask
@@ -50,9 +48,6 @@ from tasks.release.release import (
 )
 from tasks.release.release_subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
 
-if TYPE_CHECKING:
-    from tasks.release.hub.transaction import HubRelease
-
 SHOWN = 5
 """Differences that an error names."""
 ABSENT = "(not stated)"
@@ -60,22 +55,102 @@ ABSENT = "(not stated)"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Publication:
     """The release of an entry's model: what it is of, and where it goes."""
 
     entry: Entry
     params: Params
+    parameters: Mapping[str, Any]
+    """The same as plain values."""
     subject: Subject
+    root: Path
+    """The checkout."""
+    made_by: StageRuns
+    """The run that made each stage."""
 
     @property
-    def how(self) -> PublishParams:
-        """The section `publish`, for all releases."""
-        return self.params.publish
+    def place(self) -> dict[str, str | None]:
+        """The folder or the repository, as receipts name it."""
+        target = self.entry.params.publish
+        return {"repository": target.repository} if self.on_hub else {"folder": target.folder}
 
     @property
-    def target(self) -> EntryPublishParams:
-        """Folder and repository of this release."""
-        return self.entry.params.publish
+    def on_hub(self) -> bool:
+        """Whether it goes to a repository, not a folder."""
+        return self.params.publish.target == "hub"
+
+    @property
+    def title(self) -> str:
+        """What people call the release: NAME of published/NAME or user/NAME, else the entry's name.
+
+        Any other folder is a path of the user, which a release does not state. The checkout of a run names its folder
+        from there: ../../../published/NAME.
+        """
+        (place,) = (PurePosixPath(str(name)) for name in self.place.values())
+        return place.name if self.on_hub or place.parent.name == artifacts.RELEASES.name else self.entry.name
+
+    def build(self, gate: Mapping[str, Any], copies: Path) -> Release:
+        """All files of the release, card and provenance included, made of copies of the checkout's files."""
+        subject, examples = self.subject, self.params.publish.examples
+        metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
+        config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
+        origin = provenance(self.parameters, copies, subject, self.root)
+        if changes := changes_since(origin, self.root):
+            print(f"publish: {changes}", flush=True)
+        _check_tokenizer(origin["model"] or {}, copies)
+        stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
+        require_origin(self.params, stated)
+        cards: CardTask = part_of(self.entry, "card")
+        card = cards.card(
+            CardFacts(
+                entry=self.entry,
+                name=str(self.place["repository"]) if self.on_hub else ".",
+                license=stated.license,
+                language=stated.language,
+                parameters=origin["parameters"],
+                metrics=metrics,
+                gate=gate,
+                config=config,
+                provenance=origin,
+                data_name=self.entry.params.publish.data_name,
+                examples=examples,
+                title=self.title,
+                base_model=stated.base_model,
+            )
+        )
+        scored: ScoresTask[Any, Any, Any] = part_of(self.entry, "scores")
+        answered = scored.read_all(copies)
+        texts = {
+            CARD: card,
+            PROVENANCE: json_text(origin),
+            STAGE_RUNS: json_text(self.made_by),
+            METRICS: json_text(metrics if examples else cards.released_metrics(metrics)),
+            SCORES: scores_json(scored, answered, scored.read_predictions(copies / subject.predictions, answered)),
+        }
+        if settings := cards.settings(metrics):
+            texts[SETTINGS] = json_text(settings)
+        return gather(copies, texts, subject, examples=examples)
+
+    def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
+        """Make the target hold the release, in the place of the one that was compared with; returns the receipt."""
+        if not self.on_hub:
+            changed = write_folder(release, self.root / str(self.place["folder"]), compared)
+            return self.receipt(release, unchanged=not changed)
+        from tasks.release.hub.transaction import release_on_hub
+
+        how, repository = self.params.publish, str(self.place["repository"])
+        done = release_on_hub(release, repository, private=how.private, review=how.review, compared=compared)
+        return self.receipt(release, **asdict(done))
+
+    def receipt(self, release: Release, **done: Any) -> dict[str, Any]:
+        """What became of the release, or would; `done`: fields of a HubRelease that are known."""
+        return {
+            "target": self.params.publish.target,
+            **self.place,
+            **{"commit": None, "tag": release.tag, "url": None, "pull_request": None, "unchanged": None, **done},
+            "files": release.content(),
+            "stages": self.made_by,
+        }
 
 
 def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dry_run: bool = False) -> dict[str, Any]:
@@ -90,8 +165,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     Returns:
         The receipt, as written to reports/publish-<name>.json: target, folder or repository, commit, tag, url,
         pull_request, unchanged, the SHA-256 of every file that the tag stands for, and the run that made each stage.
-        Without a tag nothing is released: the pull request
-        waits for review.
+        Without a tag nothing is released: the pull request waits for review.
 
     Raises:
         GateRejected: the gate said no; nothing is touched.
@@ -103,7 +177,6 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         raise PublishError("; ".join(problems))
     entry = entry_of(params, name)
     subject = subject_of(about(entry), params)
-    told = Wanted(entry, params, subject)
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)
@@ -115,12 +188,12 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         require_same_parameters(params, subject, copies / LOCK)
         recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
         gate = decide_again(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
-        made_by = stage_runs(behind, copies)
-        release = build_release(told, parameters, gate, made_by, (root, copies))
+        publication = Publication(entry, params, parameters, subject, root, stage_runs(behind, copies))
+        release = publication.build(gate, copies)
         if dry_run:
-            return _receipt(told, release, made_by, unchanged=None)
+            return publication.receipt(release)
         compared = read_compared(copies / RELEASED) if entry.fetches_released else None
-        receipt = _send(told, release, made_by, root, compared)
+        receipt = publication.send(release, compared)
     write_json(root / subject.receipt, receipt)
     return receipt
 
@@ -227,95 +300,6 @@ def _some(differing: Sequence[str]) -> str:
     return "; ".join(differing[:SHOWN]) + more
 
 
-def _send(
-    told: Wanted, release: Release, made_by: StageRuns, root: Path, compared: ComparedRelease | None
-) -> dict[str, Any]:
-    """Make the target hold the release, in the place of the one that was compared with; returns the receipt."""
-    if told.how.target == "local":
-        changed = write_folder(release, root / told.target.folder, compared)
-        return _receipt(told, release, made_by, unchanged=not changed)
-    from tasks.release.hub.transaction import release_on_hub
-
-    done = release_on_hub(
-        release, str(told.target.repository), private=told.how.private, review=told.how.review, compared=compared
-    )
-    return _receipt(told, release, made_by, unchanged=done.unchanged, done=done)
-
-
-def build_release(
-    told: Wanted,
-    parameters: Mapping[str, Any],
-    gate: Mapping[str, Any],
-    made_by: StageRuns,
-    places: tuple[Path, Path],
-) -> Release:
-    """All files of the release, card and provenance included.
-
-    Args:
-        told: what is released, and where it goes.
-        parameters: the whole resolved params.yaml as plain values.
-        gate: the verdict.
-        made_by: the run that made each stage.
-        places: the checkout, whose code is stated, and the copies of its files, which all else comes from.
-    """
-    (root, copies), subject, params = places, told.subject, told.how
-    metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
-    config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
-    origin = provenance(parameters, copies, subject, root)
-    if changes := changes_since(origin, root):
-        print(f"publish: {changes}", flush=True)
-    _check_tokenizer(origin["model"] or {}, copies)
-    stated = resolve_origin(told.params, (origin["base_model"] or {}).get("origin"))
-    require_origin(told.params, stated)
-    entry = told.entry
-    cards: CardTask = part_of(entry, "card")
-    card = cards.card(
-        CardFacts(
-            entry=entry,
-            name=str(told.target.repository) if told.how.target == "hub" else ".",
-            license=stated.license,
-            language=stated.language,
-            parameters=origin["parameters"],
-            metrics=metrics,
-            gate=gate,
-            config=config,
-            provenance=origin,
-            data_name=told.target.data_name,
-            examples=params.examples,
-            title=release_title(told),
-            base_model=stated.base_model,
-        )
-    )
-    figures = metrics if params.examples else cards.released_metrics(metrics)
-    texts = {
-        CARD: card,
-        PROVENANCE: json_text(origin),
-        STAGE_RUNS: json_text(made_by),
-        METRICS: json_text(figures),
-        SCORES: _scores(entry, subject, copies),
-    }
-    if settings := cards.settings(metrics):
-        texts[SETTINGS] = json_text(settings)
-    return gather(copies, texts, subject, examples=params.examples)
-
-
-def _scores(entry: Entry, subject: Subject, copies: Path) -> str:
-    """scores.json, counted from the predictions and the examples that they answer."""
-    task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
-    examples = task.read_all(copies)
-    return scores_json(task, examples, task.read_predictions(copies / subject.predictions, examples))
-
-
-def release_title(told: Wanted) -> str:
-    """Return what people call the release: NAME of published/NAME or user/NAME, else the entry's name.
-
-    Any other folder is a path of the user, which a release does not state. The checkout of a run names its folder from
-    there: ../../../published/NAME.
-    """
-    place = PurePosixPath(str(told.target.repository if told.how.target == "hub" else told.target.folder))
-    return place.name if told.how.target == "hub" or place.parent.name == artifacts.RELEASES.name else told.entry.name
-
-
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
     path = root / artifacts.TOKENIZER / "tokenizer.json"
     trained_with = model.get("tokenizer_sha256")
@@ -324,29 +308,6 @@ def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
             f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {path} "
             f"({sha256_of(path)}): run the gate again; nothing was published"
         )
-
-
-def _receipt(
-    told: Wanted,
-    release: Release,
-    made_by: StageRuns,
-    *,
-    unchanged: bool | None,
-    done: HubRelease | None = None,
-) -> dict[str, Any]:
-    local = told.how.target == "local"
-    place = {"folder": told.target.folder} if local else {"repository": told.target.repository}
-    return {
-        "target": told.how.target,
-        **place,
-        "commit": done.commit if done else None,
-        "tag": done.tag if done else release.tag,
-        "url": done.url if done else None,
-        "pull_request": done.pull_request if done else None,
-        "unchanged": unchanged,
-        "files": release.content(),
-        "stages": made_by,
-    }
 
 
 def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:

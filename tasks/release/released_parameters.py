@@ -7,12 +7,10 @@ as dvc.lock has it; the rest is left out by a word that says so. A parameter tha
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args, get_origin
-
-from pydantic import BaseModel
 
 from tasks.project.given import READ, find_parameters
 from tasks.project.param_downstream import kind_params
@@ -36,7 +34,8 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
         root: holds dvc.lock, which has the hashes of what was read.
         checkout: what relative names count from; None: `root`.
     """
-    return _section(Params, parameters, (), _Facts(read_hashes(root), checkout or root, parameters))
+    facts = _Facts(read_hashes(root), find_parameters(parameters, READ), checkout or root)
+    return facts.section(Params, parameters, (), on_hub=False)
 
 
 def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
@@ -47,74 +46,57 @@ def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
     return str(value)
 
 
+@dataclass(frozen=True)
 class _Facts:
     """What decides whether a text leaves the house."""
 
-    def __init__(self, hashes: Mapping[str, str], root: Path, parameters: Mapping[str, Any]) -> None:
-        self._hashes, self._root, self._parameters = hashes, root, parameters
-        self._given = find_parameters(parameters, READ)
+    hashes: Mapping[str, str]
+    """Path -> what dvc.lock has of it."""
+    given: Container[str]
+    """Dotted names of parameters that name inputs."""
+    root: Path
 
-    def text(self, value: str, place: tuple[str, ...], holder: Mapping[str, Any], words: frozenset[str]) -> str:
-        """`value`, or what stands for it."""
-        if value in words or (place[-2:] == ("parity", "against") and _is_place(value)):
+    def section(self, kind: Any, values: Mapping[str, Any], place: tuple[str, ...], *, on_hub: bool) -> dict[str, Any]:
+        """The values of a section, of which `kind` may be a model; `on_hub`: a section around it is read of the Hub."""
+        fields = {field.alias or name: field.annotation for name, field in getattr(kind, "model_fields", {}).items()}
+        hidden = NOT_PUBLISHED if fields and len(place) in (0, 2) else ()
+        on_hub = on_hub or values.get("source") == "hub"
+        return {
+            str(name): self._value(fields.get(name), value, (*place, str(name)), values, on_hub)
+            for name, value in values.items()
+            if name not in hidden
+        }
+
+    def _value(self, kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
+        if isinstance(value, str):
+            return value if value in _words(kind) else self._text(value, place, holder, on_hub)
+        if isinstance(value, list | tuple):
+            return [self._value(kind, one, place, holder, on_hub) for one in value]
+        if not isinstance(value, Mapping):
             return value
-        if ".".join(place) in self._given:
-            return self._hashes.get(_plain(value), WITHHELD)
-        on_hub = "hub" in _sources(self._parameters, place)
+        if place[:-1] != ("downstream",):
+            return self.section(kind, value, place, on_hub=on_hub)
+        # The kind of an entry is a word that the program fixes, by its folders.
+        stated = self.section(kind_params(value["kind"]), value, place, on_hub=on_hub)
+        return {**stated, "kind": value["kind"]}
+
+    def _text(self, value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
+        if place[-2:] == ("parity", "against") and _is_place(value):
+            return value
+        if ".".join(place) in self.given:
+            return self.hashes.get(_plain(value), WITHHELD)
         if on_hub and place[-1] in ON_HUB:
-            return hub_name(holder, place[-1], self._root) or WITHHELD
-        if on_hub and place[-1] in OF_HUB and any(hub_name(holder, name, self._root) for name in ON_HUB):
+            return hub_name(holder, place[-1], self.root) or WITHHELD
+        if on_hub and place[-1] in OF_HUB and any(hub_name(holder, name, self.root) for name in ON_HUB):
             return value
         return WITHHELD
 
 
-def _section(kind: Any, values: Mapping[str, Any], place: tuple[str, ...], facts: _Facts) -> dict[str, Any]:
-    fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
-    hidden = NOT_PUBLISHED if len(place) in (0, 2) else ()
-    kept = {name: value for name, value in values.items() if name not in hidden}
-    return {name: _value(fields.get(name), value, (*place, name), values, facts) for name, value in kept.items()}
-
-
-def _value(kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, Any], facts: _Facts) -> Any:
-    if isinstance(value, str):
-        return facts.text(value, place, holder, _words(kind))
-    if isinstance(value, list | tuple):
-        return [_value(kind, one, place, holder, facts) for one in value]
-    if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
-        return _section(kind, value, place, facts)
-    if place == ("downstream",):
-        return {name: _entry(one, (*place, name), facts) for name, one in value.items()}
-    if isinstance(value, Mapping):
-        return {str(name): _value(None, one, (*place, str(name)), value, facts) for name, one in value.items()}
-    return value
-
-
-def _entry(values: Mapping[str, Any], place: tuple[str, ...], facts: _Facts) -> dict[str, Any]:
-    """An entry of downstream; its kind is a word that the program fixes, by its folders."""
-    return {**_section(kind_params(values["kind"]), values, place, facts), "kind": values["kind"]}
-
-
-def _sources(parameters: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[str]:
-    """`source` of every section that a parameter is in."""
-    section: Any = parameters
-    for word in place[:-1]:
-        section = section[word]
-        if isinstance(section, Mapping) and "source" in section:
-            yield section["source"]
-
-
-@cache
-def _words(kind: Any) -> frozenset[str]:
+def _words(kind: Any) -> set[str]:
     """The words that a parameter of this type chooses from."""
-    return frozenset(_literals(kind))
-
-
-def _literals(kind: Any) -> Iterator[str]:
     if get_origin(kind) is Literal:
-        yield from (word for word in get_args(kind) if isinstance(word, str))
-    else:
-        for part in get_args(kind):
-            yield from _literals(part)
+        return {word for word in get_args(kind) if isinstance(word, str)}
+    return {word for part in get_args(kind) for word in _words(part)}
 
 
 def _is_place(text: str) -> bool:
