@@ -105,16 +105,11 @@ class _Courier:
     def fetch(self) -> None:
         """Bring what is newer than the newest of the run folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        process = self._start("fetch", self._folder, stdout=subprocess.PIPE)
-        try:
-            said, _ = process.communicate(timeout=FETCH_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said, _ = process.communicate()
-        for line in said.splitlines():
+        said, failure = self._run("fetch", FETCH_SECONDS)
+        for line in said:
             self._say(f"{self._url}: {line}")
-        if process.returncode:
-            self._complain(f"nothing was fetched, going on with what is here; {self._reason(process)}")
+        if failure:
+            self._complain(f"nothing was fetched, going on with what is here; {failure}")
 
     def on_event(self, event: Event) -> None:
         """Look after what is under way; take the next checkpoint when one was saved."""
@@ -126,17 +121,12 @@ class _Courier:
         """Let the newest checkpoint arrive, within that time."""
         until = time.monotonic() + seconds
         self._failed = 0
-        tries = 2  # what is under way may be one before the newest, or have been stopped with the job
-        while tries and not self._has_arrived():
+        for _ in range(2):  # what is under way may be one before the newest, or have been stopped with the job
             self._look_after()
-            if self._under_way is None:
-                break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._under_way[0].wait(timeout=max(0.0, until - time.monotonic()))
-            if self._under_way[0].poll() is None:
-                break
-            tries -= 1
-            self._collect()
+            if self._under_way is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._under_way[0].wait(timeout=max(0.0, until - time.monotonic()))
+        self._collect()
         if not self._has_arrived() and self._newest is not None:
             held = f"this job brought that after update {self._arrived}" if self._arrived else "this job brought none"
             self._say(
@@ -147,14 +137,9 @@ class _Courier:
     def remove_all(self) -> None:
         """The run is done, and its model on disk."""
         self.close()
-        process = self._start("remove", self._folder)
-        try:
-            process.wait(timeout=REMOVE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.returncode:
-            self._say(f"checkpoints of this run stay in {self._url}: {self._reason(process)}")
+        _, failure = self._run("remove", REMOVE_SECONDS)
+        if failure:
+            self._say(f"checkpoints of this run stay in {self._url}: {failure}")
 
     def close(self) -> None:
         """Stop what is under way."""
@@ -169,13 +154,10 @@ class _Courier:
 
     def _look_after(self) -> None:
         self._collect()
-        if self._under_way is None and self._newest is not None and not self._has_arrived():
-            if step_of(self._newest) == self._failed:
-                return
-            packed = self._pack(self._newest)
-            if packed is not None:
-                too_late = time.monotonic() + PUSH_SECONDS
-                self._under_way = (self._start("push", packed), step_of(packed), too_late)
+        if self._under_way is not None or self._newest is None or self._has_arrived():
+            return
+        if step_of(self._newest) != self._failed and (packed := self._pack(self._newest)) is not None:
+            self._under_way = (self._start("push", packed), step_of(packed), time.monotonic() + PUSH_SECONDS)
 
     def _collect(self) -> None:
         if self._under_way is None:
@@ -205,6 +187,16 @@ class _Courier:
         except OSError:
             return None
         return packed if (packed / HASHES).is_file() else None
+
+    def _run(self, verb: str, seconds: float) -> tuple[list[str], str | None]:
+        """Run a verb to its end, or for so long; returns what it said, and why it failed."""
+        process = self._start(verb, self._folder, stdout=subprocess.PIPE)
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+        return said.splitlines(), self._reason(process) if process.returncode else None
 
     def _start(self, verb: str, folder: Path, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}

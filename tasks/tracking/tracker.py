@@ -40,8 +40,6 @@ SETTINGS = {
 PACKAGES = {"mlflow": "mlflow-skinny, or mlflow"}
 """What pip calls a backend, where it is not the backend's name."""
 
-Say = Callable[[str, bool], None]
-
 
 @dataclass(frozen=True)
 class Point:
@@ -75,6 +73,10 @@ class End:
         return {name: x for name, x in self.figures.items() if isinstance(x, str)}
 
 
+Event = Mapping[str, Any] | Point | End
+"""Parameters, measurements, or the end."""
+
+
 class Backend(Protocol):
     """One way to record a run."""
 
@@ -94,93 +96,6 @@ class Backend(Protocol):
         """Record the figures and the end."""
 
 
-class Recorder:
-    """Brings what was measured to a backend, once and in order, however often that is away.
-
-    Args:
-        backend: where to.
-        run: from tracking.description.
-        say: takes a text for people, and whether it means that nothing can be recorded now.
-    """
-
-    def __init__(self, backend: Backend, run: Mapping[str, Any], say: Say) -> None:
-        self._backend, self._run, self._say = backend, run, say
-        self._config: dict[str, Any] = dict(run["config"])
-        self._waiting: list[Point] = []
-        self._last: dict[str, int] = {}
-        """Name of a metric -> the last update it was recorded for by this process."""
-        self._floor: int | None = None
-        """The last update the run had before; None: it could not be asked yet."""
-        self._too_many = 0
-        self._troubled = self._told = False
-        """Whether it cannot record now; whether people know that the run had updates before."""
-        self._next_try = 0.0
-
-    def configure(self, config: Mapping[str, Any]) -> None:
-        """Add parameters of the run."""
-        self._config.update(config)
-
-    def add(self, point: Point) -> None:
-        """Take what was measured after an update."""
-        self._waiting.append(point)
-        if len(self._waiting) > MAX_WAITING:
-            del self._waiting[0]
-            self._too_many += 1
-
-    def work(self, at_once: bool = False) -> None:
-        """Hand over all that waits, unless the last try failed a moment ago."""
-        if not at_once and time.monotonic() < self._next_try:
-            return
-        try:
-            self._hand_over()
-        except self._backend.away as error:
-            self._next_try = time.monotonic() + AGAIN_SECONDS
-            self._floor, self._last, self._told = None, {}, True  # it may have taken some: it is asked again
-            if not self._troubled:
-                self._troubled = True
-                self._say(f"cannot record now, and tries again ({in_one_line(error)})", True)
-            return
-        if self._troubled:
-            self._troubled = False
-            self._say("records again, nothing was lost so far", False)
-
-    def _hand_over(self) -> None:
-        if self._floor is None:
-            self._floor = self._backend.open(self._run)
-        if self._config:
-            self._backend.configure(self._config)
-            self._config = {}
-        if points := self._new(self._floor):
-            self._backend.log(points)
-        self._waiting.clear()
-
-    def _new(self, floor: int) -> list[Point]:
-        """Return what the run does not have yet."""
-        if not self._told and self._waiting and self._waiting[0].update <= floor:
-            self._told = True
-            self._say(f"the run {self._run['id']} holds updates up to {floor}; they are not recorded again", False)
-        points = []
-        for point in self._waiting:
-            values = {name: x for name, x in point.values.items() if point.update > self._last.get(name, floor)}
-            self._last.update(dict.fromkeys(values, point.update))
-            if values:
-                points.append(Point(point.update, point.time, values))
-        return points
-
-    def close(self, end: End) -> None:
-        """Hand over the rest and end the run; says what is missing there."""
-        self.work(at_once=True)
-        if not self._troubled:
-            try:
-                self._backend.close(end)
-            except self._backend.away as error:
-                self._troubled = True
-                self._say(f"the end could not be recorded ({in_one_line(error)})", True)
-        missing = self._too_many + len(self._waiting)
-        if missing:
-            self._say(f"{missing} measured updates are missing there; history.csv has them", self._troubled)
-
-
 def load_backend(name: str) -> Callable[[Callable[[str], None]], Backend]:
     """Import the class of a backend, and with it the backend's package, which takes seconds."""
     for variable, value in SETTINGS.items():
@@ -194,7 +109,7 @@ class Tracker:
     A thread is enough. Each of the libraries gives up a server that never answers (MLflow after seconds, as SETTINGS
     say; wandb at the beginning and at the end), and a thread that was left behind ends with the process. MLflow's own
     asynchronous mode would not do: it drops what the server did not take, and the end of the process waits for every
-    batch.
+    batch. What was measured reaches the backend once and in order, however often that is away.
 
     Args:
         name: one of tracking.backends.
@@ -202,16 +117,28 @@ class Tracker:
         say: takes lines for people.
     """
 
+    backend: Backend
+    """Made by the thread."""
+
     def __init__(self, name: str, run: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._name, self._run, self._print = name, run, say
-        self._events: queue.Queue[Mapping[str, Any] | Point | End] = queue.Queue()
+        self._events: queue.Queue[Event] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._until = 0.0
         """When it has to have ended, on time.monotonic's clock; 0: it may go on."""
-        self._troubled = self._left_behind = False
-        """Whether it said last that it cannot record; whether no one waits for it, or hears it, any more."""
+        self._config: dict[str, Any] = dict(run.get("config", {}))
+        self._waiting: list[Point] = []
+        self._last: dict[str, int] = {}
+        """Name of a metric -> the last update it was recorded for by this process."""
+        self._floor: int | None = None
+        """The last update the run had before; None: it could not be asked yet."""
+        self._too_many = 0
+        self._troubled = self._told = self._left_behind = False
+        """Whether it said last that it cannot record; whether people know that the run had updates before; whether no
+        one waits for it, or hears it, any more."""
+        self._next_try = 0.0
 
-    def send(self, event: Mapping[str, Any] | Point | End) -> None:
+    def send(self, event: Event) -> None:
         """Leave parameters or measurements to the thread, which starts with the first of them."""
         if self._thread.ident is None:  # not before: the stage has started its device process by then
             self._thread.start()
@@ -223,12 +150,9 @@ class Tracker:
         self._until = time.monotonic() + (min(seconds, TROUBLED_SECONDS) if self._troubled else seconds)
         self.send(end)
 
-    def _left(self) -> float:
-        return max(0.0, self._until - time.monotonic())
-
     def wait(self) -> None:
         """Wait until it has recorded the end, and say so if it has not."""
-        self._thread.join(self._left())
+        self._thread.join(max(0.0, self._until - time.monotonic()))
         if self._thread.is_alive():
             self.say("did not finish in time and was left behind; the training lacks nothing")
             self._left_behind = True
@@ -238,7 +162,7 @@ class Tracker:
         if self._thread.ident is not None and not self._until:
             self.end(End("killed"), seconds)
             self._left_behind = True
-            self._thread.join(self._left())
+            self._thread.join(max(0.0, self._until - time.monotonic()))
 
     def say(self, text: str, troubled: bool = False) -> None:
         """Say a text for people, without secrets; `troubled` means that nothing can be recorded now."""
@@ -255,23 +179,17 @@ class Tracker:
                 package = PACKAGES.get(self._name, self._name)
                 self.say(f"is not installed ({error}): pip install {package}", True)
                 return
-            self._record(Recorder(make(self.say), self._run, self.say))
-
-    def _record(self, recorder: Recorder) -> None:
-        """Pass events on until the end."""
-        while True:
-            event: Mapping[str, Any] | Point | End | None = None
-            with contextlib.suppress(queue.Empty):
-                event = self._events.get(timeout=AGAIN_SECONDS)
-            if isinstance(event, End):
-                recorder.close(event)
-                return
-            if isinstance(event, Point):
-                recorder.add(event)
-            elif event is not None:
-                recorder.configure(event)
-            if self._events.empty():
-                recorder.work()
+            self.backend = make(self.say)
+            while True:
+                event: Event | None = None
+                with contextlib.suppress(queue.Empty):
+                    event = self._events.get(timeout=AGAIN_SECONDS)
+                if event is not None:
+                    self.take(event)
+                if isinstance(event, End):
+                    return
+                if self._events.empty():
+                    self.record()
 
     def _broke(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -280,6 +198,68 @@ class Tracker:
         if error is not None:
             self.say(f"stopped recording; {in_one_line(error)}", True)
         return True
+
+    def take(self, event: Event) -> None:
+        """Keep parameters and measurements until they are recorded; at the end, record what there is."""
+        if isinstance(event, End):
+            self._close(event)
+        elif isinstance(event, Point):
+            self._waiting.append(event)
+            if len(self._waiting) > MAX_WAITING:
+                del self._waiting[0]
+                self._too_many += 1
+        else:
+            self._config.update(event)
+
+    def record(self, at_once: bool = False) -> None:
+        """Hand over all that waits, unless the last try failed a moment ago."""
+        if not at_once and time.monotonic() < self._next_try:
+            return
+        try:
+            self._hand_over()
+        except self.backend.away as error:
+            self._next_try = time.monotonic() + AGAIN_SECONDS
+            self._floor, self._last, self._told = None, {}, True  # it may have taken some: it is asked again
+            if not self._troubled:
+                self.say(f"cannot record now, and tries again ({in_one_line(error)})", True)
+            return
+        if self._troubled:
+            self.say("records again, nothing was lost so far")
+
+    def _hand_over(self) -> None:
+        if self._floor is None:
+            self._floor = self.backend.open(self._run)
+        if self._config:
+            self.backend.configure(self._config)
+            self._config = {}
+        if points := self._new(self._floor):
+            self.backend.log(points)
+        self._waiting.clear()
+
+    def _new(self, floor: int) -> list[Point]:
+        """Return what the run does not have yet."""
+        if not self._told and self._waiting and self._waiting[0].update <= floor:
+            self._told = True
+            self.say(f"the run {self._run['id']} holds updates up to {floor}; they are not recorded again")
+        points = []
+        for point in self._waiting:
+            values = {name: x for name, x in point.values.items() if point.update > self._last.get(name, floor)}
+            self._last.update(dict.fromkeys(values, point.update))
+            if values:
+                points.append(Point(point.update, point.time, values))
+        return points
+
+    def _close(self, end: End) -> None:
+        """Hand over the rest and end the run; say what is missing there."""
+        self.record(at_once=True)
+        if not self._troubled:
+            try:
+                self.backend.close(end)
+            except self.backend.away as error:
+                self.say(f"the end could not be recorded ({in_one_line(error)})", True)
+        missing = self._too_many + len(self._waiting)
+        if missing:
+            self.say(f"{missing} measured updates are missing there; history.csv has them", self._troubled)
 
 
 def in_one_line(error: BaseException) -> str:

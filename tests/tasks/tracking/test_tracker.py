@@ -14,7 +14,7 @@ from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.param_sections import TrackingParams
 from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
-from tasks.tracking.tracker import End, Point, Recorder, without_secrets
+from tasks.tracking.tracker import End, Point, Tracker, without_secrets
 from tasks.tracking.trackers import (
     Trackers,
     description,
@@ -108,8 +108,11 @@ class Memory:
             raise ConnectionError("nobody\nthere")
 
 
-def record(backend: Memory, said: list[str]) -> Recorder:
-    return Recorder(backend, RUN, lambda text, troubled: said.append(text))
+def record(backend: Memory, said: list[str]) -> Tracker:
+    """A tracker whose thread does not run: the test does its work."""
+    recorder = Tracker("memory", RUN, lambda line: said.append(line.removeprefix("tracking: memory: ")))
+    recorder.backend = backend
+    return recorder
 
 
 def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
@@ -145,11 +148,11 @@ def test_what_the_run_has_is_not_recorded_again() -> None:
     backend, said = Memory(has=20), []
     recorder = record(backend, said)
     for update in (10, 20, 30):
-        recorder.add(Point(update, 0.0, {"loss": 1.0 / update}))
-    recorder.work()
-    recorder.add(Point(30, 0.0, {"loss": 9.0, "held_out/loss": 3.0}))  # all started again from a checkpoint
-    recorder.add(Point(25, 0.0, {"loss": 9.0}))
-    recorder.close(End("finished", 30, 0.0, {"f1": 80.0}))
+        recorder.take(Point(update, 0.0, {"loss": 1.0 / update}))
+    recorder.record()
+    recorder.take(Point(30, 0.0, {"loss": 9.0, "held_out/loss": 3.0}))  # all started again from a checkpoint
+    recorder.take(Point(25, 0.0, {"loss": 9.0}))
+    recorder.take(End("finished", 30, 0.0, {"f1": 80.0}))
     assert backend.points == [(30, {"loss": 1 / 30}), (30, {"held_out/loss": 3.0})]
     assert said == ["the run finetune-0123456789ab holds updates up to 20; they are not recorded again"]
     assert backend.config == {"seed": 5}
@@ -162,8 +165,8 @@ def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.Monkey
     recorder = record(backend, said)
     for update in range(1, 8):
         backend.is_away = update in (1, 2, 4, 5)
-        recorder.add(Point(update, 0.0, {"loss": 1.0}))
-        recorder.work()
+        recorder.take(Point(update, 0.0, {"loss": 1.0}))
+        recorder.record()
     assert [update for update, _ in backend.points] == list(range(1, 8))
     assert said == 2 * [
         "cannot record now, and tries again (ConnectionError: nobody)",
@@ -179,10 +182,10 @@ def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counte
     backend.is_away = True
     recorder = record(backend, said)
     for update in range(1, 10):
-        recorder.add(Point(update, 0.0, {"loss": 1.0}))
-        recorder.work()
+        recorder.take(Point(update, 0.0, {"loss": 1.0}))
+        recorder.record()
     assert backend.calls == 1
-    recorder.close(End("finished"))
+    recorder.take(End("finished"))
     assert backend.calls == 2
     assert said[1:] == ["9 measured updates are missing there; history.csv has them"]
 
