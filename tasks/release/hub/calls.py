@@ -177,6 +177,7 @@ class Caller:
 
     def failed(self, step: str, error: Exception, state: str) -> CallFailed:
         """One message: what failed, what the repository looks like now, what to do."""
+        error = cause(error)
         text = f"{step} failed for {self.repository} at {self.endpoint}: {summary(error)}. Now: {state}. "
         return CallFailed(self._hidden(text + advice(error, self.repository, self.endpoint)), step, error)
 
@@ -191,7 +192,7 @@ class Caller:
         self._failed[failed.step] += 1
         asked = retry_after_s(error)
         seconds = patience.wait_s(attempt) if asked is None else asked + patience.wait_s(0)
-        what = next(iter(getattr(cause(error), "__notes__", ())), failed.step)
+        what = next(iter(getattr(error, "__notes__", ())), failed.step)
         last = attempt + 1 >= patience.attempts or self._waited_s + seconds > patience.longest_wait_in_all_s
         if last or not may_pass(error) or (asked or 0.0) > patience.longest_retry_after_s:
             return False
@@ -212,36 +213,34 @@ class Caller:
         return text.replace(self.token, "***")
 
 
-def cause(error: BaseException) -> BaseException:
+def cause(error: Exception) -> Exception:
     """The HTTP failure behind the client's RuntimeError("Error while uploading ..."), else the error itself."""
     while isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error
 
 
-def status(error: BaseException) -> int | None:
-    """HTTP status code behind an error; None when there was no answer."""
-    found = cause(error)
-    if isinstance(found, HfHubHTTPError | httpx2.HTTPStatusError):
-        return int(found.response.status_code)
-    return None
+def _answer(error: Exception) -> httpx2.Response | None:
+    return error.response if isinstance(error, HfHubHTTPError | httpx2.HTTPStatusError) else None
 
 
-def may_pass(error: BaseException) -> bool:
+def status(error: Exception) -> int | None:
+    """HTTP status code of an error; None when there was no answer."""
+    answer = _answer(error)
+    return None if answer is None else int(answer.status_code)
+
+
+def may_pass(error: Exception) -> bool:
     """Whether the same may succeed a moment later, once the repository was looked at again."""
-    code = status(error)
-    if code is not None:
-        return code in PASSING | MOVED
     # An answer that is no JSON is the error page of a proxy or of an overloaded server.
-    return isinstance(cause(error), httpx2.TransportError | json.JSONDecodeError)
+    return status(error) in PASSING | MOVED or isinstance(error, httpx2.TransportError | json.JSONDecodeError)
 
 
-def retry_after_s(error: BaseException) -> float | None:
+def retry_after_s(error: Exception) -> float | None:
     """Seconds of the Retry-After header (a number or a date), None when the server named none."""
-    found = cause(error)
-    if not isinstance(found, HfHubHTTPError | httpx2.HTTPStatusError):
+    if (answer := _answer(error)) is None:
         return None
-    text = found.response.headers.get("Retry-After", "").strip()
+    text = answer.headers.get("Retry-After", "").strip()
     if text.isdigit():
         return float(text)
     try:
@@ -250,24 +249,21 @@ def retry_after_s(error: BaseException) -> float | None:
         return None
 
 
-def summary(error: BaseException) -> str:
+def summary(error: Exception) -> str:
     """One line: status and the server's own words, or the kind of the transport failure."""
-    found = cause(error)
-    code = status(found)
-    if code is not None:
-        said = getattr(found, "server_message", None)
+    if (code := status(error)) is not None:
+        said = getattr(error, "server_message", None)
         return f"status {code}{f' ({said})' if said else ''}"
-    text = " ".join(str(found).split())
-    return f"{type(found).__name__}{f' ({text[:300]})' if text else ''}"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{f' ({text[:300]})' if text else ''}"
 
 
-def advice(error: BaseException, repository: str, endpoint: str) -> str:
+def advice(error: Exception, repository: str, endpoint: str) -> str:
     """What a person can do about it."""
     code = status(error)
     again = "publish again later: the same command goes on from there"
     if code is None:
-        found = cause(error)
-        if isinstance(found, (httpx2.TransportError, ConnectionError, json.JSONDecodeError, *UNEXPECTED)):
+        if isinstance(error, (httpx2.TransportError, ConnectionError, json.JSONDecodeError, *UNEXPECTED)):
             return (
                 f"Is {endpoint} reachable from here and a Hub? HF_ENDPOINT names it, HF_HUB_OFFLINE must not be "
                 f"set; then {again}"

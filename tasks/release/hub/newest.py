@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,20 +51,21 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
                 "not told from none: export HF_TOKEN of an account that may read it"
             ) from None
         found: dict[Any, Tagged] = {}
-        for one in _in_history(api, repository, tags):
+        for commit in api.list_repo_commits(repository) if tags else ():
             if len(found) == count:
                 break
-            found.setdefault(_weights(_info(api, repository, one.commit), one.commit), one)
+            if (tag := _tag_of(commit, tags)) in tags:
+                found.setdefault(_weights(api, repository, tags[tag]), Tagged(tag, tags[tag]))
     return list(found.values())
 
 
-def require_compared(api: Any, repository: str, head: Any, release: Release, compared: ComparedRelease) -> None:
+def require_compared(api: Any, repository: str, head: str, release: Release, compared: ComparedRelease) -> None:
     """Require that the newest release below a commit of main is the one that the gate compared with.
 
     Args:
         api: the Hub client.
         repository: `user/name`.
-        head: of main (ModelInfo with files_metadata).
+        head: of main.
         release: what is to be published; where its own weights were released last, no other model is replaced.
         compared: what the gate compared with.
 
@@ -72,17 +73,17 @@ def require_compared(api: Any, repository: str, head: Any, release: Release, com
         PublishError: another one is, or main holds what another publish has not tagged yet.
     """
     tags, file = _tags(api, repository), release.files[WEIGHTS]
-    for commit in api.list_repo_commits(repository, revision=head.sha):
+    for commit in api.list_repo_commits(repository, revision=head):
         tag = _tag_of(commit, tags)
         if not TAG.fullmatch(tag):
             continue
-        weights = _weights(_info(api, repository, commit.commit_id), commit.commit_id)
+        weights = _weights(api, repository, commit.commit_id)
         known = (file.sha256, file.blob_id, compared.weights)
         if tag in tags:
             if weights not in known and tags[tag] != compared.commit:
                 raise released_meanwhile(f"{tag} of {repository}", compared)
             return
-        if weights not in known and weights == _weights(head, head.sha):
+        if weights not in known and weights == _weights(api, repository, head):
             raise PublishError(
                 f"main holds {tag} of {repository} (commit {commit.commit_id}), which has no tag yet: another publish "
                 "is in progress, was ended before its end, or its pull request was merged. Publish that run again, "
@@ -102,17 +103,8 @@ def _tag_of(commit: Any, tags: Mapping[str, str]) -> str:
     return next((tag for tag, at in tags.items() if at == commit.commit_id), titled)
 
 
-def _in_history(api: Any, repository: str, tags: dict[str, str]) -> Iterator[Tagged]:
-    for commit in api.list_repo_commits(repository) if tags else ():
-        if (tag := _tag_of(commit, tags)) in tags:
-            yield Tagged(tag, tags[tag])
-
-
-def _info(api: Any, repository: str, commit: str) -> Any:
-    return api.model_info(repository, revision=commit, files_metadata=True)
-
-
-def _weights(info: Any, commit: str) -> str:
+def _weights(api: Any, repository: str, commit: str) -> str:
     """What tells the weights of a commit from others; the commit, where it has none."""
+    info = api.model_info(repository, revision=commit, files_metadata=True)
     files = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in info.siblings or []}
     return str(files.get(WEIGHTS, commit))

@@ -154,7 +154,7 @@ class _Transaction:
         if (compared := self.compared) is not None:
             self.caller.asked(
                 "looking for what was released last",
-                lambda: require_compared(self.caller.api, self.caller.repository, head, self.release, compared),
+                lambda: require_compared(self.caller.api, self.caller.repository, head.sha, self.release, compared),
                 f"main is at {head.sha}; nothing was published",
             )
 
