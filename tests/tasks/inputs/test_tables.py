@@ -82,6 +82,12 @@ def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Pa
     assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
 
 
+def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
+    with pytest.raises(InputError, match="line 3 has 3 fields, the header has 2"):
+        list(read_table(path, all_columns, "KEY", Reading()))
+
+
 def test_separators_are_stated_by_words_or_signs() -> None:
     for word, sign in (("semicolon", ";"), (";", ";"), ("tab", "\t"), ("'|'", "|"), ("pipe", "|")):
         stated = f"corpus.separator={word}", f"downstream.squad.data.separator={word}"

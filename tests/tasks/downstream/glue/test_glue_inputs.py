@@ -137,6 +137,18 @@ def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path: Path, name: 
         read(put(tmp_path, name, {"train.tsv": text}), name)
 
 
+def test_all_labels_that_cannot_be_meant_are_refused_at_once(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t2\nfine\t1\nworse\tx\n"})
+    with pytest.raises(InputError, match=r"2 problem\(s\):\n  a label .*: line 2 \('2'\), line 4 \('x'\)$"):
+        read(folder, "sst2")
+
+
+def test_training_examples_without_any_text_are_refused(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {"train.tsv": " \t1\n \t0\n", "dev.tsv": "good\t1\nbad\t0\n"})
+    with pytest.raises(InputError, match="SST-2 has no train example with a text"):
+        make_glue_data("sst2", folder, tmp_path / "out")
+
+
 def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {})
     (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
