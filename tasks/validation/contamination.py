@@ -13,8 +13,7 @@ from tasks.project.parallel import Progress
 from tasks.reading.near_duplicates import Pair, Report, Shown, Source
 from tasks.reading.parquet import corpus_files
 from tasks.validation import text_features
-from tasks.validation.near_duplicates import SHINGLE, NearDuplicates, Pieces, pieces_as_texts
-from tasks.validation.shingles import letters_of, shingles_of
+from tasks.validation.near_duplicates import SHINGLE, NearDuplicates, Pieces, letters_of, pieces_as_texts, shingles_of
 
 Name = TypeVar("Name")
 Read = Callable[[str], Iterator[Sequence[str]]]

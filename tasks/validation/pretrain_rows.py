@@ -10,8 +10,7 @@ from tasks.reading.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_checks import RowData, RowSource
-from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences
 
 ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""

@@ -16,8 +16,7 @@ from tasks.project import artifacts
 from tasks.rows.row_files import from_arrow
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_checks import RowData, RowSource
-from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences
 
 FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
 

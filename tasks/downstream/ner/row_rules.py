@@ -14,8 +14,7 @@ from tasks.reading.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_checks import Examples, RowSource
-from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.row_checks import Columns, Examples, RowSource, Sequences
 from tasks.validation.window_checks import Lines, WindowData
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"

@@ -14,8 +14,7 @@ from tasks.downstream.squad.metrics import normalize_answer
 from tasks.reading.parquet import group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_checks import Examples, RowSource
-from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.row_checks import Columns, Examples, RowSource, Sequences
 from tasks.validation.window_checks import Lines, WindowData
 
 BOTH = "start_positions, end_positions"

@@ -9,8 +9,7 @@ import numpy as np
 
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_checks import RowData, RowSource
-from tasks.validation.sequences import Columns, Sequences
+from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences
 
 COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
 MOST = "no more labels than sequences"

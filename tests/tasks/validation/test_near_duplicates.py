@@ -20,8 +20,15 @@ from tasks.project.errors import InputError
 from tasks.reading.near_duplicates import Report
 from tasks.validation import contamination as searching
 from tasks.validation.contamination import contamination, parts, portions
-from tasks.validation.near_duplicates import MOST_MISSED, PERMUTATIONS, NearDuplicates, bands_for, jaccard
-from tasks.validation.shingles import letters_of, shingles_of
+from tasks.validation.near_duplicates import (
+    MOST_MISSED,
+    PERMUTATIONS,
+    NearDuplicates,
+    bands_for,
+    jaccard,
+    letters_of,
+    shingles_of,
+)
 from tests.places import ROOT
 
 DATA = ROOT.parent / "shared/data"
