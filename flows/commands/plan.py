@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from flows import checkout, dvc, plan_words
+from flows import checkout, dvc
 from flows.commands import options
 from flows.commands.project import entered, output_file
+from flows.pages import plan_page
 from flows.run_estimate import RunEstimate, estimate_run
 from flows.run_request import resolve_request
 from ipu_model.files import write_text
@@ -68,14 +69,12 @@ def command(
     measured = request.target if measure else ()
     found = estimate_run(request, price, EstimateOptions((), limit, "bow" if bow else MK2, measured, say=streams.note))
     if page is not None:
-        from flows.pages import plan_page
-
         write_text(page, plan_page.page(found, request, preset))
     if json_wanted:
         options.print_json(found.as_values())
     else:
-        streams.say(options.narrow(plan_words.stages_in_words(found)))
-        streams.say(plan_words.jobs_in_words(found))
+        streams.say(options.narrow(plan_page.stages_text(found)))
+        streams.say(plan_page.jobs_text(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("what would run is restored instead where the DVC remote has it; it was not asked\n")
     _end(found, request.words, json_wanted)

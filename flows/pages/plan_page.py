@@ -1,18 +1,21 @@
-"""The page of `podium plan`: the stages as a graph, what each device job takes, and how it lies on IPUs."""
+"""What a run would do and take: lines for a terminal and the page of `podium plan` are templates over one view."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from flows.pages import placement
 from flows.pages.graph import Box, picture
-from flows.plan_words import NO_TIME, Unit, between, ledger_line, memory_range, with_likely
-from flows.run_estimate import RUNS, RunEstimate
+from flows.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes, format_seconds
-from tasks.pages.render import html_page
+from tasks.pages.render import html_page, text_page
 from tasks.preflight.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
+from tasks.project.params_command import table
 
 BAR = 340
 """Length of a bar that stands for the memory of a device, or for the time of an update."""
@@ -20,7 +23,10 @@ SHOWN_LIMIT = 4.0
 """How many times what a job takes a memory may be that a bar still shows the end of."""
 COLORS = 8
 """Of terms, in the style sheet; the last one is of all that follow."""
-WORDS = {RUNS: "run", "skipped": "up to date", "restored": "restored"}
+SHOWN = 3
+"""Reasons of a stage, and names of stages, on a terminal; --json has all."""
+WORDS = {RUNS: "run", SKIPPED: "up to date", "restored": "restored"}
+Unit = Callable[[float], str]
 
 
 def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
@@ -29,149 +35,218 @@ def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
     Args:
         preset: the name of it; None: params.yaml.
     """
-    estimates = [job.estimate for job in found.running if job.estimate is not None]
-    colors = _colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
-    cost = found.cost(found.device_seconds)
+    boxes = [Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
+    graph, name = picture(boxes, request.plan), preset or "params.yaml"
     return html_page(
-        __file__,
-        "plan.html.j2",
-        name=preset or "params.yaml",
-        run=request.name,
-        totals=_totals(found, cost),
-        graph=picture([Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages], request.plan),
-        stages=[(one, WORDS[one.status]) for one in found.stages],
-        jobs=[_job(job, found, colors) for job in found.running],
-        bar=BAR,
+        __file__, "plan.html.j2", view=PlanView(found), name=name, run=request.name, graph=graph, words=WORDS, bar=BAR
     )
 
 
-def _totals(found: RunEstimate, cost: Interval | None) -> list[tuple[str, str, str]]:
-    """Name, figure and what is to be said of it."""
-    timed = [job for job in found.running if job.seconds is not None]
-    count = {status: sum(one.status == status for one in found.stages) for status in WORDS}
-    others = ", ".join(f"{count[status]} {word}" for status, word in WORDS.items() if status != RUNS)
-    lines, device = [("stages that run", str(count[RUNS]), others)], found.device_seconds
-    if timed:
-        lines.append(("time of devices", between(device, format_seconds), f"likely {format_seconds(device.likely)}"))
-    if found.other_seconds:
-        rest = total(found.other_seconds.values())
-        lines.append(
-            ("time of other stages", between(rest, format_seconds), f"roughly; likely {format_seconds(rest.likely)}")
-        )
-    if cost is not None:
-        ends = between(cost, "{:,.2f}".format)
-        lines.append(("cost", ends, f"likely {cost.likely:,.2f}, at {found.price:g} an hour"))
-    lines.append(
-        ("disk", format_bytes(found.disk_bytes), f"will be written; {format_bytes(found.free_bytes)} are free")
-    )
-    if found.unknown:
-        lines.append(("not in the time", str(len(found.unknown)), "stages of which nothing is known"))
-    return lines
+def stages_text(found: RunEstimate) -> str:
+    """A table of the stages for a terminal, and how many there are of each kind."""
+    rows = [(one.stage, WORDS[one.status], shorten(one.why)) for one in found.stages]
+    count = PlanView(found).count
+    counts = f"{count[SKIPPED]} stages are up to date, {count['restored']} would be restored, {count[RUNS]} run"
+    return f"{table([('stage', 'would be', 'why'), *rows])}{counts}\n"
 
 
-def _job(job: EstimatedJob, found: RunEstimate, colors: dict[str, int]) -> dict[str, Any]:
-    """What the page says of a job; `colors` are those of memory, the same for all jobs of the page."""
-    bars: list[dict[str, Any]] = []
-    facts, key, time = _facts(job), list[tuple[str, int]](), None
-    if job.estimate is not None:
-        bars, key = _memories(sorted(job.estimate.memory, key=lambda one: one.where), colors)
-        if job.time is not None and job.seconds is not None:
-            terms, full = job.time.terms, sum(term.amount for term in job.time.terms)
-            parts = _colors(terms)
-            time = {"bar": _bar(terms, BAR / (full or 1.0), parts), "terms": _terms(terms, format_seconds, parts)}
-        if (cost := found.cost(job.seconds)) is not None:
-            facts.append(("cost", between(cost, "{:,.2f}".format)))
-    return {
-        "name": job.name,
-        "device": "" if job.estimate is None else job.estimate.device,
-        "verdict": job.verdict,
-        "problem": job.problem,
-        "facts": facts,
-        "memory": bars,
-        "key": key,
-        "time": time,
-        "placement": _placement(job),
-        "assumed": job.assumed,
-        "better": job.better,
-    }
+def jobs_text(found: RunEstimate) -> str:
+    """The device jobs that would run, what decides each of them, and the whole, for a terminal of 80 columns."""
+    return text_page(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
 
 
-def _facts(job: EstimatedJob) -> list[tuple[str, str]]:
-    facts = [("computed in", job.precision), *([("basis", job.basis)] if job.basis else [])]
-    if job.seconds is None or job.time is None:
-        return [*facts, ("time", NO_TIME)]
-    what = "calls" if job.planned.job.kind == "predict" else "updates"
-    rate = job.time.sequences_per_second
-    facts += [
-        ("time", with_likely(job.seconds, format_seconds)),
-        (what, f"{job.time.updates:,} of {between(job.time.update_seconds, format_seconds)}"),
-        ("sequences a second", with_likely(rate, "{:,.0f}".format)),
-    ]
-    return facts + ([("ledger", _ledger(job))] if job.records else [])
+class PlanView:
+    """A plan as people see it."""
+
+    def __init__(self, found: RunEstimate) -> None:
+        self.found, self.stages = found, found.stages
+        self.count = Counter(one.status for one in found.stages)
+        estimates = [job.estimate for job in found.running if job.estimate is not None]
+        colors = _colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
+        self.jobs = [JobView(job, found.cost(job.seconds), colors) for job in found.running]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, memory, verdict and time of each job."""
+        return [
+            (one.job.name, one.memory or "not known", one.job.verdict, one.time or "not known" * bool(one.device))
+            for one in self.jobs
+        ]
+
+    @property
+    def totals(self) -> Iterator[tuple[str, str, str]]:
+        """Name, figure and note of what everything that would run takes."""
+        found, device = self.found, self.found.device_seconds
+        if any(job.seconds is not None for job in found.running):
+            yield "devices", between(device, format_seconds), f"likely {format_seconds(device.likely)}"
+        if found.other_seconds:
+            rest = total(found.other_seconds.values())
+            likely = f"roughly; likely {format_seconds(rest.likely)}; stages without a device"
+            yield "others", between(rest, format_seconds), likely
+        if found.unknown:
+            yield "not timed", f"{len(found.unknown)} stages", f"nothing is known of {shorten(found.unknown)}"
+        yield "disk", format_bytes(found.disk_bytes), f"will be written; {format_bytes(found.free_bytes)} are free"
+        if (cost := found.cost(device)) is not None:
+            likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
+            yield "cost", between(cost, "{:,.2f}".format), likely
 
 
-def _ledger(job: EstimatedJob) -> str:
-    if job.runtime == "ipu":
-        return f"{job.records} jobs of this host widen the intervals"
-    return ledger_line(job)
+class JobView:
+    """A device job as people see it."""
+
+    def __init__(self, job: EstimatedJob, cost: Interval | None = None, colors: dict[str, int] | None = None) -> None:
+        """View a job.
+
+        Args:
+            job: what is estimated of it.
+            cost: of its device hours; None: they have no price.
+            colors: number of each name of a part of its memory, the same for all jobs of a page.
+        """
+        self.job, self.cost, self.colors = job, cost, colors or {}
+        self.device, self.estimates = "", tuple[MemoryEstimate, ...]()
+        if job.estimate is not None:
+            self.device, self.estimates = job.estimate.device, job.estimate.memory
+
+    @property
+    def memory(self) -> str:
+        """Of the fullest device, and how much it has; empty where it is not known."""
+        return format_memory(self.estimates[0]) if self.estimates else ""
+
+    @property
+    def time(self) -> str:
+        """Of the whole job; empty where it is not known."""
+        return "" if self.job.seconds is None else between(self.job.seconds, format_seconds)
+
+    @property
+    def short(self) -> str:
+        """A line of what it will need."""
+        job, verdict = self.job, f" ({self.job.verdict})"
+        if not self.device:
+            return f"{job.name}: no estimate ({job.problem})"
+        parts = [self.device, self.memory and self.memory + verdict, self.time, job.basis.partition(";")[0]]
+        return f"{job.name}: {', '.join(filter(None, parts))}"
+
+    @property
+    def facts(self) -> Iterator[tuple[str, str, str]]:
+        """Name and figure of what is known of it, and what decides the figure."""
+        job, time = self.job, self.job.time
+        for one in self.estimates[:1]:
+            yield "memory", format_likely(one.total, format_bytes), f"{one.where}; {_most(one.largest, format_bytes)}"
+        if job.seconds is None or time is None:
+            yield "time", "not measured; --measure", ""
+        else:
+            what = "calls" if job.planned.job.kind == "predict" else "updates"
+            each = format_likely(time.update_seconds, format_seconds)
+            yield "time", format_likely(job.seconds, format_seconds), ""
+            yield what, f"{time.updates:,} of {each}", _most(time.largest, format_seconds)
+            yield "speed", f"{format_likely(time.sequences_per_second, '{:,.0f}'.format)} sequences/s", ""
+        if self.cost is not None:
+            yield "cost", between(self.cost, "{:,.2f}".format), ""
+        yield "precision", job.precision, ""
+        if job.records:
+            ipu = "such jobs of this host widen these intervals (podium ledger)"
+            of_shape = f"record{'s' * (job.records > 1)} of this shape on this host"
+            yield "ledger", f"{job.records} {ipu if job.runtime == 'ipu' else of_shape}", ""
+        if job.basis:
+            yield "basis", job.basis, ""
+
+    @property
+    def bars(self) -> Iterator[dict[str, Any]]:
+        """The memory of each device that differs, all on one scale."""
+        most = max((one.total.high for one in self.estimates), default=0.0)
+        limits = [one.limit for one in self.estimates if one.limit <= SHOWN_LIMIT * most]
+        scale = BAR / (max([*limits, most]) or 1.0)
+        for one in sorted(self.estimates, key=lambda one: one.where):
+            yield {
+                "where": one.where,
+                "verdict": one.verdict,
+                "figure": format_memory(one),
+                "parts": _parts(one.terms, format_bytes, scale, self.colors),
+                "ends": [one.total.low * scale, one.total.high * scale],
+                "limit": one.limit * scale if one.limit * scale <= BAR + 1 else None,
+            }
+
+    @property
+    def key(self) -> list[tuple[int, str]]:
+        """Number and name of each colour in its memory."""
+        there = {term.name for one in self.estimates for term in one.terms if term.amount > 0}
+        colors = [(self.colors[name], name) for name in there]
+        return sorted({(color, name if color < COLORS - 1 else "others") for color, name in colors})
+
+    @property
+    def update(self) -> list[dict[str, Any]]:
+        """What the time of an update is made of; nothing where it is not known."""
+        if self.job.time is None:
+            return []
+        terms = self.job.time.terms
+        return _parts(terms, format_seconds, BAR / (sum(term.amount for term in terms) or 1.0), _colors(terms))
+
+    @property
+    def placement(self) -> dict[str, Any] | None:
+        """Its pipeline on the IPUs of a replica; None where there are no IPUs."""
+        if (plan := self.job.ipu_plan) is None:
+            return None
+        predicts, config = self.job.planned.job.kind == "predict", plan.config
+        mode = config.inference if predicts else config.training
+        recomputes = not predicts and plan.placement.forward_stages > 1
+        every = config.recompute_checkpoint_every_layer if recomputes else None
+        shares = mode.matmul_proportion
+        return placement.picture(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
 
 
-def _memories(
-    memory: Sequence[MemoryEstimate], colors: dict[str, int]
-) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
-    """A bar for each device, all on one scale, and the name of each colour in them."""
-    most = max((one.total.high for one in memory), default=0.0)
-    limits = [one.limit for one in memory if one.limit <= SHOWN_LIMIT * most]
-    scale = BAR / (max([*limits, most]) or 1.0)
-    there = {term.name for one in memory for term in one.terms if term.amount > 0}
-    used = [(name, color) for name, color in colors.items() if name in there]
-    key = [(name, color) for name, color in used if color < COLORS - 1]
-    return [_memory(one, scale, colors) for one in memory], key + [("others", COLORS - 1)] * (len(key) < len(used))
-
-
-def _memory(memory: MemoryEstimate, scale: float, colors: dict[str, int]) -> dict[str, Any]:
-    return {
-        "where": memory.where,
-        "verdict": memory.verdict,
-        "said": memory_range(memory),
-        "bar": _bar(memory.terms, scale, colors),
-        "ends": [memory.total.low * scale, memory.total.likely * scale, memory.total.high * scale],
-        "limit": memory.limit * scale if memory.limit * scale <= BAR + 1 else None,
-        "terms": _terms(memory.terms, format_bytes, colors),
-    }
+def _most(term: Term, unit: Unit) -> str:
+    knob = f" (to lower it: {term.knob})" if term.knob else ""
+    return f"most of it {term.name}, {unit(term.amount)}{knob}"
 
 
 def _colors(terms: Sequence[Term]) -> dict[str, int]:
     """A number for each name of a term, those that come to most together first; the last is of all that are left."""
-    sums: dict[str, float] = {}
+    sums: Counter[str] = Counter()
     for term in terms:
-        sums[term.name] = sums.get(term.name, 0.0) + term.amount
-    names = sorted((name for name, amount in sums.items() if amount > 0), key=lambda name: -sums[name])
+        sums[term.name] += term.amount  # type: ignore[assignment]  # a counter of bytes or seconds
+    names = (name for name, amount in sums.most_common() if amount > 0)
     return {name: min(index, COLORS - 1) for index, name in enumerate(names)}
 
 
-def _bar(terms: Sequence[Term], scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
-    """Pieces side by side, in the order of the colours."""
-    pieces, x = [], 0.0
-    for term in sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name]):
-        pieces.append({"x": x, "long": term.amount * scale, "color": colors[term.name], "name": term.name})
-        x += term.amount * scale
-    return pieces
-
-
-def _terms(terms: Sequence[Term], unit: Unit, colors: dict[str, int]) -> list[dict[str, Any]]:
+def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
+    """The parts of a bar from its left, in the order of the colours."""
+    found = sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name])
+    starts = accumulate((term.amount for term in found), initial=0.0)
     return [
-        {"name": term.name, "amount": unit(term.amount), "knob": term.knob, "color": colors[term.name]}
-        for term in sorted((term for term in terms if term.amount > 0), key=lambda term: -term.amount)
+        {
+            "name": term.name,
+            "amount": unit(term.amount),
+            "knob": term.knob,
+            "color": colors[term.name],
+            "x": start * scale,
+            "long": term.amount * scale,
+        }
+        for term, start in zip(found, starts, strict=False)
     ]
 
 
-def _placement(job: EstimatedJob) -> dict[str, Any] | None:
-    """Its pipeline on the IPUs of a replica; None where there are no IPUs."""
-    if (plan := job.ipu_plan) is None:
-        return None
-    predicts, config = job.planned.job.kind == "predict", plan.config
-    mode = config.inference if predicts else config.training
-    recomputes = not predicts and plan.placement.forward_stages > 1
-    every = config.recompute_checkpoint_every_layer if recomputes else None
-    return placement.picture(plan.placement.stages, mode.ipus_per_replica, every, mode.matmul_proportion, job.name)
+def shorten(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+def format_memory(memory: MemoryEstimate) -> str:
+    """Return the ends of an estimate of memory, and how much there is where that is known."""
+    limit = "" if math.isinf(memory.limit) else f" of {format_bytes(memory.limit)}"
+    return f"{between(memory.total, format_bytes)}{limit}"
+
+
+def between(interval: Interval, unit: Unit) -> str:
+    """Both ends of an interval, a unit that is the same stated once: 1.2 to 1.5 GB."""
+    low, high = unit(interval.low), unit(interval.high)
+    if low == high:
+        return low
+    number, _, name = low.rpartition(" ")
+    return f"{number if name and high.endswith(f' {name}') else low} to {high}"
+
+
+def format_likely(interval: Interval, unit: Unit) -> str:
+    """Return both ends of an interval, then the likely figure: 1.2 to 1.5 GB (likely 1.3 GB)."""
+    ends, likely = between(interval, unit), unit(interval.likely)
+    return ends if ends == likely else f"{ends} (likely {likely})"

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from flows import dvc
-from flows.plan_words import in_short
+from flows.pages.plan_page import JobView
 from flows.preflight.disk import hashing_takes_long
 from flows.preflight.question import FAR_S, Finding, Question, ok, problem, warning
 from flows.run_estimate import RUNS, jobs_of
@@ -155,7 +155,7 @@ def _finding(job: EstimatedJob, request: RunRequest) -> Finding:
     if job.estimate is None:  # what was assumed may be why, so that the job itself has the last word
         return warning(JOBS, f"{job.name}: {job.problem}")
     if not job.refusal or elsewhere:
-        return ok(JOBS, in_short(job))
+        return ok(JOBS, JobView(job).short)
     if request.force:
         return warning(JOBS, f"{job.refusal}; it is tried all the same (--force)")
     return problem(JOBS, f"{job.refusal}. podium run --force tries it all the same (a flow: force)")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.pages import plan_page
-from flows.plan_words import between, in_short, jobs_in_words, with_likely
+from flows.pages.plan_page import JobView, between, format_likely, jobs_text
 from flows.preflight import checks, device
 from flows.run_estimate import estimate_run
 from flows.run_request import RunRequest, resolve_request
@@ -121,11 +121,11 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
 def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
     asked = wanted(preset)
     found = estimate_run(asked)
-    page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_in_words(found).split())
+    page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_text(found).split())
     for job in found.running:
         assert job.estimate is not None
         memory = between(job.estimate.memory[0].total, format_bytes)
-        line = in_short(job)
+        line = JobView(job).short
         assert f"{job.estimate.device}, {memory}" in line
         assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
         assert f"{job.name} {memory}" in terminal, "the table"
@@ -195,12 +195,12 @@ def test_figures_are_written_with_their_units() -> None:
     assert between(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB"
     assert between(Interval(9e8, 2e9, 3e9), format_bytes) == "900 MB to 3.0 GB"
     assert between(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
-    assert with_likely(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
-    assert with_likely(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
+    assert format_likely(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
+    assert format_likely(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
-    assert jobs_in_words(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
+    assert jobs_text(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
 
 
 def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:

@@ -59,7 +59,11 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
             titles=self.metrics.titles,
             constant=found.metrics["constant_score"],
             slices=found.slices,
-            sliced=[name for name in self.metrics.titles if any(name in part.figures for part in found.slices)],
+            sliced={
+                name: title
+                for name, title in self.metrics.titles.items()
+                if any(name in part.figures for part in found.slices)
+            },
             sets=[
                 self._figures(split, examples, found.answers[split], found.outcomes[split][:, PREDICTION])
                 for split, examples in found.examples.items()
