@@ -65,8 +65,9 @@ class RunReport:
     overrides: list[str] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Gate of the run -> name of what it judges, scores (in percent), decision (accepted, reasons, and of several seeds
-    what RECIPE names) and published, the receipt; the last two None where there is none."""
+    """Gate of the run -> name of what it judges, scores (in percent), their intervals (low and high of 95%), checks (as
+    the gate writes them), decision (accepted, reasons, and of several seeds what RECIPE names) and published, the
+    receipt; the last two None where there is none."""
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
@@ -237,11 +238,16 @@ def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     """What a gate decided, and on which scores: those with bounds that the page of an evaluation shows."""
     evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
     files = [path for stage in evaluations for path in stage.metrics]
-    scores = read_json_object(root / files[0]) or {} if files else {}
+    figures = read_json_object(root / files[0]) or {} if files else {}
+    scores = {name: value for name, value in figures.items() if f"{name}_low" in figures}
     decided = metrics_of(gate, root)
     return {
         "name": Path(files[0]).stem if files else gate.name,
-        "scores": {name: value for name, value in scores.items() if f"{name}_low" in scores},
+        "scores": scores,
+        "intervals": {
+            name: [figures[f"{name}_low"], figures[f"{name}_high"]] for name in scores if f"{name}_high" in figures
+        },
+        "checks": decided.get("checks", []),
         "decision": {name: decided[name] for name in DECIDED if name in decided} or None,
         "published": None,
     }
@@ -304,7 +310,6 @@ def read(project: Path, root: Path) -> RunReport | None:
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
-    values.pop("made", None)  # in records of earlier versions
     return RunReport(**values)
 
 

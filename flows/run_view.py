@@ -255,7 +255,7 @@ class ResultView:
     gate: str
     """The stage that decided."""
     result: Mapping[str, Any]
-    """Of the record: name, scores, decision, published."""
+    """Of the record: name, scores, intervals, checks, decision, published."""
 
     @property
     def name(self) -> str:
@@ -272,16 +272,10 @@ class ResultView:
         """Whose model was judged; names its files."""
         return self.gate.partition("@")[2]
 
-    @cached_property
+    @property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Score -> low and high of its 95% interval, where it has one."""
-        figures = find_object(self.run.root / artifacts.metrics_file(self.entry)) or {}
-        known = {name for name, value in figures.items() if _is_number(value)}
-        return {
-            name: (figures[f"{name}_low"], figures[f"{name}_high"])
-            for name in self.result["scores"]
-            if {f"{name}_low", f"{name}_high"} <= known
-        }
+        return dict(self.result.get("intervals", {}))
 
     @property
     def verdict(self) -> str | None:
@@ -342,7 +336,7 @@ class ResultView:
     @cached_property
     def _parameters(self) -> tuple[list[run_params.Row], list[run_params.Row]]:
         """Those of the gate that the run was told, and those that are not as by default; none if it did not run."""
-        if not self.checks_written:
+        if not self.result.get("checks"):
             return [], []
         section = f"downstream.{self.entry}.gate."
         told, unusual = (
@@ -352,11 +346,6 @@ class ResultView:
         return told, unusual
 
     @cached_property
-    def checks_written(self) -> list[dict[str, Any]]:
-        """What the gate wrote of its checks; empty where it did not run."""
-        return (find_object(self.run.root / artifacts.metrics_file(self.entry, "gate")) or {}).get("checks", [])
-
-    @cached_property
     def checks(self) -> list[GateRow]:
         """All checks of the gate."""
         highest: dict[str, float] = {}
@@ -364,7 +353,7 @@ class ResultView:
             if name.startswith(FLOOR) and _is_number(before) and (floor is None or floor < before):
                 check = name.removeprefix(FLOOR)
                 highest[check] = max(before, highest.get(check, before))
-        return [_make_gate_row(check, highest.get(check["name"])) for check in self.checks_written]
+        return [_make_gate_row(check, highest.get(check["name"])) for check in self.result.get("checks", ())]
 
     @property
     def unusual(self) -> list[tuple[str, str, str]]:
@@ -374,7 +363,7 @@ class ResultView:
     @property
     def floors(self) -> dict[str, float]:
         """Score -> what its gate requires of it."""
-        required = {str(check["name"]): check["required"] for check in self.checks_written}
+        required = {str(check["name"]): check["required"] for check in self.result.get("checks", ())}
         return {name: required[name] for name in self.result["scores"] if _is_number(required.get(name))}
 
     @property

@@ -35,7 +35,7 @@ STATUSES = (
 )
 BLOCK = 512
 """Bytes of a block as `stat` counts them, whatever the file system's own are."""
-NOT_ITS_OWN = ("bench", "checkouts", "home", "index.json", "locks", "logs", "server", "sweeps")
+NOT_ITS_OWN = ("bench", "checkouts", "home", "locks", "logs", "server", "sweeps")
 """In the project's runs/: what no single run made."""
 
 

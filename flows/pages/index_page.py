@@ -1,24 +1,38 @@
-"""reports/index.html: all runs of a project on one page, with their scores and curves over each other."""
+"""reports/index.html: all runs of a project on one page, with their scores and curves over each other.
+
+What the files of a run say beside its record is read once for as long as they stay: it is kept in the folder of the
+run, so that the end of a run reads its own alone, whatever number of others there is.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows import report, runs
-from flows.pages import index_facts
-from flows.pages.index_facts import Shown
-from ipu_model.files import write_text
+from flows import report, run_params, runs
+from flows.pages.curves import read_curve
+from flows.run_view import ResultView, RunView
+from ipu_model.files import read_json, write_json, write_text
 from ipu_model.units import format_duration
 from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
 from tasks.pages.render import html_page
 from tasks.project import artifacts
+from tasks.project.errors import PodiumError
+from tasks.project.params import default_values
+from tasks.project.params_command import ABSENT
 
+KEPT = artifacts.RUNS / "index.json"
+"""In the folder of a run: what was read of it, beside when these files were written."""
+MOST_POINTS = 30
+"""Of a curve."""
 MOST_RUNS = 500
 """On the page: the newest; `podium runs` lists all."""
 MOST_DRAWN = 200
@@ -33,15 +47,135 @@ LARGEST = 950_000
 NONE = "–"
 KINDS = {"finished": "good", "published": "good", "rejected": "bad", "failed": "bad", runs.NEVER: "", runs.RUNNING: ""}
 """Status -> colour of its badge; of others that of a warning."""
+UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What files raise that are of another revision, or damaged."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the files of a run say beside its record; empty where they cannot be read."""
+
+    runtime: str = ""
+    entries: dict[str, str] = field(default_factory=dict)
+    """Entry -> its kind."""
+    parameters: dict[str, list[str]] = field(default_factory=dict)
+    """Name -> default and value as JSON, of each that is not as the defaults have it."""
+    curves: dict[str, list[Point]] = field(default_factory=dict)
+    """Plot -> (update, loss)."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run, and what there is to be shown of it."""
+
+    run: runs.Run
+    details: Details
+
+    @cached_property
+    def results(self) -> dict[str, ResultView]:
+        """Entry -> what came of it."""
+        if self.run.record is None:
+            return {}
+        return {one.name: one for one in RunView(self.run.record, self.run.folder).results}
+
+    def score(self, entry: str, metric: str) -> dict[str, Any] | None:
+        """A score with its interval, what its gate requires of it, and the verdict on the entry."""
+        if entry not in self.results or metric not in (result := self.results[entry]).result["scores"]:
+            return None
+        value, interval = result.result["scores"][metric], result.intervals.get(metric)
+        return {"value": value, "interval": interval, "floor": result.floors.get(metric), "verdict": result.verdict}
+
+    def value(self, name: str) -> str:
+        """A parameter as JSON; NONE where the run has no such entry, or its parameters cannot be read."""
+        if (stated := self.details.parameters.get(name)) is not None:
+            return stated[1]
+        words = name.split(".")
+        there = self.details.entries if words[0] == "downstream" else [""]
+        if not self.details.runtime or (words[0] == "downstream" and words[1] not in there):
+            return NONE
+        return ""
+
+
+def every(project: Path, ended: str = "", anew: int | None = None) -> list[Shown]:
+    """All runs, the newest first.
+
+    Args:
+        ended: the run that has come to its end and holds its lock still.
+        anew: so many are read at most that were not read before; of others there is the record alone, this time.
+    """
+    found: list[Shown] = []
+    for run in runs.every(project):
+        one = replace(run, at_work=run.at_work and run.name != ended)
+        record = report.OWN_RECORD if one.name == runs.PROJECT else artifacts.RUN_REPORT
+        stamp = [_written(one.folder / path) for path in (record, artifacts.PARAMS)]
+        details = _read_kept(one.folder / KEPT, stamp)
+        if details is None and anew != 0:
+            details, anew = _read_details(project, one.folder), None if anew is None else anew - 1
+            if one.folder.is_dir() and not one.at_work:  # else its curves grow, and no stamp says so
+                write_json(one.folder / KEPT, {"stamp": stamp, **asdict(details)})
+        found.append(Shown(one, details or Details()))
+    return found
+
+
+def _written(path: Path) -> list[int]:
+    """When a file was written, and its size."""
+    return [path.stat().st_mtime_ns, path.stat().st_size] if path.is_file() else []
+
+
+def _read_kept(path: Path, stamp: list[list[int]]) -> Details | None:
+    """What was read before; None where that is of other files, or cannot be read."""
+    try:
+        kept = read_json(path)
+        return Details(**kept) if kept.pop("stamp") == stamp else None
+    except UNREADABLE:  # it is made again
+        return None
+
+
+def _read_details(project: Path, folder: Path) -> Details:
+    curves = _read_curves(folder / artifacts.PLOTS)
+    try:
+        params = run_params.params_of(project, folder)
+        entries = {name: entry["kind"] for name, entry in params["downstream"].items()}
+        rows = run_params.against(default_values(), params)
+        return Details(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows}, curves)
+    except UNREADABLE:
+        return Details(curves=curves)
+
+
+def _as_json(values: Sequence[Any]) -> list[str]:
+    return ["" if value is ABSENT else json.dumps(value, ensure_ascii=False) for value in values]
+
+
+def _read_curves(folder: Path) -> dict[str, list[Point]]:
+    """The loss of each training, and that on its held-out rows, which tells that a table is of a training."""
+    found = {}
+    for held_out in sorted(folder.glob(artifacts.held_out_plot("*").name)):
+        training = held_out.stem.removesuffix(artifacts.held_out_plot("").stem)
+        for name, path in ((training, folder / f"{training}.csv"), (f"{training}, held out", held_out)):
+            if points := _read_points(path):
+                found[name] = points
+    return found
+
+
+def _read_points(path: Path) -> list[Point]:
+    """Some points of a curve, its ends among them; none where it cannot be read."""
+    try:
+        points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
+    except (OSError, ValueError):
+        return []
+    apart = -(-len(points) // MOST_POINTS) or 1
+    return points[:-1:apart] + points[-1:]
 
 
 def write(project: Path, ended: str = "", anew: int | None = None) -> None:
     """Write the page.
 
     Args:
-        ended, anew: as of `index_facts.every`.
+        ended, anew: as of `every`.
     """
-    write_text(project / artifacts.INDEX_PAGE, page(project, index_facts.every(project, ended, anew)))
+    write_text(project / artifacts.INDEX_PAGE, page(project, every(project, ended, anew)))
 
 
 def page(project: Path, found: Sequence[Shown]) -> str:
@@ -74,10 +208,10 @@ class IndexView:
     def __init__(self, project: Path, shown: Sequence[Shown]) -> None:
         self.project, self.shown = project, shown
         names = sorted({name for one in shown for name in one.details.parameters})
-        self.varied = [name for name in names if len({_value(one, name) for one in shown} - {NONE}) > 1]
+        self.varied = [name for name in names if len({one.value(name) for one in shown} - {NONE}) > 1]
         """The parameters that not all of these runs have alike, among those that have them at all."""
         self._shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
-        entries = Counter(entry for one in shown for entry, scores in one.run.scores.items() if scores)
+        entries = Counter(entry for one in shown for entry, result in one.results.items() if result.scores)
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
         """The entries that most runs have, each with the score that its gate asks for first."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
@@ -85,8 +219,8 @@ class IndexView:
         """Of how many runs the scores are drawn."""
 
     def _leading(self, entry: str) -> str:
-        required = next((floors for one in self.shown if (floors := one.details.floors.get(entry))), None)
-        return next(iter(required or next(scores for one in self.shown if (scores := one.run.scores.get(entry)))))
+        results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
+        return next(iter(next((one.floors for one in results if one.floors), results[0].result["scores"])))
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
@@ -102,6 +236,7 @@ class IndexView:
             seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
             kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
             own = [(name, details.parameters[name][1]) for name in self.varied if name in details.parameters]
+            published = [receipt["where"] for result in one.results.values() if (receipt := result.published)]
             yield {
                 "number": number,
                 "name": runs.called(run.name),
@@ -117,12 +252,12 @@ class IndexView:
                 "what": ", ".join(
                     [(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]
                 ),
-                "scores": [_score(one, entry, metric) for entry, metric in self._columns],
+                "scores": [one.score(entry, metric) for entry, metric in self._columns],
                 "stated": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
                 "values": "\n".join(
-                    f"{place} {_cut(value)}" for place, name in enumerate(self.varied) if (value := _value(one, name))
+                    f"{place} {_cut(value)}" for place, name in enumerate(self.varied) if (value := one.value(name))
                 ),
-                "published": _published(record),
+                "published": ", ".join(published),
             }
 
     @property
@@ -132,7 +267,7 @@ class IndexView:
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
             traces = []
             for number, one in enumerate(shown):
-                if (score := _score(one, entry, metric)) is not None:
+                if (score := one.score(entry, metric)) is not None:
                     place, both = float(len(shown) - number), score["interval"]
                     whisker = [(place, bound) for bound in both] if both else []
                     more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
@@ -161,41 +296,11 @@ class IndexView:
             yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
-def _value(one: Shown, name: str) -> str:
-    """A parameter of a run as JSON; NONE where it has no such entry, or its parameters cannot be read."""
-    if (stated := one.details.parameters.get(name)) is not None:
-        return stated[1]
-    words = name.split(".")
-    there = one.details.entries if words[0] == "downstream" else [""]
-    if not one.details.runtime or (words[0] == "downstream" and words[1] not in there):
-        return NONE
-    return ""
-
-
 def _cut(value: str) -> str:
     return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
 
 
-def _score(one: Shown, entry: str, metric: str) -> dict[str, Any] | None:
-    """A score with its interval, what its gate requires of it, and the verdict on the entry."""
-    value = one.run.scores.get(entry, {}).get(metric)
-    if value is None or one.run.record is None:
-        return None
-    decision = next((r["decision"] for r in one.run.record.results.values() if r["name"] == entry), None)
-    return {
-        "value": value,
-        "interval": one.details.intervals.get(entry, {}).get(metric),
-        "floor": one.details.floors.get(entry, {}).get(metric),
-        "accepted": None if decision is None else decision["accepted"],
-    }
-
-
-def _published(record: report.RunReport | None) -> str:
-    receipts = [one["published"] for one in (record.results.values() if record else ()) if one["published"]]
-    return ", ".join(report.where_published(receipt) for receipt in receipts)
-
-
-def _some(points: Sequence[index_facts.Point], most: int) -> list[index_facts.Point]:
+def _some(points: Sequence[Point], most: int) -> list[Point]:
     """At most so many, evenly apart, the last among them."""
     apart = -(-len(points) // most)
     return list(points[::-1][::apart][::-1])

@@ -113,21 +113,23 @@ MEASURED = {
 }
 
 
-def _judged(folder: Path, f1: float = 88.1, floor: float = 85.0, reason: str = "") -> None:
+def _judged(folder: Path, f1: float = 88.1, reason: str = "") -> None:
     """Scores and the verdict on them."""
     scores = {"exact_match": f1 - 1, "exact_match_low": f1 - 3.3, "exact_match_high": f1 + 1.2}
     scores |= {"f1": f1, "f1_low": f1 - 2.2, "f1_high": f1 + 2.1}
     write_json(folder / "metrics/squad.json", {**scores, "total": 1000, "answered": 1000, "slices": [], "files": []})
-    checks = [
+    verdict = {"accepted": not reason, "reasons": [reason] if reason else [], "checks": _checks(f1), "judged": {}}
+    write_json(folder / "metrics/squad-gate.json", verdict)
+
+
+def _checks(f1: float, floor: float = 85.0) -> list[dict[str, Any]]:
+    return [
         {"name": "f1", "found": f1, "required": floor, "ok": f1 >= floor},
         {"name": "data_corpus", "found": "valid", "required": "valid", "ok": True},
         {"name": "loss_pretrain-phase1", "found": 2.45, "required": "finite, or no update made", "ok": True},
         {"name": "predictions_complete", "found": 1000, "required": 1000, "ok": True},
-        {"name": f"planted {EVIL}", "found": EVIL, "required": LONG, "ok": not reason},
+        {"name": f"planted {EVIL}", "found": EVIL, "required": LONG, "ok": f1 >= floor},
     ]
-    accepted = all(check["ok"] for check in checks)
-    verdict = {"accepted": accepted, "reasons": [reason] if reason else [], "checks": checks, "judged": {}}
-    write_json(folder / "metrics/squad-gate.json", verdict)
 
 
 def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float = BEGAN, **more: Any) -> RunReport:
@@ -184,8 +186,14 @@ def _said(moment: float) -> str:
 def _result(accepted: bool, f1: float = 88.1, **more: Any) -> dict[str, Any]:
     reasons = [] if accepted else [f"f1 {f1} is under the floor 85 ({EVIL})"]
     scores = {"exact_match": f1 - 1, "f1": f1}
-    decision = {"accepted": accepted, "reasons": reasons}
-    return {"gate@squad": {"name": "squad", "scores": scores, "decision": decision, "published": None, **more}}
+    found = {
+        "name": "squad",
+        "scores": scores,
+        "intervals": {"exact_match": [f1 - 3.3, f1 + 1.2], "f1": [f1 - 2.2, f1 + 2.1]},
+        "checks": _checks(f1),
+        "decision": {"accepted": accepted, "reasons": reasons},
+    }
+    return {"gate@squad": {**found, "published": None, **more}}
 
 
 PACKING = {"pretrain@phase1": {"packing_factor": 1.3, "packing_efficiency": 0.95}}

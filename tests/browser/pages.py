@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.pages import compare_page, index_page, plan_page, run_page
-from flows.pages.index_facts import Shown
+from flows.pages.index_page import Shown
 from flows.run_estimate import estimate_run
 from flows.run_request import resolve_request
 from flows.run_view import RunView

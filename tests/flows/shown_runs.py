@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows import runs
-from flows.pages.index_facts import Details, Shown
+from flows.pages.index_page import Details, Shown
 from flows.report import RunReport
 
 CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]
@@ -19,6 +19,8 @@ def shown(number: int, text: str = "", folder: Path = Path("/project"), **detail
     record.results["gate"] = {
         "name": "squad",
         "scores": {f"f1{text}": 80.0 + number % 10, "exact_match": 70.0},
+        "intervals": {f"f1{text}": [78.0, 92.0]},
+        "checks": [{"name": f"f1{text}", "found": 80.0 + number % 10, "required": 85.0, "ok": number % 2 == 0}],
         "decision": {"accepted": number % 2 == 0, "reasons": []},
         "published": {"folder": f"published/{text}"} if number % 2 == 0 else None,
     }
@@ -26,8 +28,6 @@ def shown(number: int, text: str = "", folder: Path = Path("/project"), **detail
         "runtime": f"cpu{text}",
         "entries": {"squad": "squad"},
         "parameters": {f"pretrain.seed{text}": ["42", str(number)], "model.num_layers": ["12", '"2"']},
-        "intervals": {"squad": {f"f1{text}": [78.0, 92.0]}},
-        "floors": {"squad": {f"f1{text}": 85.0}},
         "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held out": CURVE[::10]},
         **details,
     }

@@ -153,7 +153,8 @@ def test_show_says_all_of_one_run(project, capsys):
     one.ended, one.log = "2026-01-01T10:01:00+0000", "runs/logs/x.log"
     decision = {"accepted": False, "reasons": ["f1 88.89 is under the floor 95.00"]}
     scores = {"exact_match": 66.6667, "f1": 88.8889}
-    one.results = {"gate@squad": {"name": "squad", "scores": scores, "decision": decision, "published": None}}
+    result = {"name": "squad", "scores": scores, "intervals": {"exact_match": [50.0, 80.0]}, "decision": decision}
+    one.results = {"gate@squad": {**result, "published": None}}
     one.keep(project)
     code, said = podium(capsys, "runs", "show", "fast")
     assert code == 0, said.err
@@ -162,7 +163,7 @@ def test_show_says_all_of_one_run(project, capsys):
         "by podium run --name fast",
         "downstream.squad.finetune.learning_rate",
         "finetune@squad                   ran          12.5",
-        "squad: exact_match 66.67 (",
+        "squad: exact_match 66.67 (50.00 to 80.00)",
         "squad gate: rejected, nothing was published\n  - f1 88.89 is under the floor 95.00",
         "to look at: runs/checkouts/fast/reports/run.html",
         "log of this run: runs/logs/x.log",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import pipeline, report
-from flows.pages import index_facts, index_page
-from flows.pages.index_facts import Details, Shown
+from flows import pipeline
+from flows.pages import index_page
+from flows.pages.index_page import Details, Shown
 from flows.report import RunReport
 from ipu_model.files import write_json
 from tasks.project import artifacts
@@ -82,8 +82,7 @@ def _with_entries(one: Shown, entries: dict[str, str]) -> Shown:
     [result] = one.run.record.results.values()
     one.run.record.results.clear()
     one.run.record.results |= {f"gate@{name}": {**result, "name": name} for name in entries}
-    details = {what: dict.fromkeys(entries, getattr(one.details, what)["squad"]) for what in ("intervals", "floors")}
-    return Shown(one.run, dataclasses.replace(one.details, entries=entries, **details))
+    return Shown(one.run, dataclasses.replace(one.details, entries=entries))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -126,24 +125,24 @@ def named(toy_project):
 
 
 def facts(project):
-    return {one.run.name: one.details for one in index_facts.every(project)}
+    return {one.run.name: one.details for one in index_page.every(project)}
 
 
 def test_what_was_read_is_kept_until_the_record_is_written_again(toy_project, named, monkeypatch):
     assert facts(toy_project)["fast"].parameters["downstream.squad.finetune.learning_rate"] == ["5e-05", "3e-05"]
-    monkeypatch.setattr(index_facts, "_details", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(index_page, "_read_details", lambda *_: pytest.fail("read again"))
     assert facts(toy_project)["fast"].runtime == "cpu"
-    monkeypatch.setattr(index_facts, "_details", lambda *_: Details("ipu"))
+    monkeypatch.setattr(index_page, "_read_details", lambda *_: Details("ipu"))
     os.utime(named / artifacts.RUN_REPORT, ns=(1, 1))
     assert facts(toy_project)["fast"].runtime == "ipu"
-    (toy_project / index_facts.KEPT).write_text("[1, 2")
+    (named / index_page.KEPT).write_text("[1, 2")
     assert facts(toy_project)["fast"].runtime == "ipu", "what cannot be read is made again"
 
 
 def test_of_a_run_at_work_nothing_is_kept(toy_project, named):
     with Holding("fast"):
         assert facts(toy_project)["fast"].runtime == "cpu"
-    assert not (toy_project / index_facts.KEPT).exists()
+    assert not (named / index_page.KEPT).exists()
 
 
 def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, named):
@@ -156,12 +155,12 @@ def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, na
         (named / name).parent.mkdir(exist_ok=True)
         (named / name).write_text("[")
     (named / artifacts.PARAMS).write_text("a: [")
-    assert facts(toy_project)["fast"] == Details(intervals={"squad": {}}, floors={"squad": {}})
-    assert "not readable" in index_page.page(toy_project, index_facts.every(toy_project))
+    assert facts(toy_project)["fast"] == Details()
+    assert "not readable" in index_page.page(toy_project, index_page.every(toy_project))
 
 
 def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):
-    assert [one.details for one in index_facts.every(toy_project, anew=0) if one.run.name == "fast"] == [Details()]
+    assert [one.details for one in index_page.every(toy_project, anew=0) if one.run.name == "fast"] == [Details()]
     assert facts(toy_project)["fast"].runtime == "cpu"
 
 
@@ -169,13 +168,15 @@ def test_curves_keep_their_ends(tmp_path):
     (tmp_path / "phase1.csv").write_text("step,loss\n" + "".join(f"{step},{step}.123456\n" for step in range(1, 1001)))
     (tmp_path / "phase1-held-out.csv").write_text("step,loss\n")
     (tmp_path / "slices.csv").write_text("a,b\n1,2\n")
-    [(name, points)] = index_facts._curves(tmp_path).items()
+    [(name, points)] = index_page._read_curves(tmp_path).items()
     assert (name, points[0], points[-1]) == ("phase1", (1.0, 1.1235), (1000.0, 1000.1))
-    assert len(points) <= index_facts.MOST_POINTS + 1
+    assert len(points) <= index_page.MOST_POINTS + 1
 
 
-def test_what_is_kept_is_json_that_names_its_layout(toy_project, named):
+def test_what_another_version_kept_is_read_again(toy_project, named):
     facts(toy_project)
-    kept = json.loads((toy_project / index_facts.KEPT).read_text(encoding="utf-8"))
-    assert (kept["layout"], list(kept["runs"])) == (index_facts.LAYOUT, ["fast"])
-    assert report.read(toy_project, named) is not None
+    kept = json.loads((named / index_page.KEPT).read_text(encoding="utf-8"))
+    write_json(named / index_page.KEPT, {**kept, "runtime": "ipu"})
+    assert facts(toy_project)["fast"].runtime == "ipu", "as it is kept"
+    write_json(named / index_page.KEPT, {**kept, "runtime": "ipu", "layout": 2})
+    assert facts(toy_project)["fast"].runtime == "cpu"

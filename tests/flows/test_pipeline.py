@@ -39,6 +39,8 @@ def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefec
         "gate@squad": {
             "name": "squad",
             "scores": {"exact_match": 70.0, "f1": 80.5},
+            "intervals": {},
+            "checks": [],
             "published": None,
             "decision": {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]},
         }

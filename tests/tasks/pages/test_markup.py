@@ -316,14 +316,13 @@ def test_the_artifacts_of_a_run_have_the_structure_of_one_of_plain_words(text: s
 
 def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
     """The three tables of a run in whose project every text is hostile."""
-    (root / "metrics").mkdir(parents=True)
+    root.mkdir(parents=True)
     for name in ("dvc.yaml", "plan.yaml", "params.yaml"):
         shutil.copy(ROOT / name, root)
     checks = [{"name": text, "ok": False, "found": text, "required": text}]
-    (root / "metrics/squad-gate.json").write_text(json.dumps({"checks": checks}))
     run.folder, run.command, run.overrides, run.log = ".", text, [text], f"runs/logs/{text}"
     result = {"name": "squad", "scores": {text: 1.0}, "decision": {"accepted": False, "reasons": [text]}}
-    run.results = {"gate@squad": {**result, "published": {"repository": text}}}
+    run.results = {"gate@squad": {**result, "checks": checks, "published": {"repository": text}}}
     run.stages, run.pages = [StageRecord(text, text, 1.0, text)], [text]
     view = RunView(run, root)
     return [run_texts.summary(view), run_texts.metrics(view), run_texts.gates(view)]
