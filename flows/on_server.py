@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,9 +114,8 @@ def name_of(called: str | None, became: str = "", began: datetime | None = None)
 def tags_of(values: Mapping[str, Any], preset: str | None, project: Path) -> list[str]:
     """What runs are filtered by: kinds of task, device, commit, preset."""
     kinds = sorted({f"task:{entry['kind']}" for entry in values["downstream"].values()})
-    revision = revision_of(project)
-    commit = None if revision is None else f"{revision.commit}{CHANGED if revision.changed else ''}"
-    known = {"commit": commit, "preset": preset}
+    commit, changed = revision_of(project)
+    known = {"commit": f"{commit}{CHANGED * bool(changed)}" if commit else None, "preset": preset}
     return [*kinds, f"device:{values['device']['runtime']}", *(f"{name}:{x}" for name, x in known.items() if x)]
 
 
@@ -144,23 +144,15 @@ def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
         called: the name that it was given, if any.
     """
     view = RunView(run, root, project)
-    _keep("podium-run", "How the run went, stage by stage", lambda: run_texts.summary(view))
-    _keep("podium-metrics", "What the models scored, in percent", lambda: run_texts.metrics(view))
-    _keep("podium-gate", "What the gates found and required", lambda: run_texts.gates(view))
-    name = _made("name", lambda: name_at_end(called or run.preset, view))
-    if name:
+    for key, about, make in (
+        ("podium-run", "How the run went, stage by stage", run_texts.summary),
+        ("podium-metrics", "What the models scored, in percent", run_texts.metrics),
+        ("podium-gate", "What the gates found and required", run_texts.gates),
+    ):
+        if text := _made(key, partial(make, view)):
+            extra(partial(create_markdown_artifact, text, key=key, description=about))
+    if name := _made("name", lambda: name_at_end(called or run.preset, view)):
         label(name)
-
-
-def _keep(key: str, about: str, make: Callable[[], str]) -> None:
-    """Make an artifact, unless there is nothing to say."""
-
-    def keep() -> str:
-        if text := make():
-            extra(lambda: create_markdown_artifact(text, key=key, description=about))
-        return text
-
-    _made(key, keep)
 
 
 def _made(what: str, make: Callable[[], str]) -> str:

@@ -126,8 +126,7 @@ class RunReport:
         self.began = _now()
         self.host, self.python = socket.gethostname(), platform.python_version()
         self.user = name_of(os.getuid())
-        if (revision := revision_of(project)) is not None:
-            self.commit, self.changed = revision.commit, revision.changed
+        self.commit, self.changed = revision_of(project)
         self.remember(project)
         with contextlib.suppress(OSError):
             self.keep(project)
@@ -323,24 +322,12 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-@dataclass(frozen=True)
-class Revision:
-    """Where a project stands."""
-
-    commit: str
-    """Short."""
-    changed: bool
-    """Whether files that git keeps are not as that commit has them."""
-
-    def __str__(self) -> str:
-        return f"{self.commit}, with changes" if self.changed else self.commit
-
-
-def revision_of(project: Path) -> Revision | None:
-    """The commit that is checked out; None without git, or where git does not say."""
+def revision_of(project: Path) -> tuple[str | None, bool | None]:
+    """The commit that is checked out, short, and whether files that git keeps are not as it has them; None without git,
+    or where git does not say."""
     commit = git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
     if commit is None:
-        return None
+        return None, None
     others = [f":(exclude){name}" for name in MADE_BY_RUNS]
     status = ("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
-    return Revision(commit.strip(), git(project, *status, timeout=SECONDS_FOR_GIT) != "")
+    return commit.strip(), git(project, *status, timeout=SECONDS_FOR_GIT) != ""

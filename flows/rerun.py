@@ -23,6 +23,8 @@ from tasks.project.given import foreign_plans, given_paths
 from tasks.project.plan_file import Stage
 
 ENDED_WELL = ("finished", "published", "rejected")
+REMAINS = ("command", "began", "ended", "user", "host", "python", "commit", "changed")
+"""Of the record of the run that made what is there."""
 
 
 def tell_if_unchanged(request: RunRequest) -> int | None:
@@ -47,12 +49,8 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     with DvcSession(root) as session:
         if session.look(plan).unchanged != plan:
             return None
-    words, folder = list(request.overrides), os.path.relpath(root, project)
-    run = report.RunReport(folder, request.preset, words, command=before.command)
-    run.began, run.ended = before.began, before.ended
-    run.plan = plan
-    run.user, run.host, run.python = before.user, before.host, before.python
-    run.commit, run.changed = before.commit, before.changed
+    made = {name: getattr(before, name) for name in REMAINS}
+    run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
     streams.say(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")

@@ -79,16 +79,11 @@ class RunView:
         pages = [str(artifacts.RUN_PAGE), *self.record.pages]
         return [os.path.normpath(os.path.join(self.record.folder, page)) for page in pages]
 
-    @property
-    def programs(self) -> list[str]:
-        """A line for each stage that ran on IPUs: whether its program was built, loaded or restored."""
-        return [f"program of {stage}: {how}" for stage, how in self.record.programs.items()]
-
-    @property
-    def lines(self) -> list[str]:
-        """Scores, verdicts, and where the models went."""
-        found = ([one.score_line(), *one.verdict_lines] for one in self.results)
-        return [*self.programs, *(line for lines in found for line in lines)]
+    def list_lines(self, intervals: bool = False) -> list[str]:
+        """Return programs, scores, verdicts, and where the models went."""
+        found = ([one.score_line(intervals), *one.verdict_lines] for one in self.results)
+        programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # of stages on IPUs
+        return [*programs, *(line for lines in found for line in lines)]
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
@@ -313,7 +308,7 @@ class ResultView:
             "card": card if "folder" in receipt and card.is_file() else None,
         }
 
-    def score_line(self, intervals: bool = False) -> str:
+    def score_line(self, intervals: bool) -> str:
         """Return the name of the entry and its scores as a line of text."""
         known = self.intervals if intervals else {}
         bounds = {name: f" ({low:.2f} to {high:.2f})" for name, (low, high) in known.items()}

@@ -11,7 +11,7 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,22 @@ def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     for number, member in enumerate(members, 1):
         say(f"run {number} of {len(members)}: {member.name}")
         _run(member.command("--to", f"finetune@{sweep.entry}"), project, say)
-    found = [(member, figures) for member in members if (figures := member.held_out(project)) is not None]
-    if not found:
+    ended = {member.name: figures for member in members if (figures := member.held_out(project)) is not None}
+    if not ended:
         raise PodiumError(f"none of the {len(members)} runs came to its end; podium runs {sweep.name} lists them")
-    best = max(found, key=lambda one: (_mean(one[0].recipe, found), _score(one[1])))[0]
-    record, place = _record(sweep, members, found, best), project / SWEEPS / f"{sweep.name}.json"
+    recipes = _rank([member for member in members if member.name in ended], ended)
+    alike = recipes[0][0]
+    best = max(alike, key=lambda member: _score(ended[member.name]))
+    record = {
+        "name": sweep.name,
+        "entry": sweep.entry,
+        "judged_by": ended[best.name]["judged_by"],
+        "best": best.name,
+        "runs": [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members],
+        "recipes": [figures for _, figures in recipes],
+    }
+    place = project / SWEEPS / f"{sweep.name}.json"
     write_json(place, record)
-    alike = [member for member, _ in found if member.recipe == best.recipe]
     say(f"the best by held-out {record['judged_by']}: {best.name}; it is judged on the development set now")
     if code := _run(_last(best, alike, project, say), project, say):
         raise SystemExit(code)
@@ -200,31 +209,18 @@ def _score(figures: Mapping[str, Any]) -> float:
     return held_out_score(figures)[1]
 
 
-def _mean(recipe: tuple[tuple[str, Any], ...], found: Sequence[tuple[Member, dict[str, Any]]]) -> float:
-    return statistics.mean(_score(figures) for member, figures in found if member.recipe == recipe)
-
-
-def _record(
-    sweep: Sweep, members: Sequence[Member], found: Sequence[tuple[Member, dict[str, Any]]], best: Member
-) -> dict[str, Any]:
-    ended = {member.name: figures for member, figures in found}
-    return {
-        "name": sweep.name,
-        "entry": sweep.entry,
-        "judged_by": found[0][1]["judged_by"],
-        "best": best.name,
-        "runs": [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members],
-        "recipes": list(_recipes(found)),
-    }
-
-
-def _recipes(found: Sequence[tuple[Member, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Each recipe with the mean of its seeds and how far they spread, the best first."""
-    recipes = sorted({member.recipe for member, _ in found}, key=lambda recipe: -_mean(recipe, found))
-    for recipe in recipes:
-        scores = [_score(figures) for member, figures in found if member.recipe == recipe]
+def _rank(
+    members: Sequence[Member], ended: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[list[Member], dict[str, Any]]]:
+    """The members of each recipe, with the mean of its seeds and how far they spread, the best first."""
+    found = []
+    for recipe, several in itertools.groupby(members, key=lambda member: member.recipe):
+        alike = list(several)
+        scores = [_score(ended[member.name]) for member in alike]
         spread = statistics.stdev(scores) if len(scores) > 1 else None
-        yield {**dict(recipe), "seeds": len(scores), "mean": statistics.mean(scores), "deviation": spread}
+        figures = {**dict(recipe), "seeds": len(scores), "mean": statistics.mean(scores), "deviation": spread}
+        found.append((alike, figures))
+    return sorted(found, key=lambda one: -one[1]["mean"])
 
 
 def write_others(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:

@@ -60,7 +60,6 @@ def summary(run: RunView) -> str:
         run=run,
         record=record,
         parameters=" ".join([record.preset or str(artifacts.PARAMS), *(f"--set {text}" for text in record.overrides)]),
-        commit=record.commit and str(report.Revision(record.commit, bool(record.changed))),
         total=sum(one.seconds for one in record.stages),
         places=places,
     )

@@ -89,14 +89,14 @@ def test_a_run_of_the_form_ends_on_workers_with_its_name_tags_and_tables(team: T
     assert run.state.is_completed(), run.state.message
     assert run.state.message == "published"
     assert re.fullmatch(r"evening exact_match 90\.00 \d{4}-\d\d-\d\d \d\d:\d\d", run.name)
-    revision = revision_of(team.sender.project)
-    assert revision is not None
+    commit, _ = revision_of(team.sender.project)
+    assert commit is not None
     assert set(run.tags) == {
         "podium-watched",
         "podium-sent-again",
         "task:squad",
         "device:cpu",
-        f"commit:{revision.commit}",
+        f"commit:{commit}",
     }
     assert team.hosts["working"].ran() == ALL
     tables = {str(one.key): str(one.data) for one in artifacts_of([run.id])}

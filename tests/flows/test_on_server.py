@@ -125,7 +125,7 @@ def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     (tmp_path / "a").write_text("1")
     subprocess.run([*git, "add", "a"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
-    commit = revision_of(tmp_path).commit
+    commit = revision_of(tmp_path)[0]
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
     assert on_server.tags_of(values, "bert", tmp_path) == tags
