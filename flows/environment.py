@@ -1,7 +1,7 @@
 """What this process and its children take from their environment, put right before anything reads it.
 
 Here is what can be mended and is nobody's wish: a loopback that goes through a proxy, a home that does not exist or
-cannot be written, a user without a name, a project without git. flows/preflight/host.py refuses the rest.
+cannot be written, a user without a name, a project without git. flows/preflight/checks.py refuses the rest.
 """
 
 from __future__ import annotations

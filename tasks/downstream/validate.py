@@ -24,7 +24,7 @@ from tasks.project.params import Params, load_sections
 from tasks.reading.near_duplicates import Report, write_report
 from tasks.reading.parquet import read_batches
 from tasks.validation.checks import DataSet
-from tasks.validation.contamination import contamination
+from tasks.validation.near_duplicates import contamination
 from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import judge_and_report
 

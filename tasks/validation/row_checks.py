@@ -1,7 +1,7 @@
 """What packed rows must be: those of a folder of data/rows, by the rules of all rows and their declared columns.
 
 A kind adds what its columns cannot say: that of pre-training in pretrain_rows.py, those of downstream work in
-tasks/downstream/<kind>/row_rules.py, which `ChecksTask.row_data` offers. Legend: n rows of L tokens and S slots.
+tasks/downstream/<kind>/checks.py, which `ChecksTask.row_data` offers. Legend: n rows of L tokens and S slots.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from flows import cleaning, dvc, report, runs
+from flows import dvc, report, runs
+from flows.commands import clean
 from tests.flows.test_pipeline import ACCEPTED, statuses
 from tests.flows.test_runs import FASTER, Holding, podium, run
 from tests.flows.toy_repro import call
@@ -82,10 +83,10 @@ def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
         assert names(two) == {"fast"}
         before = objects(two)
         assert before, "its objects are in use, and others may become so"
-    found = cleaning.look(two, cleaning.Chosen(("fast",)))
+    found = clean.look(two, clean.Chosen(("fast",)))
     with Holding("fast"):
         said = []
-        cleaning.remove(two, found, said.append)
+        clean.remove(two, found, said.append)
     assert said == ["fast stays: a run, or DVC, is at work by now; again when it has ended"], "it began after the look"
     assert names(two) == {"fast"}
 
@@ -214,7 +215,7 @@ def test_a_removal_that_was_interrupted_goes_on(two, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(cleaning.shutil, "rmtree", killed)
+        patched.setattr(clean.shutil, "rmtree", killed)
         assert podium(capsys, "clean", "fast", "--yes")[0] == 130
     assert names(two) == {".", "good"}, "half a run is none"
     code, said = podium(capsys, "clean", "--older-than", "1d", "--yes")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.preflight import inputs
+from flows.preflight import checks
 from flows.run_request import resolve_request
 from tests.places import ROOT
 
 
 def asked_for(*overrides: str) -> list[str | None]:
     wanted = resolve_request(ROOT, None, overrides)
-    return [source["name"] for question in inputs.asked(wanted) for source in question.told["sources"]]
+    return [source["name"] for question in checks.hub(wanted) for source in question.told["sources"]]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""What labelled texts must be: the Parquet files of an entry's splits."""
+"""What labelled texts must be, and their rows: a class or a value for every example, each once. Legend: n rows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from tasks.downstream.task import TRAIN
 from tasks.downstream.texts import about
-from tasks.downstream.texts.row_rules import LabelRows
 from tasks.downstream.validate import ChecksTask
 from tasks.reading.labels import all_labels_in, labels_of_rows
 from tasks.reading.parquet import begins_with_value
@@ -22,7 +21,7 @@ from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_checks import Examples, RowData, RowSource
+from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, Sequences
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
@@ -139,3 +138,52 @@ def _texts(batch: pa.RecordBatch) -> np.ndarray:
 def _labelled(batch: pa.RecordBatch) -> np.ndarray:
     label = batch.column("label").to_numpy(zero_copy_only=False)
     return _texts(batch) + np.array([f"\t{value}" for value in label.tolist()], dtype=object)
+
+
+COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
+MOST = "no more labels than sequences"
+
+
+class LabelRows(RowData):
+    """Labels of sequences, which are numbered examples."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
+
+    def __init__(self, source: RowSource, expected: Callable[[], np.ndarray] | None = None) -> None:
+        """Open the rows.
+
+        Args:
+            expected: reads the label of each example, -100 for none; None: labels are not compared with examples.
+        """
+        super().__init__(source)
+        sequences = self.manifest.sequences
+        # To predict, classes that train has not have no label.
+        every, least = ("every sequence has a label", sequences) if source.training else (MOST, 0)
+        self.total_checks += (Check("labels", COLUMN, every, self.again, minimum=least, maximum=sequences),)
+        if expected is not None:
+            self.record_checks += (Check(AS_EXAMPLES, COLUMN, "the label of its example", self.again),)
+        self._read_expected = expected
+        self._expected = np.zeros(0)
+        self._labelled = 0
+
+    def prepare_kind(self) -> list[str]:
+        if self._read_expected is not None:
+            self._expected = self._read_expected()
+        return []
+
+    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
+        ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
+        self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
+        if self._read_expected is None:
+            return {}
+        # Slots of no known example are left out.
+        known = (ids >= 0) & (ids < len(self._expected))
+        other = np.zeros(ids.shape, bool)
+        other[known] = labels[known] != self._expected[ids[known]]
+        return {AS_EXAMPLES: other.sum(axis=1)}
+
+    def totals(self) -> Totals:
+        return {**super().totals(), "labels": Total(self._labelled)}
+
+    def numbers(self) -> dict[str, Any]:
+        return {**super().numbers(), "labelled sequences": self._labelled}

@@ -1,7 +1,19 @@
 """One chunk of documents to packed, masked rows of sentence pairs: pure, whatever process runs it.
 
-Legend: R rows, L tokens per row, S sequences per row at most, P masked positions per row at most, T
-tokens of all sequences one after the other.
+A sentence ends at the end of a paragraph (newline), and after `.`, `!`, `?` or `...` with its closing quotes and
+brackets, when white space follows and what comes next does not begin in lower case (opening quotes and brackets are
+looked through). `.` attached to a single capital or to one of a few titles ("J. Smith", "Dr. Smith") ends nothing. The
+full stops of Chinese and Japanese need no space. Next-sentence prediction only needs pieces that follow each other, so
+a missed or a spare boundary costs nothing but a little variety.
+
+Pairs have next-sentence labels, as BERT's pre-training makes them (arXiv 1810.04805). A pair is two spans of one long
+array of token ids: nothing is copied until the rows are laid out. Tokens of a document lie together and in order, so
+sentences that follow each other are one span. One departure from BERT's data script: a sentence that alone would not
+fit into a row is cut into pieces of half a row, which are then paired like sentences (`cut_long`). The script
+truncates it to one pair, so that text without full stops would mostly be lost.
+
+Legend: R rows, L tokens per row, S sequences per row at most, P masked positions per row at most, T tokens of all
+sequences one after the other.
 """
 
 from __future__ import annotations
@@ -15,15 +27,235 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tasks.pretraining.rows.masking import MaskedTokens, count_maskable, mask_tokens, predictions_per_sequence
-from tasks.pretraining.rows.pairs import Documents, Pairs, cut_long, make_pairs
 from tasks.pretraining.rows.row_shards import Chunk, Counts
-from tasks.pretraining.rows.sentences import split_sentences
 from tasks.rows.packing import pack
 from tasks.rows.row_files import IGNORED, Layout
 from tasks.vocabulary.encoding import Vocabulary, encode, lay_out_sequences, load_tokenizer, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+import random
+import re
+
+SPECIAL_PER_PAIR = 3
+"""[CLS] A [SEP] B [SEP]"""
+REAL_NEXT, RANDOM_NEXT = 0, 1
+OTHER_DOCUMENT_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents as token ids.
+
+    `token_ids` [T] holds all tokens; sentence n is token_ids[sentence_starts[n] : sentence_starts[n + 1]];
+    document d has the sentences document_starts[d] .. document_starts[d + 1] - 1, at least one. Both
+    starts end with one entry more: the total.
+    """
+
+    token_ids: np.ndarray
+    sentence_starts: list[int]
+    document_starts: list[int]
+
+    def __len__(self) -> int:
+        return len(self.document_starts) - 1
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N pairs: segment A is token_ids[first_start : first_start + first_length], B likewise.
+
+    All int64[N], except labels int8[N]: 0 = B follows A in its document, 1 = B comes from elsewhere.
+    """
+
+    first_start: np.ndarray
+    first_length: np.ndarray
+    second_start: np.ndarray
+    second_length: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64[N] tokens of each pair with its special tokens."""
+        return self.first_length + self.second_length + SPECIAL_PER_PAIR
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def cut_long(length: int, row_length: int) -> list[int]:
+    """Lengths of the pieces that a sentence of `length` tokens goes into the pairs with.
+
+    cut_long(70, row_length=64) == [30, 30, 10]; up to row_length - 3 tokens it stays whole; none of 0.
+    """
+    budget = row_length - SPECIAL_PER_PAIR
+    if length <= budget:
+        return [length] if length else []
+    piece = budget // 2
+    return [piece] * (length // piece) + ([length % piece] if length % piece else [])
+
+
+def make_pairs(
+    documents: Documents, row_length: int, short_sequence_probability: float, rng: np.random.Generator
+) -> Pairs:
+    """Pair up all documents once.
+
+    Each document draws its target length: all of the row, or with `short_sequence_probability` any
+    length from 2 on. Sentences are collected up to the target and cut in two at random; half of the
+    time, and whenever there is only one sentence, B comes from a random place of another document (of
+    this document if it is the only one), and the sentences not used go back. What is too long loses
+    tokens of its longer segment, at the front or the back at random.
+    """
+    draw = random.Random(int(rng.integers(2**63)))  # scalar draws: several times faster than numpy's
+    budget = row_length - SPECIAL_PER_PAIR
+    spans: list[tuple[int, int, int, int, int]] = []
+    for document in range(len(documents)):
+        target = budget
+        if draw.random() < short_sequence_probability:
+            target = draw.randint(2, budget)
+        _pair_document(documents, document, target, draw, spans)
+    values = np.array(spans, dtype=np.int64).reshape(-1, 5)
+    return _truncate(values, budget, rng)
+
+
+def _pair_document(
+    documents: Documents,
+    document: int,
+    target: int,
+    draw: random.Random,
+    spans: list[tuple[int, int, int, int, int]],
+) -> None:
+    """Append (first start, first end, second start, second end, label) of every pair of the document."""
+    starts = documents.sentence_starts
+    sentence, last = documents.document_starts[document], documents.document_starts[document + 1]
+    while sentence < last:
+        stop = sentence + 1
+        while stop < last and starts[stop] - starts[sentence] < target:
+            stop += 1
+        count = stop - sentence
+        middle = sentence + 1 + int(draw.random() * (count - 1))  # = stop for a single sentence
+        first = (starts[sentence], starts[middle])
+        if count == 1 or draw.random() < 0.5:
+            second = _random_span(documents, document, target - (first[1] - first[0]), draw)
+            spans.append((*first, *second, RANDOM_NEXT))
+            sentence = middle
+        else:
+            spans.append((*first, starts[middle], starts[stop], REAL_NEXT))
+            sentence = stop
+
+
+def _random_span(documents: Documents, document: int, wanted: int, draw: random.Random) -> tuple[int, int]:
+    """Whole sentences from a random one on, of another document, at least `wanted` tokens if it has them."""
+    other = document
+    for _ in range(OTHER_DOCUMENT_TRIES):
+        other = int(draw.random() * len(documents))
+        if other != document:
+            break
+    starts = documents.sentence_starts
+    begin, last = documents.document_starts[other], documents.document_starts[other + 1]
+    sentence = begin + int(draw.random() * (last - begin))
+    stop = sentence + 1
+    while stop < last and starts[stop] - starts[sentence] < wanted:
+        stop += 1
+    return starts[sentence], starts[stop]
+
+
+def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Pairs:
+    """Cut pairs to `budget` tokens, one token at a time from the longer segment (from B when equal).
+
+    Which end each token comes off is a fair coin, so the number taken off the front is binomial; that
+    gives in one step what taking tokens off one by one gives.
+    """
+    first_start, first_end, second_start, second_end, labels = spans.T
+    first, second = first_end - first_start, second_end - second_start
+    excess = np.maximum(first + second - budget, 0)
+    # Down to equal lengths at the cost of the longer one, then in turns, B first.
+    level = np.minimum(excess, np.abs(first - second))
+    turns = excess - level
+    off_first = np.where(first > second, level, 0) + turns // 2
+    off_second = np.where(first > second, 0, level) + (turns + 1) // 2
+    return Pairs(
+        first_start=first_start + rng.binomial(off_first, 0.5),
+        first_length=first - off_first,
+        second_start=second_start + rng.binomial(off_second, 0.5),
+        second_length=second - off_second,
+        labels=labels.astype(np.int8),
+    )
+
+
+ABBREVIATIONS = frozenset(
+    [
+        "Mr",
+        "Mrs",
+        "Ms",
+        "Dr",
+        "Prof",
+        "St",
+        "Sr",
+        "Jr",
+        "Mt",
+        "Ft",
+        "Gen",
+        "Col",
+        "Lt",
+        "Sgt",
+        "Capt",
+        "Rev",
+        "Hon",
+        "Gov",
+        "Sen",
+        "Rep",
+        "Pres",
+        "No",
+        "Nos",
+        "Vol",
+        "Fig",
+        "vs",
+        "cf",
+        "e.g",
+        "i.e",
+        "approx",
+        "ca",
+    ]
+)
+_OPENING = "\"'`([{\u201c\u2018\u00ab "
+_END = re.compile(
+    r"""[.!?\u2026]+ ["')\]}\u201d\u2019\u00bb]* \s+ | [\u3002\uff01\uff1f]+ ["')\]}\u201d\u2019\u300d\u300f]* \s*""",
+    re.VERBOSE,
+)
+_LAST_WORD = re.compile(r"[^\s\"'(\[{]*$")
+_LONGEST_ABBREVIATION = 8
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of `text`, stripped, none empty.
+
+    split_sentences("He met Dr. Ay . It rained.\\nYes") == ["He met Dr. Ay .", "It rained.", "Yes"]
+    """
+    return [sentence for paragraph in text.splitlines() for sentence in _split_paragraph(paragraph)]
+
+
+def _split_paragraph(paragraph: str) -> list[str]:
+    sentences, start = [], 0
+    for match in _END.finditer(paragraph):
+        if _ends_sentence(paragraph, match):
+            sentences.append(paragraph[start : match.end()].strip())
+            start = match.end()
+    sentences.append(paragraph[start:].strip())
+    return [sentence for sentence in sentences if sentence]
+
+
+def _ends_sentence(paragraph: str, match: re.Match[str]) -> bool:
+    rest = paragraph[match.end() : match.end() + 8].lstrip(_OPENING)
+    if rest[:1].islower():
+        return False
+    if not match.group().startswith(". "):
+        return True
+    begin = max(0, match.start() - _LONGEST_ABBREVIATION)
+    word = _LAST_WORD.search(paragraph, begin, match.start())
+    before = word.group() if word else ""
+    return not (before in ABBREVIATIONS or (len(before) == 1 and before.isupper()))
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,190 @@ Documents that are held out (tasks/rows/held_out.py) go through the same steps o
 
 A run that was killed keeps the shards it has finished, and makes the others when it is run again. What
 other hosts made of them as their shares (tasks/pretraining/rows/row_share.py) is taken as it is.
+
+Of prepared data nothing is tokenized, paired or masked anew: rows are packed from SEQUENCES_PER_CHUNK sequences at a
+time. A sequence keeps its masked tokens whatever it shares a row with: rows with more of them than P are taken apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import array
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipu_model.files import new_folder
-from tasks.pretraining.rows.prepared_rows import rows_in_words, write_prepared_rows
+import numpy as np
+import pyarrow as pa
+
+from ipu_model.files import new_folder, sha256_of
+from tasks.pretraining.rows.masking import default_predictions
+from tasks.pretraining.rows.pair_rows import lay_out_rows
+from tasks.pretraining.rows.prepared import Limits, masked_tokens, original_tokens, unpad
+from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
+from tasks.project.parallel import Progress
+from tasks.project.param_sections import PhaseRowsParams
 from tasks.project.params import PHASES, PretrainRowsParams, load_sections, packed
 from tasks.project.process import item
 from tasks.project.row_folders import HELD_OUT, Manifest
+from tasks.reading.text_files import Reading, repetitions, write_reading
+from tasks.rows.held_out import is_held_out
+from tasks.rows.packing import NO_SEQUENCE, pack
+from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry
+from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
+
+SEQUENCES_PER_CHUNK = 16384
+SEQUENCES = "sequences read"
+UNMASKED = "sequences without a masked token, kept"
+REPEATED = "sequences that stand more than once with the same masks, kept"
+TAKEN_APART = "rows taken apart, their masked tokens being more than max_predictions_per_row"
+
+
+def write_prepared_rows(
+    params: PretrainRowsParams, phase: str, tokenizer: Path = artifacts.TOKENIZER, folder: Path | None = None
+) -> str:
+    """Write the rows of `phase` from the prepared data it names, into `folder` (default: its own artifact).
+
+    Args:
+        params: section pretrain_rows, its source `files` or `hub`.
+        phase: phase1 or phase2.
+        tokenizer: folder of the tokenizer.json that the data were prepared with.
+
+    Returns:
+        What was made, in words.
+
+    Raises:
+        InputError: no data, data that cannot be used (with the sequence), or another vocabulary.
+    """
+    own = params.phase1 if phase == "phase1" else params.phase2
+    limits = _limits(params, own, f"pretrain_rows.{phase}", read_vocabulary(load_tokenizer(tokenizer)))
+    reading, progress = Reading(), Progress(f"{phase} rows", "sequences")
+    sha256 = sha256_of(tokenizer_file(Path(tokenizer)))
+    with new_folder(folder or artifacts.rows_folder(phase)) as partial:
+        kept = partial / HELD_OUT
+        kept.mkdir()
+        sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
+        with RowWriter(partial, "pretrain", *sizes) as writer, RowWriter(kept, "pretrain", *sizes) as other:
+            rows, held_out = (_Rows(one, params, limits, reading) for one in (writer, other))
+            for sequences in _read(own, params, limits, reading, progress):
+                chosen = _held_out(sequences, params)
+                rows.add(sequences.filter(pa.array(~chosen)))
+                held_out.add(sequences.filter(pa.array(chosen)))
+            manifest, others = rows.finish(sha256, params.seed), held_out.finish(sha256, params.seed)
+        if others is None:
+            kept.rmdir()
+        if manifest is None:
+            raise InputError(
+                f"no sequence to train on was found ({reading.counts[SEQUENCES]} in all): look at "
+                f"{limits.section}.path, {limits.section}.dataset and pretrain_rows.held_out_fraction"
+            )
+        write_reading(partial, params.source, reading)
+    return (
+        f"{rows_in_words(manifest)} from prepared data ({', '.join(reading.summary())}); "
+        f"{others.sequences if others else 'no'} sequences held out; {progress.elapsed_s:.1f} s"
+    )
+
+
+def rows_in_words(rows: Manifest) -> str:
+    """Describe rows for people."""
+    return (
+        f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
+        f"{rows.packing_efficiency:.1%} real tokens)"
+    )
+
+
+def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: Vocabulary) -> Limits:
+    predictions = own.max_predictions_per_row
+    if predictions is None:
+        # every sequence of a row rounds its share up by itself
+        predictions = default_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
+    check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
+    return Limits(vocabulary, own.row_length, predictions, section)
+
+
+def _read(
+    own: PhaseRowsParams, params: PretrainRowsParams, limits: Limits, reading: Reading, progress: Progress
+) -> Iterable[pa.Table]:
+    seen = array.array("q")
+    for found in read_prepared(own, params.source, limits.section, reading):
+        sequences = unpad(found, limits)
+        reading.counts[SEQUENCES] += len(sequences)
+        reading.counts[UNMASKED] += int((found.labels == IGNORED).all(axis=1).sum())
+        whole = np.concatenate([found.input_ids, found.labels], axis=1)
+        seen.extend(hash(sequence.tobytes()) for sequence in whole)
+        progress.update(reading.counts[SEQUENCES])
+        yield sequences
+    reading.counts[REPEATED] += repetitions(seen)
+
+
+def _held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndarray:
+    """bool[N]: by the tokens before masking, so that all maskings of a pair go the same way."""
+    if not params.held_out_fraction:
+        return np.zeros(len(sequences), bool)
+    texts = (tokens.decode("latin-1") for tokens in original_tokens(sequences))
+    return np.array([is_held_out(text, params.held_out_fraction, params.seed) for text in texts], bool)
+
+
+@dataclass
+class _Rows:
+    """A row folder that is filled chunk by chunk."""
+
+    writer: RowWriter
+    params: PretrainRowsParams
+    limits: Limits
+    reading: Reading
+    waiting: list[pa.Table] = field(default_factory=list)
+    held: int = 0
+
+    def add(self, sequences: pa.Table) -> None:
+        """Take some sequences, and write rows when there are enough to pack well."""
+        if len(sequences):
+            self.waiting.append(sequences)
+            self.held += len(sequences)
+        if self.held >= SEQUENCES_PER_CHUNK:
+            self._write()
+
+    def _write(self) -> None:
+        sequences = pa.concat_tables(self.waiting)
+        masked, lengths, counts = masked_tokens(sequences)
+        packs = pack(lengths, self.limits.row_length, self.params.max_sequences_per_row)
+        packs, apart = within_budget(packs, counts, self.limits.max_predictions)
+        self.reading.counts[TAKEN_APART] += apart
+        layout = Layout.of(packs, lengths, self.limits.row_length)
+        second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
+        self.writer.write(lay_out_rows(layout, masked, second_starts, labels, self.limits.max_predictions))
+        self.waiting, self.held = [], 0
+
+    def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:
+        """The manifest, written; None, and no file, where there was no sequence."""
+        if self.held:
+            self._write()
+        return self.writer.finish(tokenizer_sha256, seed) if self.writer.rows else None
+
+
+def within_budget(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
+    """Rows with at most `max_predictions` masked tokens: those with more give each sequence a row of its own.
+
+    Args:
+        packs: int32[R, S] sequences of each row, -1 = none.
+        masked_counts: int64[N] of every sequence, none above max_predictions.
+
+    Returns:
+        int32[R', S], and how many rows were taken apart.
+    """
+    over = np.where(packs >= 0, masked_counts[packs], 0).sum(axis=1) > max_predictions
+    if not over.any():
+        return packs, 0
+    alone = packs[over][packs[over] >= 0]
+    singles = np.full((len(alone), packs.shape[1]), NO_SEQUENCE, packs.dtype)
+    singles[:, 0] = alone
+    return np.concatenate([packs[~over], singles]), int(over.sum())
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from tiny_jobs import TINY, make_columns, write_rows
 
-from ipu_model.models import inference
 from ipu_model.models.flat import FlatBatch, SequenceAttention, flatten
-from ipu_model.models.inference import EqualLengthAttention, passes
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import RowFolder
+from ipu_model.runtimes import torch_device
+from ipu_model.runtimes.torch_device import EqualLengthAttention, passes
 
 
 def read(folder: Path, rows: int) -> FlatBatch:
@@ -34,8 +34,8 @@ def test_sequences_of_equal_length_attend_as_each_alone(lengths: List[int]) -> N
 
 
 def test_passes_hold_all_tokens_in_order_and_few_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "TOKENS_PER_PASS", 40)
-    monkeypatch.setattr(inference, "ROUND_TO", 8)
+    monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", 40)
+    monkeypatch.setattr(torch_device, "ROUND_TO", 8)
     flat = read(tmp_path / "rows", 30)
     made = list(passes(flat))
     assert len(made) > 5
@@ -49,7 +49,7 @@ def test_passes_hold_all_tokens_in_order_and_few_shapes(tmp_path: Path, monkeypa
 
 
 def test_a_sequence_longer_than_a_pass_has_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "TOKENS_PER_PASS", 1)
+    monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", 1)
     flat = read(tmp_path / "rows", 4)
     assert [count for count, _, _ in passes(flat)] == flat.lengths.tolist()
 
@@ -61,6 +61,6 @@ def test_logits_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path, monkeypatch:
     with torch.no_grad():
         whole = model(flat.tokens)[: flat.real_tokens]
         for tokens_per_pass in (30, 200, 4096):
-            monkeypatch.setattr(inference, "TOKENS_PER_PASS", tokens_per_pass)
+            monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", tokens_per_pass)
             cut = torch.cat([model(tokens)[:count] for count, tokens, _ in passes(flat)])
             torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-6)

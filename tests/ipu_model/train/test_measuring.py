@@ -19,9 +19,8 @@ from ipu_model.errors import ConfigError, OutOfMemory, RowsError
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
 from ipu_model.jobs.plan import Choice
 from ipu_model.rows.format import MANIFEST, Manifest, columns_of, kinds, read_manifest
-from ipu_model.rows.generated import GeneratedRows
 from ipu_model.train import measuring
-from ipu_model.train.measuring import measure
+from ipu_model.train.measuring import GeneratedRows, measure
 
 
 @pytest.fixture(autouse=True)

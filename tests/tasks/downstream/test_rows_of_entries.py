@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.downstream.squad.row_rules import AnswerRows
+from tasks.downstream.squad.checks import AnswerRows
 from tasks.downstream.validate_rows import row_data
 from tasks.project import artifacts
 from tasks.project.params import load_params

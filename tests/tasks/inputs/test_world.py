@@ -15,7 +15,7 @@ from itertools import islice
 import pytest
 
 from tasks.inputs import world
-from tasks.inputs.world_text import ENDINGS, PAIRED_KINDS, RELATIONS
+from tasks.inputs.world import ENDINGS, PAIRED_KINDS, RELATIONS
 from tests.places import ROOT
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")

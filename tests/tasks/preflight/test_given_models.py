@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.given_model import model_values
-from flows.preflight.inputs import asked
+from flows.preflight.checks import asked
 from flows.run_request import resolve_request
 from tasks.preflight.given_inputs import look, of_hub, wanted
 from tasks.project.overlays import resolve, settings

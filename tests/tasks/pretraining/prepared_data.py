@@ -10,8 +10,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from tasks.pretraining.rows.prepared_files import _example_class
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.pretraining.rows.tfrecords import _example_class
 from tests.tasks.pretraining.row_inputs import pretrain_params, read_rows, write_corpus
 
 Sequences = dict[str, list[Any]]

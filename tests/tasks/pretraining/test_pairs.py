@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tasks.pretraining.rows.pairs import Documents, Pairs, cut_long, make_pairs
+from tasks.pretraining.rows.pair_rows import Documents, Pairs, cut_long, make_pairs
 
 
 def documents_of(sentence_lengths: list[list[int]]) -> Documents:

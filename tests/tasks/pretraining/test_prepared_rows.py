@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.pretraining.rows import prepared_rows, tfrecords
-from tasks.pretraining.rows.prepared_rows import write_prepared_rows
+from tasks.pretraining.rows import prepared_files, pretrain_rows
+from tasks.pretraining.rows.pretrain_rows import write_prepared_rows
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError
 from tasks.project.row_folders import held_out_folder, read_manifest
@@ -185,7 +185,7 @@ def test_the_rows_pass_validation_and_what_was_read_is_on_the_page(source: Sourc
     verdict = validate(pretrain_data(rows, source.tokenizer, max_positions=512), Judge())
     assert verdict["valid"], [check for check in verdict["checks"] if not check["ok"]]
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
-    assert numbers[prepared_rows.SEQUENCES] == numbers["sequences"] == len(sequences(source.own))
+    assert numbers[pretrain_rows.SEQUENCES] == numbers["sequences"] == len(sequences(source.own))
     assert json.loads((rows / READING).read_text())["layouts"] == [
         "columns of lists, label -100 where nothing is masked"
     ]
@@ -220,7 +220,7 @@ def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(s
 
 def test_rows_with_too_many_masked_tokens_are_taken_apart_by_hand_worked_counts() -> None:
     packs = np.array([[0, 1, -1], [2, 3, 4]], np.int32)
-    found, apart = prepared_rows.within_budget(packs, np.array([2, 3, 2, 2, 2]), 5)  # rows of 5 and of 6
+    found, apart = pretrain_rows.within_budget(packs, np.array([2, 3, 2, 2, 2]), 5)  # rows of 5 and of 6
     assert apart == 1
     assert found.tolist() == [[0, 1, -1], [2, -1, -1], [3, -1, -1], [4, -1, -1]]
 
@@ -229,7 +229,7 @@ def test_no_label_is_lost_where_rows_are_taken_apart(source: Source, tmp_path: P
     most = int((read_rows(source.own)["masked_labels"] != -100).sum(axis=1).max())
     rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3, max_predictions_per_row=most)
     assert sequences(rows) == sequences(source.own)
-    assert json.loads((rows / READING).read_text())["numbers"][prepared_rows.TAKEN_APART] > 0
+    assert json.loads((rows / READING).read_text())["numbers"][pretrain_rows.TAKEN_APART] > 0
 
 
 def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Source, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Source,
     assert at
     pq.write_table(table({**columns, "special_tokens_mask": [0] * len(columns["labels"])}), tmp_path / "a.parquet")
     numbers = json.loads((make(source, tmp_path, tmp_path / "a.parquet") / READING).read_text())["numbers"]
-    assert (numbers[prepared_rows.REPEATED], numbers[prepared_rows.UNMASKED], numbers["columns not used"]) == (1, 1, 1)
+    assert (numbers[pretrain_rows.REPEATED], numbers[pretrain_rows.UNMASKED], numbers["columns not used"]) == (1, 1, 1)
 
 
 # ----------------------------------------------------------------------------------------------- refusals
@@ -319,7 +319,7 @@ def test_paths_that_lead_nowhere_say_what_is_needed(source: Source, tmp_path: Pa
 def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(GOLDEN)
-    (example,) = tfrecords.read_examples(path, ["input_ids", "masked_lm_weights", "masked_lm_ids"])
+    (example,) = prepared_files.read_examples(path, ["input_ids", "masked_lm_weights", "masked_lm_ids"])
     assert {name: values.tolist() for name, values in example.items()} == {
         "input_ids": [2, 7, 4, 8, 3, 0],
         "masked_lm_ids": [9, 0],
@@ -333,7 +333,7 @@ def test_any_byte_that_changed_is_noticed(tmp_path: Path, at: int) -> None:
     damaged[at] ^= 0x10
     (tmp_path / "a.tfrecord").write_bytes(bytes(damaged))
     with pytest.raises(InputError, match=r"a\.tfrecord, record 0 .*CRC"):
-        list(tfrecords.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
+        list(prepared_files.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
 
 
 @pytest.mark.parametrize("length", [5, 12, 100, len(GOLDEN) - 1, len(GOLDEN) + 3])
@@ -343,7 +343,7 @@ def test_a_file_cut_off_is_noticed(tmp_path: Path, length: int, packed: bool) ->
     content = gzip.compress(whole)[:-9] if packed else whole
     (tmp_path / "a.tfrecord").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.tfrecord.* is cut off"):
-        list(tfrecords.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
+        list(prepared_files.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
 
 
 @pytest.mark.parametrize(

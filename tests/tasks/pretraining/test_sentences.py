@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.pretraining.rows.sentences import split_sentences
+from tasks.pretraining.rows.pair_rows import split_sentences
 from tests.tasks.pretraining.row_inputs import wikitext_documents
 
 

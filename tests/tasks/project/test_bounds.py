@@ -25,7 +25,7 @@ import pytest
 from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.inputs import readers, tables
 from tasks.inputs.tables import Column, check_columns, each_key_once
-from tasks.pretraining.rows import tfrecords
+from tasks.pretraining.rows import prepared_files
 from tasks.project.errors import InputError
 from tasks.project.memory import limited, limited_steps
 from tasks.reading.text_files import Reading, text_lines
@@ -227,14 +227,15 @@ def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
 def record(content: bytes, length: int | None = None) -> bytes:
     """Of a TFRecord file, its length as it is or as stated."""
     head = struct.pack("<Q", len(content) if length is None else length)
-    return head + struct.pack("<I", tfrecords._masked(head)) + content + struct.pack("<I", tfrecords._masked(content))
+    masked = prepared_files._masked
+    return head + struct.pack("<I", masked(head)) + content + struct.pack("<I", masked(content))
 
 
 @pytest.mark.parametrize("length", [2**60, 2**63, 5 << 20])
 def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
     (tmp_path / "a.tfrecord").write_bytes(record(b"", length))
     with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; records up to 4,194,304"):
-        tfrecords.feature_names(tmp_path / "a.tfrecord")
+        prepared_files.feature_names(tmp_path / "a.tfrecord")
 
 
 def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
         for _ in range(64):
             stream.write(bytes(1 << 20))
     with pytest.raises(InputError, match="whose CRC does not fit"):
-        tfrecords.feature_names(tmp_path / "a.tfrecord.gz")
+        prepared_files.feature_names(tmp_path / "a.tfrecord.gz")
 
 
 LARGE_JSON: dict[str, Callable[[], str]] = {

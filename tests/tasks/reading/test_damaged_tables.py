@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.inputs.documents import read_files, text_columns
-from tasks.pretraining.rows import tfrecords
+from tasks.pretraining.rows import prepared_files
 from tasks.pretraining.rows.prepared import Limits, unpad
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project.errors import PodiumError
@@ -84,7 +84,7 @@ def test_damaged_bytes(tmp_path: Path, name: str) -> None:
 
 
 def test_an_example_of_text_is_refused(tmp_path: Path) -> None:
-    example = tfrecords._example_class()()
+    example = prepared_files._example_class()()
     example.features.feature["input_ids"].bytes_list.value.append(b"x")
     with pytest.raises(PodiumError, match="must hold whole numbers, found bytes_list"):
-        tfrecords._numbers(example.features.feature["input_ids"], "a.tfrecord, record 0, input_ids")
+        prepared_files._numbers(example.features.feature["input_ids"], "a.tfrecord, record 0, input_ids")

@@ -14,9 +14,8 @@ from ipu_model.files import sha256_of, write_json
 from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
 from tasks.validation.corpus_checks import CorpusData
-from tasks.validation.data_docs import write_data_docs
 from tasks.validation.judge import CheckCrashed, Judge, LimitJudge, great_expectations, suite_values
-from tasks.validation.validate import judged
+from tasks.validation.validate import judged, write_data_docs
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import corpus_columns, write_corpus
 

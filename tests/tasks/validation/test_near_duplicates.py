@@ -18,15 +18,17 @@ import pytest
 
 from tasks.project.errors import InputError
 from tasks.reading.near_duplicates import Report
-from tasks.validation import contamination as searching
-from tasks.validation.contamination import contamination, parts, portions
+from tasks.validation import near_duplicates as searching
 from tasks.validation.near_duplicates import (
     MOST_MISSED,
     PERMUTATIONS,
     NearDuplicates,
     bands_for,
+    contamination,
     jaccard,
     letters_of,
+    parts,
+    portions,
     shingles_of,
 )
 from tests.places import ROOT
@@ -282,7 +284,7 @@ def test_no_development_text_at_all_gives_nothing(tmp_path: Path) -> None:
 SCRIPT = """
 import json, sys
 from dataclasses import asdict
-from tasks.validation.contamination import contamination
+from tasks.validation.near_duplicates import contamination
 splits = json.load(sys.stdin)
 found = contamination(lambda split: iter([splits[split]]), "train", ["dev"], None, 0.6, "example")
 print(json.dumps(asdict(found)))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad import row_rules
+from tasks.downstream.squad import checks
 from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
@@ -242,4 +242,4 @@ def pretrain_data(
 
 def answer_data(folder: Path, tokenizer: Path, *, training: bool) -> RowData:
     """Rows of questions, to be judged."""
-    return row_rules.AnswerRows(source_of(folder, tokenizer, "squad_rows", MAX_POSITIONS, training=training))
+    return checks.AnswerRows(source_of(folder, tokenizer, "squad_rows", MAX_POSITIONS, training=training))

@@ -16,9 +16,9 @@ from tasks.downstream.examples import make_examples
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.task import about, part_of
+from tasks.downstream.texts.checks import LabelRows
 from tasks.downstream.texts.glue_files import GlueTexts
 from tasks.downstream.texts.params import GlueData, SentenceParams
-from tasks.downstream.texts.row_rules import LabelRows
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.tasks import TASKS
 from tasks.jobs.training import model_config

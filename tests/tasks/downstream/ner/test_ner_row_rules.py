@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.ner.about import FEATURES_SCHEMA
-from tasks.downstream.ner.row_rules import TagRows
+from tasks.downstream.ner.checks import TagRows
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
 from tests.tasks.validation.validation_data import (

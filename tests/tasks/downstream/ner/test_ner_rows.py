@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.ner.rows import token_labels
-from tasks.downstream.ner.windows import Windows, make_windows, spans
+from tasks.downstream.ner.rows import Windows, make_windows, spans, token_labels
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, bert_tokenizer, real_data, word_tokenizer
 
