@@ -80,7 +80,8 @@ class Reading:
 
     def summary(self) -> list[str]:
         """Parts of a stage's last line."""
-        said = [f"{self.files} files read, {len(self.ignored)} ignored"] if self.files else []
+        files = "1 file" if self.files == 1 else f"{self.files} files"
+        said = [f"{files} read, {len(self.ignored)} ignored"] if self.files else []
         if self.layouts:
             said.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
         if self.unused_columns:
