@@ -73,9 +73,9 @@ class GeneratedRows(RowFolder):
         return Batch(np.asarray(rows, dtype=np.int64), columns)
 
     def _lengths(self, tokens: float, rng: np.random.Generator) -> List[int]:
-        """Cut the tokens of a row into sequences, from one to as many above the mean: long ones take most memory."""
+        """Cut the tokens of a row into about as many sequences as rows have; few take most memory."""
         manifest = self.manifest
-        count = round(rng.uniform(0.5, 2 * manifest.packing_factor - 0.5))
+        count = round(manifest.packing_factor * rng.uniform(0.6, 1.4))
         count = max(1, min(count, manifest.max_sequences, int(tokens) // LEAST_TOKENS))
         shares = rng.uniform(0.5, 1.5, count)
         lengths = np.maximum(LEAST_TOKENS, tokens * shares / shares.sum()).astype(int)
