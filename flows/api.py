@@ -26,6 +26,12 @@ UNREACHED = (httpx.TransportError, PrefectHTTPStatusError)
 """What a call raises when the server is away, or answers with an error."""
 
 Answer = TypeVar("Answer")
+QUIET_S = 120.0
+"""Once its client has tried for a minute, a server that is away is left alone for so long by calls nobody needs."""
+STAGE_LOCK = "podium_stage_"
+"""How the names of variables begin that are locks of stages."""
+LOCK_LOOK_S = 2.0
+"""Seconds between looks at a lock that another run has."""
 
 
 def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s: float = PATIENCE_S) -> Answer:
@@ -70,10 +76,6 @@ def is_cancelled(run: str | None) -> bool:
     return False
 
 
-QUIET_S = 120.0
-"""Once its client has tried for a minute, a server that is away is left alone for so long by calls nobody needs."""
-
-
 class Extras:
     """Calls that a run can do without, such as its progress bars: a server that is away costs the run only them."""
 
@@ -92,12 +94,6 @@ class Extras:
 
 
 extra = Extras()
-
-
-STAGE_LOCK = "podium_stage_"
-"""How the names of variables begin that are locks of stages."""
-LOCK_LOOK_S = 2.0
-"""Seconds between looks at a lock that another run has."""
 
 
 class StageLocks:

@@ -32,6 +32,10 @@ from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.release import refuse_foreign
 
+TRIED = ("Linux", "x86_64")
+UNSPEAKABLE = "?%"
+"""Characters that mean something else in the address of a database, which is made of its path."""
+
 
 def there(request: RunRequest) -> Iterator[Finding]:
     """Every path that the parameters name, where none of them is a person's own, which may be large."""
@@ -134,11 +138,6 @@ def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:
                 if key not in given or is_here:
                     continue
                 yield {"kind": kind, "section": section, "name": named, "revision": revision}
-
-
-TRIED = ("Linux", "x86_64")
-UNSPEAKABLE = "?%"
-"""Characters that mean something else in the address of a database, which is made of its path."""
 
 
 def system(request: RunRequest) -> Iterator[Finding]:

@@ -35,6 +35,15 @@ LEAST_TOKENS = 3
 """Of a sequence."""
 DEVIATIONS = 3.0
 """Standard deviations above the mean that the fullest of some hundred micro-batches lies."""
+COMMON = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions")
+"""Columns of all kinds of rows."""
+BUDGET_SECONDS = 10.0
+"""Of computing for what is timed; three times as long where FEWEST rounds take more."""
+LONGEST_SECONDS = 60.0
+"""On the clock, for the same; a round that takes longer is timed once."""
+MOST, FEWEST = 40, 20
+"""Rounds that are timed: memory between tensors grows for some twenty updates, as sizes of micro-batches differ."""
+MB = float(1 << 20)
 
 
 class GeneratedRows(RowFolder):
@@ -107,19 +116,6 @@ class GeneratedRows(RowFolder):
         if column == FEATURE_IDS or column.below == float("inf"):
             return 0
         return int(rng.integers(0, max(1, int(column.end(self.sizes)))))
-
-
-COMMON = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions")
-"""Columns of all kinds of rows."""
-
-
-BUDGET_SECONDS = 10.0
-"""Of computing for what is timed; three times as long where FEWEST rounds take more."""
-LONGEST_SECONDS = 60.0
-"""On the clock, for the same; a round that takes longer is timed once."""
-MOST, FEWEST = 40, 20
-"""Rounds that are timed: memory between tensors grows for some twenty updates, as sizes of micro-batches differ."""
-MB = float(1 << 20)
 
 
 def measure(job: Job, emit: Emit) -> Dict[str, Any]:

@@ -49,6 +49,16 @@ RUN = 32
 STRIDE = 8
 """Every so manieth run of a document is looked up, so that RUN + STRIDE - 1 equal letters are always seen."""
 _TABLE_BITS = (16, 27)
+Name = TypeVar("Name")
+Read = Callable[[str], Iterator[Sequence[str]]]
+"""Name of a split -> the texts of its examples, some at a time."""
+TRAINING, TEXT = "training examples", "pre-training text"
+AT_ONCE = 1 << 20
+"""Characters whose shingles are made at a time: some 60 MB of memory."""
+SHOWN = 10
+"""Pairs that people see of a source."""
+EXCERPT = 1200
+"""Characters of each of their texts."""
 
 
 @dataclass(frozen=True)
@@ -344,18 +354,6 @@ def pieces_as_texts(documents: Letters, pieces: Iterable[tuple[int, int, int]]) 
     cut = [documents.codes[first:last] for _, first, last in pieces]
     bounds = np.cumsum([0, *map(len, cut)])
     return shingles_of(Letters(np.concatenate(cut) if cut else documents.codes[:0], bounds), SHINGLE)
-
-
-Name = TypeVar("Name")
-Read = Callable[[str], Iterator[Sequence[str]]]
-"""Name of a split -> the texts of its examples, some at a time."""
-TRAINING, TEXT = "training examples", "pre-training text"
-AT_ONCE = 1 << 20
-"""Characters whose shingles are made at a time: some 60 MB of memory."""
-SHOWN = 10
-"""Pairs that people see of a source."""
-EXCERPT = 1200
-"""Characters of each of their texts."""
 
 
 class Development:

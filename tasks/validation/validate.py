@@ -53,6 +53,36 @@ from tasks.validation.row_checks import RowSource
 NAMES = ("corpus", *PHASES)
 LEAST = 0.0125
 """Of the highest bar."""
+RESULTS, SUITE = "index.html", "expectations.html"
+_NOT_KEPT = re.compile(
+    r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
+    re.DOTALL,
+)
+_LOGO = re.compile(r'<a href="[^"]*">\s*</a>')
+"""What the picture leaves of the first link of a page."""
+_HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<style>
+:root { color-scheme: light dark; --line: light-dark(#d5d9e0, #3d4450); --quiet: light-dark(#566070, #a3adbb);
+  background: light-dark(#fff, #14171c); } @media print { :root { color-scheme: light; } }
+body { margin: 0 auto; padding: 0 20px 40px; max-width: 1200px; font: 16px/1.5 system-ui, sans-serif; }
+body > nav { height: auto !important; border-bottom: 1px solid var(--line); } ol { list-style: none; padding: 0; }
+h4, h5 { margin: 24px 0 8px; font-size: 1.15rem; } h6, .h6 { margin: 8px 0; font-size: 1rem; font-weight: 600; }
+table { border-collapse: collapse; max-width: 100%; } .show-scrollbars { overflow-x: auto; }
+h4, h5, table table td:last-child { overflow-wrap: anywhere; min-width: 7em; }
+th, td { padding: 6px 14px; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th, .lead { color: var(--quiet); font-weight: 400; } table table { margin-top: 8px; }
+.ge-navigation-sidebar-content { padding: 0; display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; }
+.card-body, #navigation { max-height: none !important; } .card-header, p.card-text { display: none; }
+.fas { font-style: normal; } .fa-check-circle::before { content: "✓"; } .fa-times::before { content: "✕"; }
+.text-success { color: light-dark(#1a6e37, #6fd08c); } .text-danger { color: light-dark(#a8201a, #ff8f87); }
+a[data-toggle] { display: none; } div[style="color:red;"] { color: var(--quiet) !important; }
+body:has(#option2:checked) .ge-section:has(.hide-succeeded-validations-column-section-target-child) { display: none; }
+@media (max-width: 640px) { th, td { padding: 6px; } .table > thead { display: none; }
+  .table > tbody > tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); }
+  .table > tbody > tr > td { border: 0; min-width: 0; max-width: calc(100% - 48px); } }
+</style>
+</head>"""
+"""Instead of what the pages load: plain styles, and a filter that works without a script."""
 
 
 @dataclass(frozen=True)
@@ -272,38 +302,6 @@ def main() -> None:
     name = parser.parse_args().name
     params = load_sections("validate_", "pretrain_rows", "model")
     print(judge_and_report(name, lambda: data_sets(name, params), params.validate_.data_docs))
-
-
-RESULTS, SUITE = "index.html", "expectations.html"
-_NOT_KEPT = re.compile(
-    r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
-    re.DOTALL,
-)
-_LOGO = re.compile(r'<a href="[^"]*">\s*</a>')
-"""What the picture leaves of the first link of a page."""
-_HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>
-:root { color-scheme: light dark; --line: light-dark(#d5d9e0, #3d4450); --quiet: light-dark(#566070, #a3adbb);
-  background: light-dark(#fff, #14171c); } @media print { :root { color-scheme: light; } }
-body { margin: 0 auto; padding: 0 20px 40px; max-width: 1200px; font: 16px/1.5 system-ui, sans-serif; }
-body > nav { height: auto !important; border-bottom: 1px solid var(--line); } ol { list-style: none; padding: 0; }
-h4, h5 { margin: 24px 0 8px; font-size: 1.15rem; } h6, .h6 { margin: 8px 0; font-size: 1rem; font-weight: 600; }
-table { border-collapse: collapse; max-width: 100%; } .show-scrollbars { overflow-x: auto; }
-h4, h5, table table td:last-child { overflow-wrap: anywhere; min-width: 7em; }
-th, td { padding: 6px 14px; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th, .lead { color: var(--quiet); font-weight: 400; } table table { margin-top: 8px; }
-.ge-navigation-sidebar-content { padding: 0; display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; }
-.card-body, #navigation { max-height: none !important; } .card-header, p.card-text { display: none; }
-.fas { font-style: normal; } .fa-check-circle::before { content: "✓"; } .fa-times::before { content: "✕"; }
-.text-success { color: light-dark(#1a6e37, #6fd08c); } .text-danger { color: light-dark(#a8201a, #ff8f87); }
-a[data-toggle] { display: none; } div[style="color:red;"] { color: var(--quiet) !important; }
-body:has(#option2:checked) .ge-section:has(.hide-succeeded-validations-column-section-target-child) { display: none; }
-@media (max-width: 640px) { th, td { padding: 6px; } .table > thead { display: none; }
-  .table > tbody > tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); }
-  .table > tbody > tr > td { border: 0; min-width: 0; max-width: calc(100% - 48px); } }
-</style>
-</head>"""
-"""Instead of what the pages load: plain styles, and a filter that works without a script."""
 
 
 def write_data_docs(

@@ -31,6 +31,8 @@ from tasks.validation.histograms import Lengths
 from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, Sequences
 from tasks.validation.window_checks import Lines, WindowData
 
+COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
+
 
 class Task(about.Task, ChecksTask):
     """Training and dev sentences."""
@@ -123,9 +125,6 @@ class NerData(ExampleFiles):
                 numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = found[name]
         repeated = self._repetitions("sentences that came before", "sentences that are also in train")
         return numbers | repeated | self.reading
-
-
-COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
 
 class TagRows(WindowData):

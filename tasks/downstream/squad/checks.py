@@ -32,6 +32,15 @@ PAIR = ("question", "context")
 """Columns that are read a second time, where hashes met."""
 LOOK = "look at train_path and dev_path of its section data in params.yaml"
 MORE = "give more questions ({split}_path or demo_{split} of its section data), or lower min_examples there"
+BOTH = "start_positions, end_positions"
+MAX_SHARE = 0.2
+"""Largest share of targets that may differ. Tokens are whole pieces, so that a target may be wider than its answer
+("square kilometres (2,700" for one cut off at "2,70"). With the vocabulary of bert-base-uncased 0.1 % of the targets
+differ in SQuADShifts' questions on new Wikipedia, 0.3 % in twenty articles of SQuAD 2.0, and 8 % in a public set whose
+answers are cut inside of words; offsets that are wrong by one token let nearly all differ."""
+QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
+"""Few questions, as a context may have megabytes."""
+NONE = -1
 
 
 class Task(about.Task, ChecksTask):
@@ -186,17 +195,6 @@ _GROUP_CHECKS = tuple(
     for split in SPLITS
     for kind in ("with", "without")
 )
-
-
-BOTH = "start_positions, end_positions"
-MAX_SHARE = 0.2
-"""Largest share of targets that may differ. Tokens are whole pieces, so that a target may be wider than its answer
-("square kilometres (2,700" for one cut off at "2,70"). With the vocabulary of bert-base-uncased 0.1 % of the targets
-differ in SQuADShifts' questions on new Wikipedia, 0.3 % in twenty articles of SQuAD 2.0, and 8 % in a public set whose
-answers are cut inside of words; offsets that are wrong by one token let nearly all differ."""
-QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
-"""Few questions, as a context may have megabytes."""
-NONE = -1
 
 
 class AnswerRows(WindowData):

@@ -25,6 +25,8 @@ from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, S
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
+COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
+MOST = "no more labels than sequences"
 
 
 class Task(about.Task, ChecksTask):
@@ -138,10 +140,6 @@ def _texts(batch: pa.RecordBatch) -> np.ndarray:
 def _labelled(batch: pa.RecordBatch) -> np.ndarray:
     label = batch.column("label").to_numpy(zero_copy_only=False)
     return _texts(batch) + np.array([f"\t{value}" for value in label.tolist()], dtype=object)
-
-
-COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
-MOST = "no more labels than sequences"
 
 
 class LabelRows(RowData):

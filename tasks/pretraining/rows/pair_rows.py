@@ -19,6 +19,8 @@ sequences one after the other.
 from __future__ import annotations
 
 import itertools
+import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +38,52 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-import random
-import re
-
 SPECIAL_PER_PAIR = 3
 """[CLS] A [SEP] B [SEP]"""
 REAL_NEXT, RANDOM_NEXT = 0, 1
 OTHER_DOCUMENT_TRIES = 10
+ABBREVIATIONS = frozenset(
+    [
+        "Mr",
+        "Mrs",
+        "Ms",
+        "Dr",
+        "Prof",
+        "St",
+        "Sr",
+        "Jr",
+        "Mt",
+        "Ft",
+        "Gen",
+        "Col",
+        "Lt",
+        "Sgt",
+        "Capt",
+        "Rev",
+        "Hon",
+        "Gov",
+        "Sen",
+        "Rep",
+        "Pres",
+        "No",
+        "Nos",
+        "Vol",
+        "Fig",
+        "vs",
+        "cf",
+        "e.g",
+        "i.e",
+        "approx",
+        "ca",
+    ]
+)
+_OPENING = "\"'`([{\u201c\u2018\u00ab "
+_END = re.compile(
+    r"""[.!?\u2026]+ ["')\]}\u201d\u2019\u00bb]* \s+ | [\u3002\uff01\uff1f]+ ["')\]}\u201d\u2019\u300d\u300f]* \s*""",
+    re.VERBOSE,
+)
+_LAST_WORD = re.compile(r"[^\s\"'(\[{]*$")
+_LONGEST_ABBREVIATION = 8
 
 
 @dataclass(frozen=True)
@@ -182,50 +223,6 @@ def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Pairs
         second_length=second - off_second,
         labels=labels.astype(np.int8),
     )
-
-
-ABBREVIATIONS = frozenset(
-    [
-        "Mr",
-        "Mrs",
-        "Ms",
-        "Dr",
-        "Prof",
-        "St",
-        "Sr",
-        "Jr",
-        "Mt",
-        "Ft",
-        "Gen",
-        "Col",
-        "Lt",
-        "Sgt",
-        "Capt",
-        "Rev",
-        "Hon",
-        "Gov",
-        "Sen",
-        "Rep",
-        "Pres",
-        "No",
-        "Nos",
-        "Vol",
-        "Fig",
-        "vs",
-        "cf",
-        "e.g",
-        "i.e",
-        "approx",
-        "ca",
-    ]
-)
-_OPENING = "\"'`([{\u201c\u2018\u00ab "
-_END = re.compile(
-    r"""[.!?\u2026]+ ["')\]}\u201d\u2019\u00bb]* \s+ | [\u3002\uff01\uff1f]+ ["')\]}\u201d\u2019\u300d\u300f]* \s*""",
-    re.VERBOSE,
-)
-_LAST_WORD = re.compile(r"[^\s\"'(\[{]*$")
-_LONGEST_ABBREVIATION = 8
 
 
 def split_sentences(text: str) -> list[str]:

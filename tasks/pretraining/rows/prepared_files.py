@@ -67,6 +67,16 @@ message_type {
 message_type { name: "Example" field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
 """
 """tensorflow/core/example/example.proto and feature.proto."""
+SEQUENCES_AT_ONCE = 2048
+NUMBERS_AT_ONCE = 8 << 20
+"""Numbers of one field, padded: long sequences come in smaller parts."""
+LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
+NEXT = ("next_sentence_label", "next_sentence_labels")
+PACKED = "packed_input_ids"
+IDS, POSITIONS, WEIGHTS = "masked_lm_ids", "masked_lm_positions", "masked_lm_weights"
+FEATURES = ("input_ids", "input_mask", "segment_ids", POSITIONS, IDS, "next_sentence_labels")
+_TABLES = (".parquet", ".arrow")
+_KNOWN = (*_TABLES, *ENDINGS)
 
 
 def read_examples(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -159,18 +169,6 @@ def _example_class() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-SEQUENCES_AT_ONCE = 2048
-NUMBERS_AT_ONCE = 8 << 20
-"""Numbers of one field, padded: long sequences come in smaller parts."""
-LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
-NEXT = ("next_sentence_label", "next_sentence_labels")
-PACKED = "packed_input_ids"
-IDS, POSITIONS, WEIGHTS = "masked_lm_ids", "masked_lm_positions", "masked_lm_weights"
-FEATURES = ("input_ids", "input_mask", "segment_ids", POSITIONS, IDS, "next_sentence_labels")
-_TABLES = (".parquet", ".arrow")
-_KNOWN = (*_TABLES, *ENDINGS)
 
 
 def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: Reading) -> Iterator[Prepared]:
