@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from typing import List, Optional
 
+from ipu_model.units import shorten
+
 
 class DeviceJobError(ValueError):
     """Base of the errors a person can act on; the message says how."""
@@ -110,9 +112,8 @@ class NonFiniteWeights(DeviceJobError):
     """Weights are NaN or infinite although the loss was not: the update that made them so came after it."""
 
     def __init__(self, step: int, names: List[str]) -> None:
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         super().__init__(
-            f"after update {step} there are NaN or infinite values in {shown}. They were not saved. Lower the "
-            "learning rate or loss_scaling, lengthen the warm-up (warmup_fraction), set max_grad_norm, or use "
+            f"after update {step} there are NaN or infinite values in {shorten(names, 4)}. They were not saved. Lower "
+            "the learning rate or loss_scaling, lengthen the warm-up (warmup_fraction), set max_grad_norm, or use "
             f"precision fp32; then run again: {ANEW}"
         )

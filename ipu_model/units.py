@@ -1,6 +1,14 @@
-"""Sizes and times for people. Standard library only."""
+"""Sizes, times and lists for people. Standard library only."""
 
 from __future__ import annotations
+
+from typing import Sequence
+
+
+def shorten(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first of some names, and how many more there are: a, b, c and 2 more."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def format_bytes(size: float) -> str:

@@ -12,7 +12,7 @@ from flows.pages import placement
 from flows.pages.graph import Box, picture
 from flows.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.run_request import RunRequest
-from ipu_model.units import format_bytes, format_seconds
+from ipu_model.units import format_bytes, format_seconds, shorten
 from tasks.pages.render import html_page, text_page
 from tasks.preflight.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
 from tasks.project.params_command import table
@@ -44,7 +44,7 @@ def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
 
 def stages_text(found: RunEstimate) -> str:
     """A table of the stages for a terminal, and how many there are of each kind."""
-    rows = [(one.stage, WORDS[one.status], shorten(one.why)) for one in found.stages]
+    rows = [(one.stage, WORDS[one.status], shorten(one.why, SHOWN)) for one in found.stages]
     count = PlanView(found).count
     counts = f"{count[SKIPPED]} stages are up to date, {count['restored']} would be restored, {count[RUNS]} run"
     return f"{table([('stage', 'would be', 'why'), *rows])}{counts}\n"
@@ -84,7 +84,7 @@ class PlanView:
             likely = f"roughly; likely {format_seconds(rest.likely)}; stages without a device"
             yield "others", between(rest, format_seconds), likely
         if found.unknown:
-            yield "not timed", f"{len(found.unknown)} stages", f"nothing is known of {shorten(found.unknown)}"
+            yield "not timed", f"{len(found.unknown)} stages", f"nothing is known of {shorten(found.unknown, SHOWN)}"
         yield "disk", format_bytes(found.disk_bytes), f"will be written; {format_bytes(found.free_bytes)} are free"
         if (cost := found.cost(device)) is not None:
             likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
@@ -223,12 +223,6 @@ def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, in
         }
         for term, start in zip(found, starts, strict=False)
     ]
-
-
-def shorten(names: Sequence[str]) -> str:
-    """Return the first of these names, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def format_memory(memory: MemoryEstimate) -> str:

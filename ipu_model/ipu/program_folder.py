@@ -24,6 +24,7 @@ from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, T
 
 from ipu_model.files import find_object, is_at, new_file, new_folder, sha256_of, try_lock, write_json
 from ipu_model.jobs.fingerprint import fingerprint, flat
+from ipu_model.units import shorten
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"
@@ -327,10 +328,9 @@ def differing(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> List[str]:
 def difference(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """`accumulation 16 -> 8, poptorch 3.3.0 -> 3.4.0 and 2 more`, and what follows where only versions differ."""
     names = differing(stored, parts)
-    words = [f"{name} {_shown(stored.get(name))} -> {_shown(parts.get(name))}" for name in names[:SHOWN]]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    words = [f"{name} {_shown(stored.get(name))} -> {_shown(parts.get(name))}" for name in names]
     other_sdk = all(name.rpartition(".")[2] in VERSIONS for name in names)
-    return f"{', '.join(words)}{more}{'; executables do not load under another SDK' if other_sdk else ''}"
+    return f"{shorten(words, SHOWN)}{'; executables do not load under another SDK' if other_sdk else ''}"
 
 
 def _shown(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.files import each_key_once, read_json
 from ipu_model.models.config import ModelConfig
+from ipu_model.units import shorten
 
 CONFIG = "config.json"
 COMPUTED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
@@ -91,8 +92,11 @@ def match_labels(found: Sequence[str], wanted: Sequence[str]) -> Tuple[Optional[
     places = [numbers.get(_plain_label(name)) for name in wanted]
     order = [place for place in places if place is not None]
     if not len(places) == len(set(order)) == len(found):
-        return None, f"the model has the classes {_some(found)}, the examples have {_some(wanted)}: the head is new"
-    note = f"the model has the classes of the examples in another order: its head is reordered to {_some(wanted)}"
+        return (
+            None,
+            f"the model has the classes {shorten(found, 5)}, the examples have {shorten(wanted, 5)}: the head is new",
+        )
+    note = f"the model has the classes of the examples in another order: its head is reordered to {shorten(wanted, 5)}"
     return order, "" if order == list(range(len(found))) else note
 
 
@@ -100,10 +104,6 @@ def _plain_label(name: str) -> str:
     """The name of a class; LABEL_0, as transformers calls a class without a name, is 0."""
     number = name[len("LABEL_") :] if name.startswith("LABEL_") else ""
     return number if number.isdigit() else name
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def architecture_of(folder: Path) -> str:

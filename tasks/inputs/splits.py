@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ipu_model.units import shorten
 from tasks.project.errors import InputError
 from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import choose_groups
@@ -125,11 +126,6 @@ def require_known(known: Collection[str], labels: Collection[str], split: str, l
     """
     if labels and set(labels).isdisjoint(known):
         raise InputError(
-            f"no {split} example has a class of the training examples ({_some(known)}): found {_some(labels)}. The "
-            f"same names of classes are required in both: look at {look}"
+            f"no {split} example has a class of the training examples ({shorten(sorted(known), 5)}): found "
+            f"{shorten(sorted(labels), 5)}. The same names of classes are required in both: look at {look}"
         )
-
-
-def _some(names: Collection[str], shown: int = 5) -> str:
-    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
-    return ", ".join(sorted(names)[:shown]) + more

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import each_key_once, parse_json
+from ipu_model.units import shorten
 from tasks.inputs.readers import begins_array, read_array, read_rows
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
@@ -183,11 +184,10 @@ def check_columns(present: Sequence[str], columns: Columns, source: str, reading
     there = {name: name for name in present} | alike
     if missing := [column for column in columns.values() if column.required and column.name not in there]:
         near = {one.name: difflib.get_close_matches(one.name, present, 1) for one in missing}
-        found = ", ".join(one[:SHOWN_CHARACTERS] for one in present[:SHOWN_COLUMNS]) or "no columns"
-        others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
+        found = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS) or "no columns"
         meant = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
         raise InputError(
-            f"{source} has no column {' and none '.join(repr(name) for name in near)}: found {found}{others}"
+            f"{source} has no column {' and none '.join(repr(name) for name in near)}: found {found}"
             + (f"; did you mean {', '.join(meant)}?" if meant else "")
             + f"; set {', '.join(dict.fromkeys(one.key for one in missing))}"
         )

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from ipu_model.units import shorten
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.param_downstream import PUBLISHED
@@ -347,8 +348,7 @@ def _kind_of(folder: Path, links: Links, entry: os.DirEntry[str]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN_NAMES:,} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(map(shown, names[:SHOWN_NAMES])) + more
+    return shown(shorten(names, SHOWN_NAMES))
 
 
 def shown(name: Path | str) -> str:

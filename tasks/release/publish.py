@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ipu_model.files import json_text, sha256_of, write_json
+from ipu_model.units import shorten
 from tasks.downstream.entries import Entry, entry_of, only_entry
 from tasks.downstream.judging.gate import CODE, JUDGED, judge
 from tasks.downstream.judging.released import scores_json
@@ -235,8 +236,8 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
         ]
     if differing:
         raise PublishError(
-            f"{subject.model} was made with other parameters than params.yaml states now: {_some(differing)}. Run "
-            f"`dvc repro {gate}`, then publish again; nothing was published"
+            f"{subject.model} was made with other parameters than params.yaml states now: "
+            f"{shorten(differing, SHOWN, '; ')}. Run `dvc repro {gate}`, then publish again; nothing was published"
         )
 
 
@@ -260,8 +261,8 @@ def decide_again(
     stage = subject.stages["gate"]
     if differing := _other_files(recorded.get(JUDGED), hashes):
         raise PublishError(
-            f"{subject.gate} is about other files: {_some(differing)}. Run `dvc repro {stage}`, then publish again; "
-            "nothing was published"
+            f"{subject.gate} is about other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
+            "publish again; nothing was published"
         )
     decision, verdict = judge(part_of(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
     anew = f"make the verdict anew with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
@@ -293,11 +294,6 @@ def _other_statements(recorded: Mapping[str, Any], verdict: Mapping[str, Any]) -
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []
     return [*(check["name"] for check in verdict["checks"] if check not in known), *names]
-
-
-def _some(differing: Sequence[str]) -> str:
-    more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-    return "; ".join(differing[:SHOWN]) + more
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
