@@ -27,7 +27,7 @@ from tasks.preflight.job_estimates import (
     total,
 )
 from tasks.project.dvc_records import StageForecast
-from tasks.project.parallel import worker_count
+from tasks.project.parallel import WORKER_STAGES, worker_count
 
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0
@@ -44,8 +44,6 @@ CPU_SECONDS: dict[str, tuple[float, float]] = {
     "validate@phase2": (2.55, 20.71),
 }
 """Of one core at LESS_MB and at MORE_MB of text, from the table of docs/data-scale.md."""
-SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
-"""Stages whose work PODIUM_WORKERS processes share (tasks/preflight/estimate.py measures them, and loads libraries)."""
 
 
 @dataclass(frozen=True)
@@ -178,4 +176,4 @@ def _of_text(stage: str, text_mb: float) -> float:
     less, more = CPU_SECONDS[stage]
     slope = (more - less) / (MORE_MB - LESS_MB)
     start = max(0.0, less - slope * LESS_MB)
-    return start + slope * text_mb / (worker_count() if stage in SHARED else 1)
+    return start + slope * text_mb / (worker_count() if stage in WORKER_STAGES else 1)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.dvc.leftovers import cache_of, folders_of_outs
+from flows.dvc.leftovers import folders_of_outs
 from flows.environment import can_write, name_of
 from flows.preflight import device, disk, server
 from flows.preflight.question import FAR_S, HERE_S, Finding, Question, asked, ok, problem, warning
@@ -23,7 +23,7 @@ from flows.run_request import RunRequest
 from tasks.preflight.given_inputs import LATER
 from tasks.preflight.given_inputs import wanted as given_to
 from tasks.project import artifacts, plan_file
-from tasks.project.dvc_records import LOCK
+from tasks.project.dvc_records import LOCK, cache_of
 from tasks.project.errors import InputError, ParamsError, PublishError
 from tasks.project.given import READ, check_given, check_written, find_parameters
 from tasks.project.parallel import count_cores, stages_at_once

@@ -18,10 +18,10 @@ from pathlib import Path
 from flows.preflight.question import Finding, ok, problem, warning
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes
+from tasks.preflight.job_estimates import ModelConfig, model_parameters
 from tasks.project.dvc_records import default_remote
 from tasks.project.errors import ParamsError
 from tasks.project.given import OWN_INPUTS, find_parameters
-from tasks.project.params import ModelParams
 
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
@@ -86,17 +86,9 @@ def model_bytes(request: RunRequest) -> float:
     """Estimated size of the models that are trained, and of the checkpoints of one of them at a time."""
     made = [out for stage in request.stages if stage.holds_device for out in stage.outs]
     trained = [out for out in made if out.startswith(MODELS)]
-    weights = 4.0 * parameters(request.params.model, request.params.tokenizer.vocabulary_size)
+    model = ModelConfig(request.params.tokenizer.vocabulary_size, **request.params.model.model_dump())
+    weights = 4.0 * model_parameters(model, "pretraining")
     return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
-
-
-def parameters(model: ModelParams, vocabulary: int) -> int:
-    """Number of parameters of a BERT: embeddings, layers, pooler and the heads of pre-training."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    embeddings = (vocabulary + model.max_positions + 2 + 2) * hidden
-    layer = 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 4 * hidden
-    heads = 2 * (hidden * hidden + hidden) + 2 * hidden + vocabulary + 2 * hidden + 2
-    return embeddings + model.num_layers * layer + heads
 
 
 def bytes_of(path: Path) -> float:

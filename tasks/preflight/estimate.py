@@ -27,7 +27,7 @@ from tasks.project import artifacts
 from tasks.project.dvc_records import md5_of
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.main import run_main
-from tasks.project.parallel import worker_count
+from tasks.project.parallel import WORKER_STAGES, worker_count
 from tasks.project.param_sections import CorpusParams
 from tasks.project.params import PHASES, Params, load_params, packed
 from tasks.reading.parquet import sizes_of_groups
@@ -44,8 +44,6 @@ FIRST_PART = 0.25
 """Share of the sample that is prepared by itself, and once before, so that libraries are loaded and caches filled."""
 FEWEST = 8
 """Documents."""
-SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
-"""Stages whose work PODIUM_WORKERS processes share."""
 CORPUS_HASHED, ROWS_HASHED = 5, 3
 """How often the bytes of a stage are hashed: by DVC, and by stages that read them (tasks/project/dvc_records.py)."""
 
@@ -220,7 +218,7 @@ def report(found: Estimate, workers: int, free: int) -> str:
         "",
         f"{'stage':<22} {'core time':>10} {'time':>10} {'disk':>10}",
     ]
-    walls = {stage: spent.cpu_s / (workers if stage in SHARED else 1) for stage, spent in found.stages.items()}
+    walls = {stage: spent.cpu_s / (workers if stage in WORKER_STAGES else 1) for stage, spent in found.stages.items()}
     for stage, spent in found.stages.items():
         lines.append(f"{stage:<22} {_time(spent.cpu_s):>10} {_time(walls[stage]):>10} {_size(spent.disk):>10}")
     disk = sum(spent.disk for spent in found.stages.values())

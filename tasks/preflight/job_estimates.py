@@ -31,7 +31,9 @@ from ipu_model.estimates.estimate import (
 )
 from ipu_model.estimates.job import MK2, Where, advice, estimate_job
 from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_at_once, useful_flops
+from ipu_model.estimates.shapes import model_parameters
 from ipu_model.jobs.plan import Choice, make_plan
+from ipu_model.models.config import ModelConfig
 from ipu_model.units import format_bytes
 from tasks.host import ledger
 from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
@@ -52,8 +54,10 @@ __all__ = [
     "EstimatedJob",
     "Interval",
     "MemoryEstimate",
+    "ModelConfig",
     "Term",
     "estimate_jobs",
+    "model_parameters",
     "total",
 ]
 

@@ -37,6 +37,9 @@ WAITING_PER_WORKER = 2
 """Items handed out and not yet taken back, per worker: enough to keep it busy, few enough for memory."""
 PROGRESS_SECONDS = 5.0
 
+WORKER_STAGES = ("pretrain_rows@phase1", "pretrain_rows@phase2")
+"""Stages whose work PODIUM_WORKERS processes share."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)

@@ -19,6 +19,8 @@ import pytest
 from flows.preflight import checks, disk, question
 from flows.run_locks import FOLDER
 from flows.run_request import RunRequest, resolve_request
+from ipu_model.estimates.shapes import model_parameters
+from ipu_model.models.config import ModelConfig
 from tasks.project.errors import InputError, ParamsError
 from tests.flows.preflight_project import (
     HUB,
@@ -168,8 +170,8 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
 
 
 def test_parameters_are_counted_as_bert_base_has_them(project):
-    model = resolve_request(project, "cpu-base-paddle", ()).params.model
-    assert disk.parameters(model, 30522) == 110_106_428  # BertForPreTraining of bert-base-uncased
+    model = ModelConfig(30522, **resolve_request(project, "cpu-base-paddle", ()).params.model.model_dump())
+    assert model_parameters(model, "pretraining") == 110_106_428  # BertForPreTraining of bert-base-uncased
 
 
 # ------------------------------------------------------------------------------------------ device
