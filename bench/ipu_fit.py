@@ -38,7 +38,7 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Of what was estimated, beside what was published."""
+        """Return the error of an estimate, against the published figure."""
         return self.estimated / self.row.rate - 1
 
     def is_inside(self, interval: Interval) -> bool:

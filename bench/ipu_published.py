@@ -53,7 +53,7 @@ class Published:
 
     @property
     def layout(self) -> tuple[str, int, str, int]:
-        """What must be left out for a row to be estimated from other layouts: any row of its model, length and head."""
+        """Return the model, row length, head and number of IPUs that rows of one layout share."""
         return self.model, self.length, self.head, len(self.placed)
 
     @property

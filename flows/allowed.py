@@ -166,9 +166,9 @@ class _Allowed:
         return read_yaml(self.project / artifacts.PARAMS)
 
     def says(self, name: str, value: Any) -> bool:
-        """Whether the worker's own params.yaml, or one of its presets, has this value for a parameter.
+        """Return whether the worker's own params.yaml, or one of its presets, has this value for a parameter.
 
-        For that of an entry, what any entry says counts, whatever its name.
+        A parameter of an entry may have the value in any entry.
         """
         everywhere = (re.sub(r"^downstream\.[^.]+", "downstream.*", name),)
         sources = [self.params, *_presets_of(self.project / artifacts.PRESETS)]
@@ -183,7 +183,7 @@ class _Allowed:
         return self._stays_in(Path(given), Path("inputs")) or _is_in((self.project / given).resolve(), self._roots)
 
     def finds_at_hub(self, name: str) -> bool:
-        """Whether a name is one of the Hub, and not of a file or folder here."""
+        """Return whether a name is of the Hub, and not of a file or folder here."""
         return bool(HUB_NAME.fullmatch(name)) and not os.path.lexists(self.project / name)
 
     def writes(self, name: str, given: Any) -> bool:
