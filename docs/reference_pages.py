@@ -147,7 +147,7 @@ def _bounds(schema: dict[str, Any]) -> Iterator[str]:
 def commands_page() -> str:
     """The whole page, in Markdown."""
     parts = [COMMANDS_HEAD]
-    with click.Context(cli, info_name="podium") as parent:
+    with click.Context(cli, info_name="podium", **cli.context_settings) as parent:
         for name, line in COMMANDS.items():
             command = cli.get_command(parent, name)
             assert command is not None
@@ -186,7 +186,7 @@ def schema_text(name: str) -> str:
 
 
 def new_page(text: str, presets: Path = artifacts.PRESETS) -> str:
-    """The page, of which `text` is what it was, with what lies between its marks made anew.
+    """Return the page `text` with the part between its marks written from the presets.
 
     Raises:
         InputError: the page has no marks.
@@ -233,7 +233,7 @@ def _preset_section(preset: Preset) -> str:
 
 
 def write_page(path: Path = PAGE) -> bool:
-    """Make the page anew; whether it changed.
+    """Write the page again; return whether it changed.
 
     Raises:
         InputError, ParamsError: see new_page.
@@ -251,7 +251,7 @@ def main() -> None:
         write_text(SCHEMAS / f"{name}.json", schema_text(name))
         sys.stdout.write(f"{SCHEMAS / name}.json\n")
     changed = write_page()
-    sys.stdout.write(f"{PAGE} {'was written anew' if changed else 'is as the presets are'}\n")
+    sys.stdout.write(f"{PAGE} {'was written' if changed else 'is up to date'}\n")
 
 
 if __name__ == "__main__":

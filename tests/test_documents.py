@@ -150,7 +150,7 @@ def podium_words(command):
 
 def read(words):
     """The command that click finds for some words, and what it reads of them; nothing is carried out."""
-    command, parent = cli, click.Context(cli, info_name="podium")
+    command, parent = cli, click.Context(cli, info_name="podium", **cli.context_settings)
     while isinstance(command, click.Group):
         while words[0] == "--project":
             words = words[2:]

@@ -10,7 +10,7 @@ from flows.cli import COMMANDS, cli
 
 def every_command():
     """Words of each command and those below it, with the command."""
-    with click.Context(cli, info_name="podium") as parent:
+    with click.Context(cli, info_name="podium", **cli.context_settings) as parent:
         todo = [(parent, name, cli.get_command(parent, name)) for name in COMMANDS]
         while todo:
             above, name, command = todo.pop()

@@ -105,7 +105,7 @@ def every_command(command: click.Command, here: click.Context) -> Iterator[list[
 
 
 def test_help_of_all_commands(podium: Podium) -> None:
-    commands = every_command(cli.cli, click.Context(cli.cli, info_name="podium"))
+    commands = every_command(cli.cli, click.Context(cli.cli, info_name="podium", **cli.cli.context_settings))
     require_same("help", mask("".join(podium(*words, "--help") for words in commands), {}))
 
 
