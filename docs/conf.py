@@ -1,6 +1,6 @@
 """The documentation site: `make docs` builds it from the Markdown of this folder into site/, without a connection.
 
-The pages of all parameters and all commands are made when it is built, in made/.
+The build writes the pages of all parameters and all commands to made/.
 """
 
 import re
@@ -26,26 +26,50 @@ exclude_patterns = ["pictures", "static"]
 highlight_language = "text"
 myst_heading_anchors = 4
 nitpicky = True
+NAVIGATION = {
+    "index": """Quick start <start>
+        Fine-tuning <finetune>
+        Pre-training <pretrain>
+        Evaluation and publishing <evaluation>
+        Runs <runs>
+        Workers and devices <workers>
+        Reference <made/reference>""",
+    "start": "how-it-works doctor",
+    "finetune": "inputs downstream classification glue ner checkpoints",
+    "pretrain": "data-scale",
+    "evaluation": "publish security",
+    "runs": "plan pages tracking experiments survive ending faults",
+    "workers": "cuda ipu ipu-estimates speed",
+    "made/reference": "commands parameters ../presets ../host-settings ../coming-from ../extend ../verified",
+}
+"""Page -> the pages below it in the site's navigation."""
 NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\](\([\w-]+\.md(?:#[\w-]+)?\))")
 """A link whose text is the name of a file, as GitHub's readers see it."""
 
 
 def make_pages(app):
-    """Write what the types and the commands say of themselves, where it is not there as it must be."""
+    """Write the pages of all commands and all parameters, and the page that links them, where they changed."""
     from reference_pages import commands_page, params_page
 
     (HERE / "made").mkdir(exist_ok=True)
-    for name, make in {"commands": commands_page, "parameters": params_page}.items():
+    makers = {"commands": commands_page, "parameters": params_page, "reference": lambda: "# Reference\n"}
+    for name, make in makers.items():
         path, text = HERE / "made" / f"{name}.md", make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 
-def name_pages(app, name, source):
-    """Links that are called by a file are called by the title of its page."""
+def add_navigation(app, name, source):
+    """Name links by the titles of their pages, not by files, and add the pages below a page to its navigation."""
     source[0] = NAMED.sub(r"[]\1", source[0])
+    if name in NAVIGATION:
+        below = NAVIGATION[name]
+        pages = below.split("\n") if name == "index" else below.split()
+        hidden = "" if name == "made/reference" else ":hidden:\n"
+        lines = "\n".join(page.strip() for page in pages)
+        source[0] += f"\n```{{toctree}}\n{hidden}\n{lines}\n```\n"
 
 
 def setup(app):
     app.connect("builder-inited", make_pages)
-    app.connect("source-read", name_pages)
+    app.connect("source-read", add_navigation)
