@@ -1,1 +1,1 @@
-"""BERT on IPU: what the runtime `ipu_model.runtimes.ipu` is made of. Nothing here imports poptorch; it is passed in."""
+"""BERT on IPU: the parts of the runtime `ipu_model.runtimes.ipu`. No module imports poptorch; it is passed in."""

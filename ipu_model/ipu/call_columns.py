@@ -1,6 +1,6 @@
-"""The rows of a host call as the columns that a training program reads, in memory that two processes can share.
+"""Columns of a host call, as a training program reads them, in memory that two processes can share.
 
-Needs NumPy and ipu_model.rows only: the process that makes rows ready starts without torch.
+Needs only NumPy and ipu_model.rows, so that the process that prepares rows starts without torch.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from ipu_model.rows.format import Manifest, columns_of
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
-"""Columns that every program reads first."""
+"""First columns of every program."""
 Counts = Dict[str, int]
-"""What the rows of a call hold: `sequences`, `real_tokens` and the labels of every update, by label_count."""
+"""Counts over the rows of a call: `sequences`, `real_tokens` and, under `label_count`, the labels of every update."""
 Piece = Callable[[int, int], Batch]
-"""piece(first, stop) gives rows first..stop-1 of a call."""
+"""piece(first, stop) returns rows first..stop-1 of a call."""
 ROWS_AT_ONCE = 4096
-"""Rows that are copied and checked together: a few MB, which stay in the cache of a core on their way."""
+"""Rows that are copied and checked together: a few MB, which fit the cache of a core."""
 ALIGNMENT = 64
-"""Of every column in shared memory, bytes: a cache line."""
+"""Alignment of every column in shared memory, bytes: a cache line."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a training program reads of rows."""
+    """Columns of rows that a training program reads."""
 
     columns: Tuple[str, ...]
-    """In the order of its arguments."""
+    """Names, in the order of the program's arguments."""
     labels: Dict[str, str]
-    """Part of the loss -> the column of its labels."""
+    """Part of the loss -> column of its labels."""
     one_sequence: bool = False
-    """Every row holds one sequence: a micro-batch has one row of positions (feeding.with_shared_positions)."""
+    """True where every row has one sequence: a micro-batch then has one row of positions (with_shared_positions)."""
 
 
 def label_count(part: str, update: int) -> str:
-    """Name in Counts: labels of a part of the loss in an update of the call, counted from 0."""
+    """Return the key in Counts for the labels of a part of the loss, in an update of the call counted from 0."""
     return f"{part}/{update}"
 
 
 def input_type(column_type: str) -> str:
-    """How an executor takes a column of rows: PopTorch knows int32 and fp32."""
+    """Return the type in which an executor reads a column of rows: PopTorch supports int32 and fp32."""
     return "float32" if np.dtype(column_type).kind == "f" else "int32"
 
 
 class CallShape:
-    """The columns of a host call, one after the other in one piece of memory.
+    """Memory layout of a host call: its columns one after the other in one block.
 
     Args:
-        rows: Of the call.
-        columns: Width and type of each, in the order of the program's arguments.
+        rows: Rows of the call.
+        columns: Width and type of each column, in the order of the program's arguments.
     """
 
     def __init__(self, rows: int, columns: Sequence[Tuple[int, str]]) -> None:
@@ -67,11 +67,11 @@ class CallShape:
 
     @property
     def bytes(self) -> int:
-        """Of one call."""
+        """Size of one call."""
         return sum(self._sizes)
 
     def views(self, memory: mmap.mmap, slot: int = 0) -> List[np.ndarray]:
-        """The columns [rows, width] of one of several calls in this memory."""
+        """Return the columns [rows, width] of the call in one slot of this memory."""
         views, offset = [], slot * self.bytes
         for (width, kind), size in zip(self._columns, self._sizes):
             views.append(np.frombuffer(memory, kind, self.rows * width, offset).reshape(self.rows, width))
@@ -80,38 +80,38 @@ class CallShape:
 
 
 def shape_of(manifest: Manifest, inputs: Inputs, rows: int) -> CallShape:
-    """The shape of a call over that many rows."""
+    """Return the layout of a call of `rows` rows."""
     columns = {x.name: x for x in columns_of(manifest.kind, manifest.vocab_size)}
-    found = (columns[name] for name in inputs.columns)
-    return CallShape(rows, [(getattr(manifest, x.width), input_type(x.type)) for x in found])
+    selected = (columns[name] for name in inputs.columns)
+    return CallShape(rows, [(getattr(manifest, x.width), input_type(x.type)) for x in selected])
 
 
 def require_positions(batch: Batch) -> None:
-    """Rows of one sequence need none of their positions but those that they stand at.
+    """Require that positions count from the start of the row where rows have one sequence each.
 
     Raises:
-        RowsError: a sequence does not begin where its row does.
+        RowsError: a sequence does not begin at the start of its row.
     """
     positions = batch.columns["position_ids"]
     if batch.columns["cls_positions"].shape[1] > 1:
         return
     moved = (positions != np.arange(positions.shape[1])) & (batch.columns["sequence_ids"] != 0)
     if moved.any():
-        row, place = np.argwhere(moved)[0]
+        row, token = np.argwhere(moved)[0]
         raise RowsError(
-            f"row {int(batch.rows[row])} of all has position {int(positions[row, place])} at token {place}, but rows "
+            f"row {int(batch.rows[row])} of all has position {int(positions[row, token])} at token {token}, but rows "
             "of one sequence (max_sequences 1 in their manifest) begin with it: make the rows again"
         )
 
 
 def lay(piece: Piece, updates: int, inputs: Inputs, into: Sequence[np.ndarray]) -> Counts:
-    """Put the rows of a call into the columns of its program, and count what they hold.
+    """Copy the rows of a call into the columns of its program, and count sequences, tokens and labels.
 
     Args:
-        into: By input column [rows, width]; the rows of its updates one after the other.
+        into: One array [rows, width] for each input column; the rows of the updates follow one another.
 
     Raises:
-        RowsError: what `piece` raises of damaged rows; `into` is then half written.
+        RowsError: rows are damaged (raised by `piece`); `into` is then partly written.
     """
     counts: Counts = {"sequences": 0, "real_tokens": 0}
     per_update = len(into[0]) // updates
@@ -142,20 +142,20 @@ def fill_slots(
     columns: List[str],
     labels: Dict[str, str],
 ) -> Iterator[Tuple[int, Counts]]:
-    """Answers of a companion (distributed/companion.py): put calls into slots of memory that the training sees, too.
+    """Run in a companion process (distributed/companion.py): write calls into slots of memory shared with the training.
 
     Args:
         requests: First update of a call, counted from 0, and the slot for it.
-        memory: Its file descriptor.
+        memory: File descriptor of the shared memory.
         folder: Arguments of RowFolder.
-        sha256: Of the manifest that the training was planned with.
+        sha256: Hash of the manifest that the training was planned with.
         order: Arguments of UpdateRows.
-        updates: Of one call.
-        columns, labels: Of Inputs.
+        updates: Updates of one call.
+        columns, labels: Fields of Inputs.
 
     Raises:
-        RowsError: the folder is damaged, or another one than the training was planned with; a value that the model
-            cannot look up, with the file and the row.
+        RowsError: the folder is damaged, or is not the one that the training was planned with; or a value is outside
+            the tables of the model (with the file and the row).
     """
     path, kind, model, classes = folder
     rows = RowFolder(Path(path), kind, ModelConfig(**model), classes)
@@ -172,5 +172,5 @@ def fill_slots(
 
 
 def taking(rows: RowFolder, numbers: np.ndarray) -> Piece:
-    """The rows of a call, from their folder."""
+    """Return a reader of the rows of a call, from their folder."""
     return lambda first, stop: rows.take(numbers[first:stop])

@@ -1,6 +1,6 @@
-"""What an IPU job is refused for before anything is compiled, each with its arithmetic and a setting that works.
+"""Checks of an IPU job before anything is compiled; each message has the arithmetic and a setting that works.
 
-Without PopTorch and torch: plans are made where neither is.
+Imports neither PopTorch nor torch: plans are also made on hosts that have neither.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ipu_model.ipu.placement import Placement
 from ipu_model.jobs.job import OptimizerConfig
 
 MAX_IPUS_PER_PROCESS = 64
-"""What one process can attach to (PopTorch); more needs several instances under poprun."""
+"""IPUs that one process can attach to (PopTorch); more need several instances under poprun."""
 
 
 def accumulation_for(global_batch_size: int, micro_batch_size: int, replicas: int, packing_factor: float = 1.0) -> int:
-    """Micro-batches accumulated on each replica: global_batch_size / (micro_batch_size x replicas).
+    """Return the micro-batches accumulated on each replica: global_batch_size / (micro_batch_size x replicas).
 
     With one sequence in a row (packing_factor 1) this must be a whole number. A packed row holds
     `packing_factor` sequences on average, so there the nearest whole number, at least 1, is taken.
 
     Raises:
-        ConfigError: a division with a remainder; the nearest global batches are named.
+        ConfigError: the division leaves a remainder; the message names the nearest global batches.
     """
     rows = micro_batch_size * replicas
     if packing_factor != 1.0:
@@ -47,15 +47,15 @@ def check_accumulation(
     packing_factor: float = 1.0,
     global_batch_size: int = 0,
 ) -> None:
-    """The micro-batches of one update must fill the pipeline: at least 2F - 1 (1 where nothing is pipelined).
+    """Require enough micro-batches in one update to fill the pipeline: at least 2F - 1 (1 without a pipeline).
 
     With `micro_batch_size` the message also names the smallest global batch that works.
 
     Args:
-        global_batch_size: Says whether rows of one sequence each would fill it.
+        global_batch_size: Sequences of one update, to tell whether rows of one sequence each would fill the pipeline.
 
     Raises:
-        ConfigError: fewer; depends on ROWS where rows that are packed less would do.
+        ConfigError: there are fewer; depends on ROWS where less densely packed rows would be enough.
     """
     needed = placement.training_stages
     if accumulation >= needed:
@@ -77,10 +77,10 @@ def check_accumulation(
 
 
 def check_inference_iterations(device_iterations: int, placement: Placement) -> None:
-    """Pipelined inference needs a micro-batch per forward stage in every call.
+    """Require a micro-batch for every forward stage in each call of pipelined inference.
 
     Raises:
-        ConfigError: fewer.
+        ConfigError: there are fewer.
     """
     needed = placement.forward_stages
     if device_iterations < needed:
@@ -93,15 +93,15 @@ def check_inference_iterations(device_iterations: int, placement: Placement) -> 
 
 
 def check_serialization(vocab_size: int, factor: int, what: str = "embedding") -> None:
-    """A table serialized into `factor` parts has parts of equal size.
+    """Require that a table can be cut into `factor` parts of equal size.
 
     Args:
         vocab_size: entries of the table.
-        factor: parts; 1 is no serialization.
-        what: embedding or projection, whose serialization factor it is.
+        factor: number of parts; 1 does not cut the table.
+        what: `embedding` or `projection`, the table that the factor belongs to.
 
     Raises:
-        ConfigError: a factor that does not divide the vocabulary; the nearest that do are named.
+        ConfigError: the factor does not divide the vocabulary; the message names the nearest that do.
     """
     rest = vocab_size % factor
     if not rest:
@@ -116,15 +116,15 @@ def check_serialization(vocab_size: int, factor: int, what: str = "embedding") -
 
 
 def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) -> None:
-    """IPUs are attached in powers of two, at most 64 by a process.
+    """Require a number of IPUs that can be attached: powers of two, at most 64 for each process.
 
     Args:
         ipus_per_replica: IPUs of one copy of the model.
-        replicas: copies over all instances.
-        instances: processes that share them (poprun).
+        replicas: copies of the model over all instances.
+        instances: processes that share the replicas (poprun).
 
     Raises:
-        ConfigError: what is no power of two, or too many; the nearest that work are named.
+        ConfigError: the number is not a power of two, or is too large; the message names the nearest that work.
     """
     if replicas % instances:
         raise ConfigError(
@@ -134,7 +134,7 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
         )
     if not _is_power_of_two(ipus_per_replica):
         raise ConfigError(
-            f"ipus_per_replica={ipus_per_replica} is no power of two: IPUs are attached in 1, 2, 4, 8 ... Use "
+            f"ipus_per_replica={ipus_per_replica} is not a power of two: IPUs are attached in 1, 2, 4, 8 ... Use "
             f"{_near(ipus_per_replica)} entries in layers_per_ipu"
         )
     local = replicas // instances
@@ -142,7 +142,7 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
     share = f" of each of {instances} instances" if instances > 1 else ""
     if not _is_power_of_two(total):
         raise ConfigError(
-            f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs is no power of two. Set "
+            f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs is not a power of two. Set "
             f"replication_factor to {_near(local, instances)}",
             LAUNCHER,
         )
@@ -158,19 +158,19 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
 
 
 def check_optimizer(config: OptimizerConfig) -> None:
-    """Refuse what an IPU would ignore or do otherwise than torch; needs no PopTorch.
+    """Reject settings that an IPU would ignore or apply differently from torch. Does not need PopTorch.
 
     Raises:
-        ConfigError: with all of it.
+        ConfigError: lists all such settings.
     """
-    # Read off popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) of PopTorch, and
+    # Sources: popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) of PopTorch, and
     # willow/src/transforms/clipweightgradientsbynorm.cpp and willow/src/patterns/*decompose.cpp of PopART.
     problems: List[str] = []
     if not config.bias_correction and config.name in ("adam", "adamw"):
-        # PopTorch takes bias_correction=False of AdamW and hands PopART AdamMode::Adam, which corrects.
+        # PopTorch accepts bias_correction=False for AdamW but passes AdamMode::Adam to PopART, which corrects.
         problems.append(
-            f"optimizer.bias_correction=false with {config.name}: on IPU it corrects all the same. "
-            "Set bias_correction to true, or use lamb, which can go without"
+            f"optimizer.bias_correction=false with {config.name}: the IPU applies bias correction anyway. "
+            "Set bias_correction to true, or use lamb, which supports false"
         )
     if config.max_grad_norm is not None:
         problem = _clipping_problem(config)
@@ -181,11 +181,11 @@ def check_optimizer(config: OptimizerConfig) -> None:
 
 
 def _clipping_problem(config: OptimizerConfig) -> str:
-    """Why PopART would not clip the gradient of the update as torch does; empty where it does."""
+    """Return why PopART would not clip the gradient as torch does; empty where it would."""
     if config.name == "lamb":
         return "PopTorch's LAMB has no clipping. Set max_grad_norm to null (the trust ratio bounds the update)"
     if config.name == "sgd":
-        # The updater of its var update is clipped: the velocity, or the sum of micro-batches times loss scaling.
+        # PopART clips the updater of the variable: the velocity, or the sum of micro-batches times loss scaling.
         return "PopART clips the scaled velocity, not the gradient. Set max_grad_norm to null, or use adamw"
     if config.name == "adam" and config.weight_decay:
         # The L2 penalty is added before the accumulator that clipping looks for.
@@ -194,7 +194,7 @@ def _clipping_problem(config: OptimizerConfig) -> str:
 
 
 def is_half(precision: str, half: bool) -> bool:
-    """Whether accumulators or moments of `precision` are fp16; auto is that of the weights (`half`)."""
+    """Return whether accumulators or moments of `precision` are fp16; auto follows the weights (`half`)."""
     return half if precision == "auto" else precision == "fp16"
 
 
@@ -203,7 +203,7 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def _near(number: int, times: int = 1) -> str:
-    """The powers of two around a number that is none, times `times`."""
+    """Return the powers of two around `number`, which is not one, each multiplied by `times`."""
     below = 1 << (number.bit_length() - 1)
     powers: List[int] = [below * times, 2 * below * times]
     return " or ".join(map(str, powers))

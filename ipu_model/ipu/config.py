@@ -1,15 +1,15 @@
-"""What an ipu_config.json says: how a model is laid over IPUs, cut into micro-batches and kept in memory.
+"""Settings in an ipu_config.json: placement of a model on IPUs, micro-batches and memory.
 
-Keys, types and defaults are those of Optimum Graphcore 0.7 (IPUConfig), so that its files can be read and ours can
-be read by it. Reading is strict and names every problem at once; keys of older releases are translated first
-(migration.py). Departures from Optimum, each of which only removes a surprise:
+Keys, types and defaults are those of Optimum Graphcore 0.7 (IPUConfig): each program can read the other's files. The
+reader is strict and reports all problems together. It translates keys of older releases first (migration.py).
+Differences from Optimum, each of which only removes a surprise:
 
-- `gradient_accumulation_steps` may be left out: it is then derived from the global batch of the job.
-- `seed` 0 is a seed (Optimum ignores it); without one the seed of the job is used.
-- The serialization factors of inference follow those of training when not stated (Optimum: 1). They change memory,
-  not results, and one model has one table. Written out on saving, so that Optimum reads the same.
-- With LAMB the word table is trained in one piece, whatever embedding_serialization_factor says (model.py).
-- `device_mapping` and `pipeline_stages` (of Graphcore's TensorFlow 2 example) place every block explicitly.
+- `gradient_accumulation_steps` may be omitted: it is then derived from the global batch of the job.
+- `seed` 0 is a seed (Optimum ignores it). Without a seed, the seed of the job is used.
+- The serialization factors of inference default to those of training (Optimum: 1). They change memory, not results,
+  and one model has one table. Saved files contain them, so that Optimum reads the same values.
+- With LAMB the word table is trained in one piece, regardless of embedding_serialization_factor (model.py).
+- `device_mapping` and `pipeline_stages` (from Graphcore's TensorFlow 2 example) place every block explicitly.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ipu_model.ipu import config_checks as checks
 from ipu_model.ipu.migration import ignore, migrate, unknown_key
 
 MATMUL_PROPORTION = 0.2
-"""Share of tile memory lent to the temporaries of a matmul when nothing is said; Optimum's default since 0.6."""
+"""Default share of tile memory for the temporaries of a matmul; Optimum's default since 0.6."""
 
 
 @dataclass(frozen=True)
 class ModeConfig:
-    """The settings of one mode, training or inference, with nothing left open but the number of layers."""
+    """Settings of one mode, training or inference, all resolved except the number of layers."""
 
     replication_factor: int
     device_iterations: int
     layers_per_ipu: List[int]
-    """Encoder layers on each IPU, one entry per IPU; -1 = an even share of the layers not stated."""
+    """Encoder layers on each IPU, one entry per IPU; -1 = an even share of the remaining layers."""
     ipus_per_replica: int
     matmul_proportion: List[float]
     """Share of tile memory for matmul temporaries, one entry per IPU."""
@@ -43,16 +43,16 @@ class ModeConfig:
 
 
 def _key(rule: checks.Rule, default: Any = None) -> Any:
-    """A key of ipu_config.json: what it may hold; null too, where that is its default."""
+    """Declare a key of ipu_config.json with the rule for its values; null is allowed where it is the default."""
     return field(default_factory=lambda: _copied(default), metadata={"rule": rule, "nullable": default is None})
 
 
 @dataclass(frozen=True)
 class IpuConfig:
-    """One ipu_config.json. None means: derived, as the comment says.
+    """Contents of one ipu_config.json. None means derived, as described at each key.
 
     Raises:
-        ConfigError: a wrong type, a value out of range, or settings that contradict each other; all of them at once.
+        ConfigError: wrong types, values out of range, or contradictory settings; one message lists all of them.
     """
 
     replication_factor: int = _key(checks.COUNT, 1)
@@ -67,7 +67,7 @@ class IpuConfig:
     """IPUs of one replica; None = the length of layers_per_ipu."""
     inference_ipus_per_replica: Optional[int] = _key(checks.IPUS)
     optimizer_state_offchip: bool = _key(checks.SWITCH, False)
-    """Keep the optimizer's moments in streaming memory: room on chip, traffic at every update."""
+    """Keep the optimizer's moments in streaming memory: saves memory on chip, costs traffic at every update."""
     replicated_tensor_sharding: bool = _key(checks.SWITCH, False)
     """Each replica keeps only its share of the optimizer's moments."""
     matmul_proportion: Union[float, List[float]] = _key(checks.PROPORTION, MATMUL_PROPORTION)
@@ -85,11 +85,11 @@ class IpuConfig:
     recompute_checkpoint_every_layer: bool = _key(checks.SWITCH, False)
     """Keep one activation per layer and recompute the rest, instead of keeping one per pipeline stage."""
     device_iterations: int = _key(checks.COUNT, 1)
-    """Updates per call of the host."""
+    """Updates per host call."""
     inference_device_iterations: int = _key(checks.COUNT, 1)
     output_mode: str = _key(checks.OUTPUT, "sum")
-    """What a training call returns: all, sum, final, or default (= final). Inference returns all. Optimum's default is
-    final, the loss of the last micro-batch alone; sum costs no more and gives the loss of the whole update."""
+    """Losses that a training call returns: all, sum, final, or default (= final). Inference returns all. Optimum's
+    default is final, the loss of the last micro-batch alone; sum costs no more and is the loss of the whole update."""
     seed: Optional[int] = _key(checks.SEED)
     """Seed of the random numbers on the device; None = the seed of the job."""
     auto_loss_scaling: bool = _key(checks.SWITCH, False)
@@ -109,16 +109,16 @@ class IpuConfig:
 
     @property
     def training(self) -> ModeConfig:
-        """The settings of training."""
+        """Settings of training."""
         return self._mode("")
 
     @property
     def inference(self) -> ModeConfig:
-        """The settings of inference: what is not stated for it follows training, as in Optimum."""
+        """Settings of inference; they default to those of training, as in Optimum."""
         return self._mode("inference_")
 
     def to_dict(self) -> Dict[str, Any]:
-        """The keys of ipu_config.json: what is derived is left out, so that overriding one key cannot clash with it."""
+        """Return the keys of ipu_config.json without derived values, which could contradict a key that you override."""
         values = self._values()
         for what in ("embedding", "projection"):
             twin = f"inference_{what}_serialization_factor"
@@ -134,7 +134,7 @@ class IpuConfig:
         layers, ipus = checks.pipeline(self._values(), prefix)
         proportion = getattr(self, f"{prefix}matmul_proportion")
         if proportion is None:
-            # Optimum's rule: a list made for another number of IPUs is no guide, so the default is.
+            # Optimum's rule: a list for another number of IPUs does not apply, so the default is used.
             usable = not isinstance(self.matmul_proportion, list) or len(self.matmul_proportion) == ipus
             proportion = self.matmul_proportion if usable else MATMUL_PROPORTION
         return ModeConfig(
@@ -161,16 +161,16 @@ def read_ipu_config(
     where: str = "ipu_config",
     say: Callable[[str], None] = ignore,
 ) -> IpuConfig:
-    """Read the keys of an ipu_config.json, of this release of Optimum Graphcore or an older one.
+    """Read the keys of an ipu_config.json, of the current release of Optimum Graphcore or an older one.
 
     Args:
         values: the parsed JSON object.
-        where: name of the source, used in messages.
-        say: gets one line for every key that was translated or dropped.
+        where: name of the source, for messages.
+        say: receives one line for every key that was translated or dropped.
 
     Raises:
-        ConfigError: not an object; unknown keys (with the nearest name), wrong types, values out of range and
-            contradictions, all in one message.
+        ConfigError: the value is not an object; or keys are unknown (with the nearest name), have wrong types, are out
+            of range or contradict each other. One message lists all problems.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where} must be a JSON object, found {type(values).__name__}")
@@ -183,11 +183,11 @@ def read_ipu_config(
 
 
 def _problems(values: Mapping[str, Any]) -> List[str]:
-    """What is wrong with the values of all keys, by themselves and together."""
+    """Return the problems of all values, first of each key, then between keys."""
     specs = {spec.name: spec.metadata for spec in fields(IpuConfig)}
     wrong = {name: checks.value_problem(name, value, **specs[name]) for name, value in values.items()}
-    found = {name: problem for name, problem in wrong.items() if problem}
-    return [*found.values(), *checks.conflicts(values, found)]
+    invalid = {name: problem for name, problem in wrong.items() if problem}
+    return [*invalid.values(), *checks.conflicts(values, invalid)]
 
 
 def _as_float(value: Any) -> Any:
@@ -197,5 +197,5 @@ def _as_float(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Lists are copied, so that the caller's object can change without changing the config."""
+    """Copy lists, so that the config does not change with the caller's object."""
     return [_copied(each) for each in value] if isinstance(value, list) else value

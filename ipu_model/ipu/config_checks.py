@@ -1,7 +1,7 @@
-"""What keys of an ipu_config.json may hold, and which contradict each other. Pure functions over plain values.
+"""Rules for the values of an ipu_config.json, and contradictions between keys. Pure functions over plain values.
 
-A problem is one sentence: what was found, what is required, which knob to turn. Problems are collected, so that a
-person reads all of them at once.
+A problem is one sentence: the value, the requirement, and the setting to change. Problems are collected, so that one
+message lists all of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ipu_model.errors import ConfigError
 
 OUTPUT_MODES = ("all", "sum", "final", "default")
 BLOCKS = ("emb", "hid", "enc_out", "pool")
-"""What pipeline_stages name beside the head, as in Graphcore's TensorFlow 2 example; in order of execution."""
+"""Names in pipeline_stages other than the head, as in Graphcore's TensorFlow 2 example, in order of execution."""
 MODES = ("", "inference_")
-"""Prefixes of the keys of training and of inference."""
+"""Prefixes of the keys for training and for inference."""
 
 Rule = Tuple[str, Callable[[Any], bool]]
-"""What is required of a value, in words, and whether it holds."""
+"""Requirement on a value as text, and the function that checks it."""
 
 
 def _is_int(value: Any) -> bool:
@@ -35,7 +35,7 @@ def _is_list(value: Any, entry: Callable[[Any], bool]) -> bool:
 
 
 def _is_block(value: Any) -> bool:
-    """Which heads there are is known where the model is placed (placement.py)."""
+    """Accept any name that could be a head; placement.py checks that the head exists."""
     return isinstance(value, str) and (value in BLOCKS or re.fullmatch(r"([a-z]+_)*heads?", value) is not None)
 
 
@@ -50,7 +50,7 @@ def _whole_numbers(floor: int, meaning: str) -> Rule:
 
 COUNT = _at_least(1)
 MOST_IPUS = 1024
-"""Limit on the IPUs of one replica, more than the largest system has: what is derived per IPU stays small."""
+"""Limit on the IPUs of one replica, above the largest system: it keeps lists with an entry per IPU small."""
 IPUS: Rule = (
     f"a whole number of at least 1, at most {MOST_IPUS}",
     lambda value: _is_int(value) and 1 <= value <= MOST_IPUS,
@@ -79,12 +79,12 @@ STAGES: Rule = (
 
 
 def shown(value: Any) -> str:
-    """A value as JSON writes it, which is how it stands in the file."""
+    """Format a value as JSON, as it is in the file."""
     return json.dumps(value, default=repr, ensure_ascii=False)
 
 
 def value_problem(name: str, value: Any, rule: Rule, nullable: bool) -> Optional[str]:
-    """What is wrong with the value of a known key, or None."""
+    """Return the problem with the value of a known key, or None."""
     required, holds = rule
     if holds(value) or (value is None and nullable):
         return None
@@ -92,7 +92,7 @@ def value_problem(name: str, value: Any, rule: Rule, nullable: bool) -> Optional
 
 
 def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
-    """Layers on each IPU, and IPUs per replica, of one mode; Optimum's rules for what is not stated.
+    """Return the layers on each IPU and the IPUs per replica of one mode, with Optimum's rules for missing keys.
 
     Args:
         values: every key of the config.
@@ -113,9 +113,9 @@ def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
 
 
 def conflicts(values: Mapping[str, Any], bad: Collection[str]) -> List[str]:
-    """Every contradiction between keys; what involves a key in `bad`, already reported, is left out."""
-    laid = {"layers_per_ipu", "ipus_per_replica", "device_mapping", "pipeline_stages"}
-    if not laid.isdisjoint(bad):
+    """Return every contradiction between keys, except those of keys in `bad`, which are reported already."""
+    placement = {"layers_per_ipu", "ipus_per_replica", "device_mapping", "pipeline_stages"}
+    if not placement.isdisjoint(bad):
         return []
     problems = _explicit_placement_problems(values)
     if problems:
@@ -131,15 +131,15 @@ def _explicit_placement_problems(values: Mapping[str, Any]) -> List[str]:
     if mapping is None and stages is None:
         return []
     if mapping is None or stages is None:
-        found, missing = (
+        present, missing = (
             ("device_mapping", "pipeline_stages") if stages is None else ("pipeline_stages", "device_mapping")
         )
-        return [f"{found} is stated without {missing}: give both, or neither and layers_per_ipu instead"]
+        return [f"{present} is set without {missing}: set both, or neither and use layers_per_ipu instead"]
     problems = []
     if len(mapping) != len(stages):
         problems.append(
             f"device_mapping={mapping} names the IPU of {len(mapping)} stages but pipeline_stages has {len(stages)}: "
-            "give one IPU for each stage"
+            "list one IPU for each stage"
         )
     unused = sorted(set(range(max(mapping))) - set(mapping))
     if unused:
@@ -166,7 +166,7 @@ def _pipeline_problems(values: Mapping[str, Any], mode: str, bad: Collection[str
         problems.append(_stale_ipus(values, mode, layers, ipus))
     elif len(shares) != ipus:
         problems.append(
-            f"{name}={shares} has {len(shares)} entries but a replica has {ipus} IPUs: give {ipus} entries, "
+            f"{name}={shares} has {len(shares)} entries but a replica has {ipus} IPUs: use {ipus} entries, "
             "or one number for all IPUs"
         )
     for what in ("embedding", "projection"):
@@ -177,7 +177,7 @@ def _pipeline_problems(values: Mapping[str, Any], mode: str, bad: Collection[str
 
 
 def _stale_ipus(values: Mapping[str, Any], mode: str, layers: List[int], ipus: int) -> str:
-    """Why layers_per_ipu and ipus_per_replica disagree: mostly one was overridden and the other was stored."""
+    """Explain why layers_per_ipu and ipus_per_replica disagree: usually one was overridden and the other was stored."""
     count = f"{mode}ipus_per_replica"
     listed = f"{mode}layers_per_ipu" if values[f"{mode}layers_per_ipu"] is not None else "layers_per_ipu"
     number = f"{count}={ipus}"
@@ -185,12 +185,12 @@ def _stale_ipus(values: Mapping[str, Any], mode: str, layers: List[int], ipus: i
         number += f" (taken from ipus_per_replica={values['ipus_per_replica']})"
     shares = values[f"{mode}matmul_proportion"]
     misfit = isinstance(shares, list) and len(shares) != len(layers)
-    also = f" (and give {mode}matmul_proportion {len(layers)} entries)" if misfit else ""
+    also = f" (and use {len(layers)} entries in {mode}matmul_proportion)" if misfit else ""
     return (
-        f"{listed}={layers} lays the layers over {len(layers)} IPUs (one entry each) but {number}. "
+        f"{listed}={layers} places the layers on {len(layers)} IPUs (one entry each) but {number}. "
         f"If {listed} is what you want, for instance because you changed it in a stored config, "
-        f"set {count} to {len(layers)} or leave it out{also}; if {ipus} IPUs are what you want, "
-        f"give {listed} {ipus} entries, or [-1] for an even share"
+        f"set {count} to {len(layers)} or remove it{also}; if {ipus} IPUs are what you want, "
+        f"use {ipus} entries in {listed}, or [-1] for an even share"
     )
 
 
@@ -201,11 +201,11 @@ def _split_problems(values: Mapping[str, Any], names: Tuple[str, str], ipus: int
     problems = []
     if factor is not None:
         problems.append(
-            f"{names[0]}={factor} and {names[1]}={splits} say the same thing twice: keep {names[0]}, "
+            f"{names[0]}={factor} and {names[1]}={splits} both set the number of parts: keep {names[0]}, "
             "which keeps all parts on IPU 0"
         )
     if len(splits) != ipus:
-        problems.append(f"{names[1]}={splits} has {len(splits)} entries but a replica has {ipus} IPUs: give {ipus}")
+        problems.append(f"{names[1]}={splits} has {len(splits)} entries but a replica has {ipus} IPUs: use {ipus}")
     if any(splits[1:]):
         problems.append(
             f"{names[1]}={splits} puts parts on other IPUs than 0, but BERT's word table is one tensor shared with "
@@ -215,9 +215,9 @@ def _split_problems(values: Mapping[str, Any], names: Tuple[str, str], ipus: int
 
 
 def raise_problems(where: str, problems: Iterable[str]) -> None:
-    """Raise one ConfigError that holds all problems; nothing happens without any."""
-    found = list(problems)
-    if len(found) == 1:
-        raise ConfigError(f"{where}: {found[0]}")
-    if found:
-        raise ConfigError(f"{where} has {len(found)} problems:\n" + "\n".join(f"- {problem}" for problem in found))
+    """Raise one ConfigError with all problems, if there are any."""
+    listed = list(problems)
+    if len(listed) == 1:
+        raise ConfigError(f"{where}: {listed[0]}")
+    if listed:
+        raise ConfigError(f"{where} has {len(listed)} problems:\n" + "\n".join(f"- {problem}" for problem in listed))

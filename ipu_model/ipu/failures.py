@@ -1,8 +1,8 @@
-"""What went wrong on the IPU, in words a person can act on: what happened, the knob, where the full text is.
+"""Failures of PopTorch as messages to act on: what happened, the setting to change, and the log with the full text.
 
 PopTorch raises poptorch.Error with `message`, `type` and `location`, RecoverableError with `recovery_action`, and
-plain Python errors from its Python layer (user guide, "Error handling"). Nothing here imports it: attributes decide,
-then the patterns of KINDS over the text. Where these come from:
+plain Python errors from its Python layer (user guide, "Error handling"). This module does not import it: it classifies
+an error by its attributes, then by the patterns of KINDS in its text. Sources of the patterns:
 
 | pattern                                                     | seen in                                            |
 |-------------------------------------------------------------|----------------------------------------------------|
@@ -34,12 +34,12 @@ from ipu_model.files import write_text
 
 LOG = "ipu_error.log"
 POPTORCH_LOG = "poptorch_error.log"
-"""In the working directory; PopTorch writes messages of more than 80 lines there and refers to it."""
+"""File in the working directory; PopTorch writes messages of more than 80 lines there and refers to it."""
 SHOWN = 300
 """Characters of PopTorch's own text that the message repeats; the log has all of it."""
 
 TILES_PER_IPU = 1472
-"""Mk2 and Bow. Poplar counts tiles through all IPUs of a graph, taken here to be one replica (not confirmed)."""
+"""Tiles of Mk2 and Bow. Poplar numbers the tiles of all IPUs of a graph, assumed to be one replica (not confirmed)."""
 
 RECOVERIES = {
     "IPU_RESET": "run the job again: attaching resets the IPUs, and it continues from the last checkpoint",
@@ -48,30 +48,30 @@ RECOVERIES = {
     "again",
     "FULL_RESET": "the system must be power-cycled, then run the job again",
 }
-"""What PopTorch's user guide says of each recovery_action."""
+"""Recovery that PopTorch's user guide describes for each recovery_action."""
 
-OUR_FAULT = "this is a fault of the program or of an untried PopTorch version, not of the job: report it with the log"
+OUR_FAULT = "this is a bug in Podium or an untested PopTorch version, not an error in the job: report it with the log"
 SEE_WHICH = '. To see which IPU: POPLAR_ENGINE_OPTIONS=\'{"autoReport.all":"true"}\' and PopVision'
 Settings = Mapping[str, Any]
-"""The keys of the ipu_config in use, and WHOLE_TABLE."""
+"""Keys of the ipu_config in use, and WHOLE_TABLE."""
 WHOLE_TABLE = "whole_table"
-"""True where embedding_serialization_factor cuts nothing in this job (planning.cuts_table)."""
+"""True where embedding_serialization_factor has no effect in this job (planning.cuts_table)."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of failure."""
+    """Kind of failure, and how to report it."""
 
     pattern: str
-    """Over the error's type and text."""
+    """Regular expression for the error's type and text."""
     happened: Union[str, Callable[[Match[str]], str]]
-    """In it {0}, {1}, ... are the groups of the pattern, {ipu} the IPU of its group `tile`."""
+    """Message, or a function that makes it. {0}, {1}, ... are groups of the pattern, {ipu} the IPU of group `tile`."""
     do: Optional[str] = None
-    """None: free memory on the IPU of the `tile` that the pattern names, or on any (memory_knobs)."""
+    """Remedy. None: free memory on the IPU of the `tile` that the pattern names, or on any IPU (memory_knobs)."""
 
 
 def memory_knobs(ipu: Optional[int], settings: Settings) -> str:
-    """What frees memory on an IPU and is not used yet: first what costs only speed, last what changes the batch."""
+    """Return unused settings that free memory on an IPU: first those that only cost speed, last the batch size."""
     fullest = "the fullest IPU" if ipu is None else f"IPU {ipu}"
     knobs: List[str] = [
         f"lower matmul_proportion{'' if ipu is None else f' of IPU {ipu}'}{_proportion(ipu, settings)}",
@@ -86,7 +86,7 @@ def memory_knobs(ipu: Optional[int], settings: Settings) -> str:
         if settings.get(name) is not True:
             knobs.append(f"set {name}: true")
     if settings.get("replicated_tensor_sharding") is not True and settings.get("replication_factor") != 1:
-        knobs.append("set replicated_tensor_sharding: true (it shares the optimizer state among replicas)")
+        knobs.append("set replicated_tensor_sharding: true (shares the optimizer state among replicas)")
     in_order = "try, in this order: " + "; ".join([*knobs, "lower micro_batch_size"])
     return in_order + SEE_WHICH if ipu is None else in_order
 
@@ -104,24 +104,24 @@ def _now(settings: Settings, name: str) -> str:
     return f", now {settings[name]}" if settings.get(name) is not None else ""
 
 
-def _tile_is_full(found: Match[str]) -> str:
-    tile, used, have = (int(number) for number in found.groups())
+def _tile_is_full(match: Match[str]) -> str:
+    tile, used, have = (int(number) for number in match.groups())
     over = used - have
     return (
         f"out of memory on IPU {tile // TILES_PER_IPU} of a replica (tile {tile}: {used:,} bytes needed, {have:,} "
-        f"there, {over:,} or {over / have:.0%} too many)"
+        f"available, {over:,} or {over / have:.0%} too many)"
     )
 
 
 def _stream_length(text: str) -> str:
-    found = re.search(r"Single stream of length (\d+)", text)
-    return f" ({int(found[1]):,} bytes in one)" if found is not None else ""
+    match = re.search(r"Single stream of length (\d+)", text)
+    return f" ({int(match[1]):,} bytes in one)" if match is not None else ""
 
 
 KINDS = (
     Kind(
         r"package hash \((\S+)\) differs from poplar hash \((\S+)\)",
-        "a stored executable is of another Poplar SDK (package {0}, this SDK is {1})",
+        "a cached executable was built with another Poplar SDK (package {0}, this SDK is {1})",
         "remove it: python -m ipu_model.ipu.executables prune --older-than-days 0 --yes, then run again",
     ),
     Kind(r"[Oo]ut of memory on tile (?P<tile>\d+): (\d+) bytes used but tiles only have (\d+)", _tile_is_full),
@@ -131,8 +131,8 @@ KINDS = (
     ),
     Kind(
         r"stream_memory_allocation_error|Single stream of length",
-        lambda found: f"out of memory for the streams between host and IPU{_stream_length(found.string)}",
-        "lower device_iterations or micro_batch_size, and let output_mode be final",
+        lambda match: f"out of memory for the streams between host and IPU{_stream_length(match.string)}",
+        "lower device_iterations or micro_batch_size, and set output_mode to final",
     ),
     Kind(
         r"tile (?P<tile>\d+) _poplar_start must be 0 not",
@@ -140,85 +140,85 @@ KINDS = (
     ),
     Kind(
         r"memory_allocation_error|[Oo]ut of memory|Cannot fit all variable data",
-        "out of memory on an IPU; the text does not say which",
+        "out of memory on an IPU; PopTorch does not report which",
     ),
     Kind(
         r"poplar_link_error",
-        "Poplar could not link the program of the tiles (too much code, or a library that is missing)",
+        "Poplar could not link the program of the tiles (too much code, or a missing library)",
         "read the output of the linker in the log; for too much code place fewer layers on each IPU (layers_per_ipu), "
         "for a missing library enable the SDK again",
     ),
     Kind(
         r"Failed to acquire (\d+ IPU\(s\)|device Id \d+)",
         "the host could not attach to the IPUs: failed to acquire {0}",
-        "they are in use (gc-monitor shows by whom), or fewer than that are there (gc-info -l): wait with "
+        "they are in use (gc-monitor shows by whom), or the host has fewer (gc-info -l): wait with "
         "POPTORCH_WAIT_FOR_IPU=1, lower replication_factor, or use a larger V-IPU partition",
     ),
     Kind(
         r"Too many IPUs requested \((\d+)\)",
-        "{0} IPUs in one process, at most 64 can be",
+        "{0} IPUs requested in one process, which can use at most 64",
         "start several instances: device.launcher: poprun, device.processes: 2 or more",
     ),
     Kind(
         r"Fabric error|IPUoF Server unreachable|CONNECTION_KILL",
         "the host lost the connection to the IPU-Machines (IPU over fabric)",
-        "run the job again, it continues from the last checkpoint; if it stays, the V-IPU server (IPUOF_VIPU_API_HOST) "
-        "or the network needs attention",
+        "run the job again, it continues from the last checkpoint; if it fails again, check the V-IPU server "
+        "(IPUOF_VIPU_API_HOST) and the network",
     ),
     Kind(
         r"\w*unrecoverable_runtime_error",
         "the hardware reports an unrecoverable error",
-        "take these IPUs out of service and tell whoever runs the system; then run the job on others",
+        "take these IPUs out of service and inform the administrator; then run the job on other IPUs",
     ),
     Kind(
         r"Unsupported ops found in compiled model: \[([^\]]*)\]",
-        "the model uses operators that PopTorch lacks: {0}",
+        "the model uses operators that PopTorch does not support: {0}",
         OUR_FAULT,
     ),
     Kind(
         r"popart_(internal_)?exception|poplibs_exception|'?poplar_\w+",
-        "PopART or Poplar refused the program",
-        "where the text names no setting, check layers_per_ipu and the serialization factors, and run again with "
+        "PopART or Poplar rejected the program",
+        "if the text names no setting, check layers_per_ipu and the serialization factors, and run again with "
         "POPTORCH_LOG_LEVEL=DEBUG",
     ),
-    Kind(r"poptorch_py_error", "PopTorch's Python layer refused a call", OUR_FAULT),
+    Kind(r"poptorch_py_error", "PopTorch's Python layer rejected a call", OUR_FAULT),
     Kind(
         r"std::out_of_range|std::exception|basic_string|poptorch_cpp_error': *(\n|$)",
-        "PopTorch's compiler failed without saying why",
+        "PopTorch's compiler failed without a reason",
         "run again with POPTORCH_LOG_LEVEL=DEBUG and POPLAR_LOG_LEVEL=INFO, and read the last lines before the error; "
-        "often it is an SDK whose parts are of different versions",
+        "often the parts of the SDK have different versions",
     ),
     Kind(
         r"poptorch_cpp_error",
-        "PopTorch refused the program",
-        "where the text names no setting, run again with POPTORCH_LOG_LEVEL=DEBUG and read the last lines before the "
+        "PopTorch rejected the program",
+        "if the text names no setting, run again with POPTORCH_LOG_LEVEL=DEBUG and read the last lines before the "
         "error",
     ),
 )
 
 
 def classify(error: BaseException, log_folder: Path, settings: Optional[Settings] = None) -> DeviceJobError:
-    """The error to raise instead of `error`; everything PopTorch said goes to a log in `log_folder`.
+    """Return the error to raise instead of `error`, and write all of PopTorch's output to a log in `log_folder`.
 
     Args:
-        error: Of PopTorch, or a Python error that came out of it. A DeviceJobError comes back as it is.
+        error: Raised by PopTorch, or a Python error from inside it. A DeviceJobError is returned unchanged.
         log_folder: The run folder.
-        settings: The ipu_config in use: what it has already is not proposed.
+        settings: The ipu_config in use: settings that it already has are not proposed.
     """
     if isinstance(error, DeviceJobError):
         return error
     text = _full_text(error)
     happened, do = _explain(error, text, settings or {})
-    said = " ".join((str(getattr(error, "message", "")) or str(error)).split())
-    shortened = said if len(said) <= SHOWN else said[:SHOWN] + " ..."
+    message = " ".join((str(getattr(error, "message", "")) or str(error)).split())
+    shortened = message if len(message) <= SHOWN else message[:SHOWN] + " ..."
     return IpuFailure(
-        f"{happened}. {do[0].upper()}{do[1:]}. PopTorch said: {shortened} ({_write_log(error, text, log_folder)})"
+        f"{happened}. {do[0].upper()}{do[1:]}. PopTorch: {shortened} ({_write_log(error, text, log_folder)})"
     )
 
 
 @contextlib.contextmanager
 def explained(poptorch: Any, log_folder: Path, settings: Optional[Settings] = None) -> Iterator[None]:
-    """Turn what PopTorch raises inside the block into an IpuFailure; other errors pass.
+    """Turn errors that PopTorch raises inside the block into an IpuFailure; other errors pass.
 
     Args:
         poptorch: The module.
@@ -238,9 +238,9 @@ def explained(poptorch: Any, log_folder: Path, settings: Optional[Settings] = No
 
 
 def comes_from(poptorch: Any, error: BaseException) -> bool:
-    """Whether PopTorch raised it: one of its classes, or any error raised in one of its files.
+    """Return whether PopTorch raised an error: one of its classes, or any error raised in one of its files.
 
-    An error of our own code passes through PopTorch while it traces the model; its last frame is ours.
+    An error of our own code passes through PopTorch while it traces the model, but its last frame is ours.
     """
     if isinstance(error, poptorch.Error):
         return True
@@ -251,22 +251,22 @@ def comes_from(poptorch: Any, error: BaseException) -> bool:
 def _explain(error: BaseException, text: str, settings: Settings) -> Tuple[str, str]:
     action = getattr(error, "recovery_action", "")
     if action:
-        do = RECOVERIES.get(str(action), f"the system asks for {action}, then run the job again")
+        do = RECOVERIES.get(str(action), f"the system requires {action}; then run the job again")
         return f"the IPUs reported a recoverable error ({action})", do
     for kind in KINDS:
-        found = re.search(kind.pattern, text)
-        if found is not None:
-            ipu = int(found["tile"]) // TILES_PER_IPU if "tile" in found.groupdict() else None
+        match = re.search(kind.pattern, text)
+        if match is not None:
+            ipu = int(match["tile"]) // TILES_PER_IPU if "tile" in match.groupdict() else None
             happened = kind.happened
-            told = happened.format(*found.groups(), ipu=ipu) if isinstance(happened, str) else happened(found)
-            return told, memory_knobs(ipu, settings) if kind.do is None else kind.do
+            message = happened.format(*match.groups(), ipu=ipu) if isinstance(happened, str) else happened(match)
+            return message, memory_knobs(ipu, settings) if kind.do is None else kind.do
     if type(error).__name__ == "UnrecoverableError":
         return "the hardware reports an unrecoverable error", "take these IPUs out of service"
-    return f"PopTorch refused a call ({type(error).__name__})", OUR_FAULT
+    return f"PopTorch rejected a call ({type(error).__name__})", OUR_FAULT
 
 
 def _full_text(error: BaseException) -> str:
-    """All that is known: attributes, the error's own text, and PopTorch's file when the text refers to it."""
+    """Return the error's attributes and text, and PopTorch's log file where the text refers to it."""
     parts = [
         f"{name}: {getattr(error, name)}"
         for name in ("type", "recovery_action", "message", "location")
@@ -280,7 +280,7 @@ def _full_text(error: BaseException) -> str:
 
 
 def _write_log(error: BaseException, text: str, folder: Path) -> str:
-    """Write everything beside the run; a disk that is full must not hide the failure."""
+    """Write the full text into the run folder; a full disk must not hide the failure."""
     path = Path(folder) / LOG
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     also = f"; {POPTORCH_LOG}: {Path(POPTORCH_LOG).resolve()}" if POPTORCH_LOG in text else ""
@@ -288,4 +288,4 @@ def _write_log(error: BaseException, text: str, folder: Path) -> str:
         write_text(path, f"{text}\n\n{trace}")
     except OSError as failed:
         return f"the log {path} could not be written: {failed.strerror}{also}"
-    return f"all of it: {path}{also}"
+    return f"full log: {path}{also}"

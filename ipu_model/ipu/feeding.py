@@ -1,16 +1,15 @@
-"""The tensors of host calls: of a training, its rows weighted by the labels of all instances, and of inference.
+"""Tensors of host calls: rows of a training, weighted by the labels of all instances, and inputs of inference.
 
-The rows of the next calls come from a process that makes them ready while the IPUs work.
-`execute` of PopTorch keeps Python's lock from its start to its end (graphcore/poptorch, python/poptorch.cpp: only
-compiling lets go of it), so that no thread can prepare anything meanwhile. PopTorch's own answer is
-AsynchronousDataAccessor: a process that copies what a data set yields into a ring of tensors in shared memory. Ours
-does the same, as a program of its own, because that one sends the data set with pickle, begins at its first item
-always, polls with sleeps where a pipe wakes at once, takes shared memory of /dev/shm, which Docker bounds to 64 MB,
-and tells any error as "An error occurred in the data fetcher".
+A separate process prepares the rows of the next calls while the IPUs work. PopTorch's `execute` holds the GIL from
+start to end (graphcore/poptorch, python/poptorch.cpp: only compiling releases it), so that no thread can prepare rows
+in that time. PopTorch's own solution is AsynchronousDataAccessor: a process that copies the items of a data set into a
+ring of tensors in shared memory. Ours does the same as a separate program, because PopTorch's pickles the data set,
+always begins at its first item, polls with sleeps instead of waiting on a pipe, uses shared memory from /dev/shm (which
+Docker limits to 64 MB), and reports any error as "An error occurred in the data fetcher".
 
-An executor reads its inputs where they lie (PoplarExecutable::run gives PopART their addresses, and requires nothing
-but that they are contiguous), and has read them when it returns: no copy is needed between the shared memory and
-the IPUs, and a slot is free when its call has ended.
+An executor reads its inputs in place (PoplarExecutable::run passes their addresses to PopART and only requires that
+they are contiguous) and has read them when it returns. So nothing is copied between the shared memory and the IPUs, and
+a slot is free when its call has ended.
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ from ipu_model.rows.format import ABSENT, IGNORED
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 
 SLOTS = 3
-"""One that the IPUs read, one that is ready, one that is being filled."""
+"""One slot that the IPUs read, one that is ready, one that is being filled."""
 
 
 class Call(NamedTuple):
-    """The rows of one host call of this process."""
+    """Rows of one host call of this process."""
 
     columns: Sequence[np.ndarray]
-    """[rows, width] int32, fp32 for values; valid until the next call is taken."""
+    """[rows, width] int32, fp32 for float columns; valid until the next call is taken."""
     counts: Counts
 
 
 RowSource = Union[Generator[Call, None, None], "Ahead"]
-"""Gives the calls of a training in order. Close it to end what makes them."""
+"""Source of the calls of a training, in order. Close it to stop the process that prepares them."""
 
 
 class Ahead:
-    """Makes the next calls ready in a process of its own, `process`, while this one cannot run.
+    """Prepares the next calls in a separate process, `process`, while this one is blocked.
 
     Args:
         steps: First update of every call.
 
     Raises:
-        OSError: no such memory, or no process.
+        OSError: the memory or the process cannot be created.
     """
 
     def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> None:
@@ -87,69 +86,69 @@ class Ahead:
         self._columns = [shape.views(memory, slot) for slot in range(SLOTS)]
         self._steps, self._taken = iter(steps), -1
         for slot in range(SLOTS):
-            self._ask(slot)
+            self._request(slot)
 
     def __iter__(self) -> Ahead:
         return self
 
     def __next__(self) -> Call:
-        """The next call, when it is ready; the slot of the one before is filled again.
+        """Wait for the next call, and request a new one into the slot of the call before.
 
         Raises:
-            RowsError: damaged rows, with the file and the row.
-            RowWorkerLost: the process that makes rows ready has ended.
+            RowsError: rows are damaged (with the file and the row).
+            RowWorkerLost: the process that prepares rows has ended.
         """
         if self._taken >= 0:
-            self._ask(self._taken)
+            self._request(self._taken)
         try:
             self._taken, counts = self._companion.answer()
         except CompanionLost as lost:
             raise RowWorkerLost(str(lost)) from None
         return Call(self._columns[self._taken], counts)
 
-    def _ask(self, slot: int) -> None:
-        """Let the companion fill a slot with the call that no one has asked for yet."""
+    def _request(self, slot: int) -> None:
+        """Let the companion fill a slot with the next call that is not requested yet."""
         step = next(self._steps, None)
         if step is not None:
             self._companion.ask((step, slot))
 
     def close(self) -> None:
-        """End the companion, at once: nothing that it does is of use to anyone else."""
+        """Kill the companion: no one else uses its work."""
         self.process.kill()
         self._companion.close()
 
 
 @dataclass(frozen=True)
 class HostCall:
-    """What one call of a training executor is given."""
+    """Inputs of one call of a training executor."""
 
     tensors: Tuple[Tensor, ...]
-    """[rows, width] int32 for each column, but fp32 for values, and a row of positions for each micro-batch where rows
-    are not packed; then [rows, parts] fp32, a weight per part of the loss. Valid until `mean` or the next call is
-    asked for."""
+    """[rows, width] int32 for each column (fp32 for float columns; one row of positions for each micro-batch where rows
+    are not packed), then [rows, parts] fp32, a weight per part of the loss. Valid until `mean` or the next call is
+    requested."""
     counts: Counts
-    """Of the whole call, over all instances."""
+    """Counts of the whole call, over all instances."""
     mean: Callable[[Dict[str, float]], Dict[str, float]]
-    """Mean of figures over the instances; once, after the call."""
+    """Function that averages figures over the instances; call it once, after the call."""
 
 
 def training_inputs(head: Head, example: Batch) -> Inputs:
-    """What the training program of a head reads of rows like these."""
+    """Return the columns that the training program of a head reads from rows like these."""
     one = example.columns["cls_positions"].shape[1] == 1
     return Inputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example), one)
 
 
 class Feed:
-    """Host calls in order.
+    """Host calls of a training, in order.
 
-    The labels of an update must be known before it begins, and under poprun each instance counts its own rows only. So
-    that this costs no reduction of its own, the counts of the next call travel with the figures of this one.
+    The number of labels of an update must be known before it begins, and under poprun each instance counts only its own
+    rows. The counts of the next call are reduced together with the figures of this one, which saves a reduction.
 
     Args:
-        calls: How many the source has.
-        updates: Of one call.
-        micro_batches: Of one update: accumulation x replicas, over all instances.
-        micro_batch_size: Rows of one of them.
+        calls: Calls of the source.
+        updates: Updates of one call.
+        micro_batches: Micro-batches of one update: accumulation x replicas, over all instances.
+        micro_batch_size: Rows of one micro-batch.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class Feed:
         self._counts: Optional[Counts] = None
 
     def __iter__(self) -> Generator[HostCall, None, None]:
-        """Each call, when its rows are ready."""
+        """Yield each call when its rows are ready."""
         while self._left:
             call = self._wait()
             counts = self._counts or self._sums(self._instances.mean(call.counts, "counts"))
@@ -178,11 +177,11 @@ class Feed:
             self._left -= 1
             tensors = tuple(torch.from_numpy(column) for column in call.columns)
             if self._size_to_share:
-                tensors = self._sharing(tensors)
+                tensors = self._share_positions(tensors)
             yield HostCall((*tensors, self._weights(len(tensors[0]), counts)), counts, self._mean)
 
-    def _sharing(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
-        """Positions that are the same in every call are made once."""
+    def _share_positions(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        """Replace the positions by shared ones, which are the same in every call and are created once."""
         at = TOKENS.index("position_ids")
         if self._positions is None:
             self._positions = with_shared_positions(tensors, self._size_to_share)[at]
@@ -194,23 +193,23 @@ class Feed:
         return self._next
 
     def _mean(self, figures: Dict[str, float]) -> Dict[str, float]:
-        """Every instance comes here after every call, so what one has to add, all have."""
+        """Average figures over the instances. Every instance calls this after every call, with the same names."""
         if self._instances.count == 1:
             return figures
         own = self._wait().counts if self._left else {}
-        found = self._instances.mean({**figures, **own})
+        means = self._instances.mean({**figures, **own})
         if own:
-            self._counts = self._sums({name: found.pop(name) for name in own})
-        return found
+            self._counts = self._sums({name: means.pop(name) for name in own})
+        return means
 
     def _sums(self, means: Mapping[str, float]) -> Counts:
         return {name: round(mean * self._instances.count) for name, mean in means.items()}
 
     def _weights(self, rows: int, counts: Counts) -> Tensor:
-        """The weight of a label, [rows, parts] fp32.
+        """Return the weight of a label, [rows, parts] fp32.
 
-        PopTorch averages gradients over the micro-batches of an update, so a label weighs micro_batches / labels of the
-        update, and the average is the mean over all of them, as on every runtime.
+        PopTorch averages gradients over the micro-batches of an update. With a weight of micro_batches / labels of the
+        update for each label, the average is the mean over all labels, as on every runtime.
         """
         labels = [[max(1, counts[label_count(x, update)]) for x in self._parts] for update in range(self._updates)]
         weights = (self._micro_batches / np.array(labels)).astype(np.float32)
@@ -220,32 +219,32 @@ class Feed:
 def ahead_or_in_turn(
     rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs, say: Callable[[str], None]
 ) -> RowSource:
-    """The rows of calls that begin with these updates, made ready in another process where this host can.
+    """Return the rows of calls that begin with these updates, prepared in another process where possible.
 
-    It cannot where memory or processes are bounded; such a training goes on, only slower.
+    Where memory or processes are limited, the training continues without it, but slower.
     """
     try:
         return Ahead(rows, order, steps, inputs)
     except OSError as error:
         say(
-            f"rows are made ready in turn, while the IPUs wait: no process could be given memory for it ({error}). "
-            "Raise the memory limit of this container or host, or the number of its processes"
+            f"rows are prepared between calls, while the IPUs wait: no process or memory for it ({error}). "
+            "Raise the memory limit of this container or host, or its limit on processes"
         )
     return in_turn(rows, order, steps, inputs)
 
 
 def in_turn(rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> RowSource:
-    """The rows of calls that begin with these updates, made when each is taken.
+    """Return the rows of calls that begin with these updates, prepared when each call is taken.
 
     Raises:
-        RowsError: from the generator, damaged rows, with the file and the row.
+        RowsError: from the generator: rows are damaged (with the file and the row).
     """
     shape = shape_of(rows.manifest, inputs, len(order(0, steps.step)))
     return _make_in_turn((taking(rows, order(step, steps.step)) for step in steps), shape, steps.step, inputs)
 
 
 def in_memory(batch: Batch, inputs: Inputs, updates: int) -> RowSource:
-    """One call, of rows that are there already: those of this instance."""
+    """Return a source of one call, with rows of this instance that are in memory already."""
     columns = [batch.columns[name] for name in inputs.columns]
     shape = CallShape(len(batch.rows), [(x.shape[1], input_type(str(x.dtype))) for x in columns])
     return _make_in_turn([batch.part], shape, updates, inputs)
@@ -259,34 +258,34 @@ def _make_in_turn(
         yield Call(columns, lay(piece, updates, inputs, columns))
 
 
-def inference_tensors(batch: Batch, head: Head, rows: int, judged: bool = False) -> Tuple[Tensor, ...]:
-    """Inputs of an inference executor: the rows of `batch`, filled up with empty ones to `rows`.
+def inference_tensors(batch: Batch, head: Head, rows: int, with_labels: bool = False) -> Tuple[Tensor, ...]:
+    """Return the inputs of an inference executor: the rows of `batch`, padded with empty rows to `rows`.
 
     Args:
-        judged: With the labels, for a program that evaluates.
+        with_labels: Include the labels, for a program that evaluates.
     """
-    labels = head.label_inputs(batch) if judged else ()
-    nothing = {"cls_positions": ABSENT, **dict.fromkeys(labels, IGNORED)}
+    labels = head.label_inputs(batch) if with_labels else ()
+    empty = {"cls_positions": ABSENT, **dict.fromkeys(labels, IGNORED)}
     tensors = []
     for name in TOKENS + head.inputs + labels:
         values = batch.columns[name]
-        padded: np.ndarray = np.full((rows, values.shape[1]), nothing.get(name, 0), dtype=input_type(str(values.dtype)))
+        padded: np.ndarray = np.full((rows, values.shape[1]), empty.get(name, 0), dtype=input_type(str(values.dtype)))
         padded[: len(values)] = values
         tensors.append(torch.from_numpy(padded))
     return tuple(tensors)
 
 
 def with_shared_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> Tuple[Tensor, ...]:
-    """Inputs of a call whose rows hold one sequence each: a micro-batch has one row of positions for all its rows.
+    """Replace the positions of rows with one sequence each by one row of positions for each micro-batch.
 
-    So they are looked up once, and their gradient is a sum over the rows, where one position for each token would cost
-    a scatter-add of all of them. Padding gets the positions that it stands at, which nothing reads.
+    Positions are then looked up once, and their gradient is a sum over the rows instead of a scatter-add over all
+    tokens. Padding gets positions as well, which nothing reads.
 
     Args:
-        tensors: TOKENS, [rows, L] each, and what follows them; of rows that call_columns.require_positions let pass.
+        tensors: TOKENS, [rows, L] each, and further inputs, from rows that passed call_columns.require_positions.
 
     Returns:
-        The same, but [rows / micro_batch_size, L] positions: PopTorch gives each micro-batch its part.
+        The same tensors, but positions of [rows / micro_batch_size, L]: PopTorch gives each micro-batch its part.
     """
     ids, types, positions, *rest = tensors
     along = torch.arange(positions.shape[1], dtype=positions.dtype)
@@ -294,15 +293,15 @@ def with_shared_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> T
 
 
 def sequence_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:
-    """Logits of every sequence.
+    """Return the logits of every sequence.
 
     Args:
-        logits: What the program gave, fp32, by row; rows beyond those of the batch are ignored.
+        logits: Output of the program, fp32, by row; rows beyond those of the batch are ignored.
     """
-    found: List[Logits] = []
+    sequences: List[Logits] = []
     columns: Dict[str, np.ndarray] = batch.columns
     for row, slot in np.argwhere(columns["cls_positions"] != ABSENT):
         feature = int(columns["feature_ids"][row, slot])
         own = head.of_slot(logits[row], int(slot), columns["sequence_ids"][row] == slot + 1)
-        found.append(Logits(feature, dict(zip(head.logits, own))))
-    return found
+        sequences.append(Logits(feature, dict(zip(head.logits, own))))
+    return sequences

@@ -1,7 +1,7 @@
-"""Older ipu_config.json files, in the words of today.
+"""Translation of older ipu_config.json files to current keys.
 
-Every key that Optimum Graphcore ever wrote (its releases 0.1 to 0.7) is either current, translated here, dropped
-here because it asks for nothing any more, or refused here with the reason. Each change is said in one line.
+Every key that Optimum Graphcore wrote (releases 0.1 to 0.7) is either current, translated here, dropped here because it
+has no effect any more, or rejected here with the reason. Each change is reported in one line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 from ipu_model.ipu.config_checks import shown
 
 POD_TYPES = ("pod4", "pod8", "pod16", "pod32", "pod64", "pod128", "pod256")
-"""Keys of the values per machine size that files up to 0.6 hold; beside them stands "default"."""
+"""Keys of values per machine size in files up to 0.6, next to "default"."""
 
 RENAMED = {
     "random_seed": "seed",
@@ -31,41 +31,41 @@ BOOKKEEPING = (
     "_name_or_path",
     "_commit_hash",
 )
-"""What saving added about the program that saved."""
+"""Keys that describe the program that saved the file."""
 DROPPED = {
-    "decompose_grad_sum": "PopART's gradient sums are no longer configured",
-    "profile_dir": "profiling is switched on by POPLAR_ENGINE_OPTIONS in the environment",
+    "decompose_grad_sum": "PopART's gradient sums are no longer configurable",
+    "profile_dir": "POPLAR_ENGINE_OPTIONS in the environment enables profiling",
     "use_popdist": "a run under poprun is recognised by its environment",
     "compile_only": "compile_only of the job decides",
     "sharded_execution_for_inference": "inference_execution of the job decides: auto is pipelined where "
     "inference_device_iterations fill the stages",
     "enable_half_first_order_momentum": "first_moment_precision of the job's optimizer decides",
 }
-"""Old keys without effect here, and where their matter is decided now."""
+"""Old keys without effect here, and the setting that decides now."""
 FLIPPED_DEFAULTS = {"optimizer_state_offchip": True, "matmul_proportion": 0.6, "enable_half_partials": False}
-"""What an old file meant by leaving a key out, where that is another value today."""
+"""Old defaults of missing keys whose default has changed."""
 REFUSED_WHEN_SET = {
     "execute_encoder_on_cpu_for_generation": "it is for encoder-decoder models that generate text: set it to false",
-    "synthetic_data": "a job trains on its rows only: set it to false",
+    "synthetic_data": "a job trains only on its rows: set it to false",
     "parallelize_kwargs": "they are for encoder-decoder models, and nothing here reads them: set it to {}",
     "inference_parallelize_kwargs": "they are for encoder-decoder models, and nothing here reads them: set it to {}",
 }
 
 
 def ignore(line: str) -> None:
-    """Take a line and do nothing: the default of `say`."""
+    """Ignore a message: the default of `say`."""
 
 
 def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> Tuple[Dict[str, Any], List[str]]:
-    """Translate the keys of any release to those of today.
+    """Translate the keys of any release to the current ones.
 
     Args:
-        values: parsed ipu_config.json; not changed. Of values such as {"pod4": 1, "pod16": 4, "default": 1} the one is
-            taken that its key "pod_type" names, else "default".
-        say: gets one line per change.
+        values: parsed ipu_config.json; not changed. Of a value such as {"pod4": 1, "pod16": 4, "default": 1}, the entry
+            that the key "pod_type" names is taken, else "default".
+        say: receives one line per change.
 
     Returns:
-        The keys of today, and the problems found on the way (values that cannot be honoured).
+        The current keys, and the problems (values that have no equivalent).
     """
     problems: List[str] = []
     lines: List[str] = []
@@ -77,9 +77,9 @@ def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> T
         if old in current:
             _rename(current, old, new, lines, problems)
     _translate_values(current, lines)
-    if lines:  # what is translated comes from an old release
+    if lines:  # the file is from an old release
         lines += [
-            f"{name} is not stated: the default of today holds, older releases took {shown(old)}"
+            f"{name} is not set: the current default applies, older releases used {shown(old)}"
             for name, old in FLIPPED_DEFAULTS.items()
             if name not in current
         ]
@@ -93,7 +93,7 @@ def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> T
 
 
 def unknown_key(name: str, valid: Sequence[str]) -> str:
-    """The problem with a key that no release knows."""
+    """Return the problem with a key that no release knows."""
     near = difflib.get_close_matches(str(name), list(valid), 1)
     hint = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(sorted(valid))}"
     return f"{name} is not known; {hint}"
@@ -111,7 +111,7 @@ def _without_pod_types(values: Dict[str, Any], lines: List[str], problems: List[
             read[name] = value
         elif chosen in value:
             read[name] = value[chosen]
-            lines.append(f"{name}: {shown(value[chosen])}, the value for {chosen}, now stands alone")
+            lines.append(f"{name}: {shown(value[chosen])}, the value for {chosen}, is now the only value")
         else:
             knob = "add one, or choose another pod_type" if wanted else "choose one of them as pod_type"
             problems.append(f"{name} has no value for {chosen}, only for {', '.join(sorted(value))}: {knob}")
@@ -133,13 +133,13 @@ def _refuse(current: Dict[str, Any], lines: List[str], problems: List[str]) -> N
             continue
         value = current.pop(name)
         if value is False or value is None or value == {}:
-            lines.append(f"{name}={shown(value)}: dropped, it asks for nothing")
+            lines.append(f"{name}={shown(value)}: dropped, it has no effect")
         else:
-            problems.append(f"{name}={shown(value)} cannot be honoured: {reason}")
+            problems.append(f"{name}={shown(value)} is not supported: {reason}")
 
 
 def _translate_values(current: Dict[str, Any], lines: List[str]) -> None:
-    """Values that older releases wrote otherwise."""
+    """Translate values whose form has changed since older releases."""
     for factor in ("embedding_serialization_factor", "inference_embedding_serialization_factor"):
         if current.get(factor) == 0 and not isinstance(current[factor], (bool, float)):
             current[factor] = 1

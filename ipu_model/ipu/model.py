@@ -3,23 +3,23 @@
 Legend: B rows of a micro-batch, L row length, S sequences per row at most, P masked positions per row at
 most, H hidden size, A heads, D = H / A, V vocabulary size.
 
-The modules and the names of their parameters are those of the heads (ipu_model/heads); only the way they are
-computed differs. PopTorch traces `forward` once, so every shape and every Python branch here is fixed by
-the placement and the config. Operations are among those of the PopTorch user guide, "IPU supported
-operations". What belongs to the device (blocks, recomputation, serialised products) comes in as `DeviceOps`,
-so that the same code runs, and is tested, without PopTorch, which nothing here imports.
+The modules and the names of their parameters are those of the heads (ipu_model/heads); only the computation differs.
+PopTorch traces `forward` once, so the placement and the config fix every shape and every Python branch. Operations are
+those that the PopTorch user guide lists in "IPU supported operations". Device features (blocks, recomputation,
+serialised products) are passed in as `DeviceOps`, so that the same code runs and is tested without PopTorch, which this
+module does not import.
 
-The word table in pieces: one parameter for each where a device trains it, one table wherever it is written down.
+The word table can be cut into pieces: each is a parameter of its own in training, and files have one table.
 
-A look-up's gradient has the size of what was looked up in. Slices of one parameter would bound nothing: PopART pads the
-gradient of each slice back to all [V, H] (SliceGradOp in popart/op/slice.hpp is a pad) and adds the padded ones up,
-for every micro-batch; 62.5 MB each for BERT large in fp16. Parameters of their own have gradients and accumulators of
-their own size, V / pieces x H. Optimum Graphcore cuts its table in the same way (SerializedEmbedding).
+The gradient of a look-up has the size of the parameter. Slices of one parameter would save nothing: PopART pads the
+gradient of each slice back to [V, H] (SliceGradOp in popart/op/slice.hpp is a pad) and adds up the padded ones, for
+every micro-batch; 62.5 MB each for BERT large in fp16. Separate parameters have gradients and accumulators of their own
+size, V / pieces x H. Optimum Graphcore cuts its table in the same way (SerializedEmbedding).
 
-LAMB needs the table whole, in which we depart from Optimum: its trust ratio is the norm of the table over that of its
-update. PopART takes both norms of each variable (willow/src/patterns/adamdecompose.cpp) and adds up those of pieces
-only where they are slices of one variable (lambserialisedweight.cpp), so pieces would each have a ratio of their own.
-There, and with the decoder tied to the table, it is one parameter and looked up at once: one gradient of [V, H].
+LAMB needs the whole table, unlike in Optimum: its trust ratio is the norm of the table over the norm of its update.
+PopART computes both norms for each variable (willow/src/patterns/adamdecompose.cpp) and adds up those of pieces only
+where they are slices of one variable (lambserialisedweight.cpp), so each piece would have its own ratio. With LAMB, and
+with the decoder tied to the table, the table is one parameter with one look-up: one gradient of [V, H].
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
 from ipu_model.rows.format import IGNORED
 
 MASKED = -10000.0
-"""Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32 alike, and the number is well inside
-fp16's range, unlike the smallest fp16 number: two of those added overflow to -inf, and a row of -inf is NaN."""
+"""Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32, and the number is well inside the range
+of fp16. The smallest fp16 number is not: two of them add up to -inf, and a row of -inf becomes NaN."""
 
 TABLE = "bert.embeddings.word_embeddings"
 _WHOLE = re.compile(rf"(.*{re.escape(TABLE)})\.weight")
@@ -50,14 +50,14 @@ _PIECE = re.compile(rf"(.*{re.escape(TABLE)})\.pieces\.(\d+)")
 
 @dataclass(frozen=True)
 class DeviceOps:
-    """What PopTorch adds to torch; the defaults compute the same numbers on any device."""
+    """PopTorch's additions to torch; the defaults compute the same numbers on any device."""
 
     block: Callable[[str, int], ContextManager[Any]] = lambda name, ipu: contextlib.nullcontext()
     """(name, IPU): everything inside is computed on that IPU."""
     outline: Callable[[str], ContextManager[Any]] = lambda name: contextlib.nullcontext()
     """Operations with another name here are never compiled into shared code."""
     checkpoint: Callable[[Tensor], Tensor] = lambda x: x
-    """Keep this activation; what lies between two of them is computed again in the backward pass."""
+    """Keep this activation; everything between two of them is recomputed in the backward pass."""
     serial_matmul: Callable[[Tensor, Tensor, int], Tensor] = lambda x, y, factor: x @ y
     """(x, y, factor): x @ y in `factor` pieces over the columns of y, to bound temporary memory."""
     final_loss: Callable[[Tensor], Tensor] = lambda x: x
@@ -65,7 +65,7 @@ class DeviceOps:
 
 
 def device_ops(poptorch: Any) -> DeviceOps:
-    """The device model's operations as PopTorch has them."""
+    """Return the device operations of PopTorch."""
     columns = poptorch.MatMulSerializationMode.OutputChannels
     return DeviceOps(
         block=lambda name, ipu: poptorch.Block(name, ipu_id=ipu),
@@ -81,7 +81,7 @@ class WordTable(nn.Module):
 
     Args:
         table: [V, H]; copied.
-        pieces: How many; divides V (checks.check_serialization).
+        pieces: Number of pieces; divides V (checks.check_serialization).
     """
 
     def __init__(self, table: Tensor, pieces: int) -> None:
@@ -90,7 +90,7 @@ class WordTable(nn.Module):
         self.pieces = nn.ParameterList(nn.Parameter(x.detach().clone()) for x in table.split(self.size))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[...] -> [..., H]: each piece gives its own words, and zeros for those of the others."""
+        """Look up [...] -> [..., H]: each piece returns its own words, and zeros for words of the others."""
         total = self._look_up(ids, self.pieces[0])
         for number in range(1, len(self.pieces)):
             total = total + self._look_up(ids - number * self.size, self.pieces[number])
@@ -105,8 +105,8 @@ class DeviceModel(nn.Module):
     """Embeddings and encoder of a BERT, placed on IPUs; each head has a subclass (ipu_model/heads).
 
     Args:
-        bert_model: A model of `build_model`; held under this name, so parameters are "bert_model.<Hugging Face name>".
-            Its word table is replaced where the layout cuts it.
+        bert_model: A model from `build_model`. The attribute has this name, so that parameters are called
+            "bert_model.<Hugging Face name>". Its word table is replaced where the layout cuts it.
         layout: Placement and serialisation.
         ops: PopTorch's functions, or the plain ones.
     """
@@ -123,7 +123,7 @@ class DeviceModel(nn.Module):
     def encode(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, dropping: bool
     ) -> Tensor:
-        """[B, L] each -> hidden states [B, L, H]. `dropping`: dropout is on.
+        """Encode [B, L] each -> hidden states [B, L, H]. `dropping`: dropout is on.
 
         Where rows hold one sequence each, position_ids may be [1, L], for all rows.
         """
@@ -136,7 +136,7 @@ class DeviceModel(nn.Module):
             ipu = layout.placement.layers[number]
             with ops.block(f"layer{number}", ipu):
                 if ipu != last_ipu or mask is None:
-                    # Made anew on every IPU: passing [B, L] ids on is cheaper than stashing [B, 1, L, L] per stage.
+                    # Computed on every IPU: passing on [B, L] ids is cheaper than stashing [B, 1, L, L] per stage.
                     mask, last_ipu = block_mask(sequence_ids, hidden.dtype), ipu
                 hidden = self._layer(layer, hidden, mask, dropping)
                 if layout.recompute_checkpoint_every_layer:
@@ -147,7 +147,7 @@ class DeviceModel(nn.Module):
         word_table: Any = table.word_embeddings
         if isinstance(word_table, WordTable):
             words = word_table(ids)
-        else:  # no padding_idx, which PopTorch does not have: pads reach no loss, so their gradient is zero anyway
+        else:  # PopTorch has no padding_idx; pads reach no loss, so their gradient is zero anyway
             words = functional.embedding(ids, word_table.weight)
         summed = words + functional.embedding(types, table.token_type_embeddings.weight)
         summed = summed + functional.embedding(positions, table.position_embeddings.weight)
@@ -169,16 +169,16 @@ class DeviceModel(nn.Module):
 
 
 def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, L] -> [B, 1, L, L] of `dtype`: 0 where a query may look at a key, MASKED elsewhere.
+    """Return the mask [B, L] -> [B, 1, L, L] in `dtype`: 0 where a query may attend to a key, MASKED elsewhere.
 
-    Padding attends to padding: every row of scores keeps a key, so no softmax is NaN.
+    Padding attends to padding: every row of scores has a key, so that no softmax is NaN.
     """
     same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
     return (same.to(dtype) - 1.0) * -MASKED
 
 
 def row_attention(attention: SelfAttention, hidden: Tensor, mask: Tensor, dropout: float, dropping: bool) -> Tensor:
-    """[B, L, H] -> [B, L, H]. Query, key and value in one product: three parameters, one larger matmul."""
+    """Compute attention [B, L, H] -> [B, L, H], with query, key and value in one product: one larger matmul."""
     parts = (attention.query, attention.key, attention.value)
     weight, bias = torch.cat([x.weight for x in parts]), torch.cat([x.bias for x in parts])
     rows, length, width = hidden.shape
@@ -191,28 +191,28 @@ def row_attention(attention: SelfAttention, hidden: Tensor, mask: Tensor, dropou
 
 
 def drop_out(x: Tensor, rate: float, dropping: bool) -> Tensor:
-    """Dropout; with rate 0 nothing enters the program, not even random numbers."""
+    """Apply dropout; with rate 0 nothing is added to the program, not even random numbers."""
     return functional.dropout(x, rate, True) if dropping and rate else x
 
 
 def pick(hidden: Tensor, positions: Tensor) -> Tensor:
-    """[B, L, H], [B, N] -> [B, N, H], as a product with one-hot rows, which an IPU does faster than a gather.
+    """Select positions [B, L, H], [B, N] -> [B, N, H] by a product with one-hot rows: faster on an IPU than a gather.
 
     A position of -1 (no such sequence) gives zeros.
     """
-    places = torch.arange(hidden.shape[1], dtype=positions.dtype, device=positions.device)
-    return (positions[:, :, None] == places[None, None, :]).to(hidden.dtype) @ hidden
+    indices = torch.arange(hidden.shape[1], dtype=positions.dtype, device=positions.device)
+    return (positions[:, :, None] == indices[None, None, :]).to(hidden.dtype) @ hidden
 
 
 def by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
-    """Logits of rows [B, L] -> [B, S, L], MASKED outside each sequence: an exact softmax over its tokens alone."""
+    """Split logits of rows [B, L] -> [B, S, L], MASKED outside each sequence: an exact softmax over its tokens."""
     numbers = torch.arange(1, slots + 1, dtype=sequence_ids.dtype, device=sequence_ids.device)
     inside = (sequence_ids[:, None, :] == numbers[None, :, None]).to(logits.dtype)
     return logits[:, None, :] * inside + (inside - 1.0) * -MASKED
 
 
 def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of every label, [B, N] fp32, 0 where there is none.
+    """Return the cross-entropy of every label, [B, N] fp32, 0 where there is no label.
 
     Args:
         logits: [B, N, C].
@@ -225,7 +225,7 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def squares_of(values: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of every target, [B, N] fp32, 0 where there is none.
+    """Return the squared error of every target, [B, N] fp32, 0 where there is no target.
 
     Args:
         values: [B, N, 1].
@@ -236,47 +236,47 @@ def squares_of(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 where the most probable class is the label, else (and without a label) 0: [B, N, C], [B, N] -> [B, N] fp32."""
+    """Return 1 where the most probable class is the label, else 0: [B, N, C], [B, N] -> [B, N] fp32."""
     return (logits.argmax(-1).to(labels.dtype) == labels).float()
 
 
 def real(labels: Tensor) -> Tensor:
-    """1 where there is a label, else 0: [B, N] -> [B, N] fp32."""
+    """Return 1 where there is a label, else 0: [B, N] -> [B, N] fp32."""
     return (labels != IGNORED).float()
 
 
 def sums_by_row(*figures: Tensor) -> Tensor:
-    """[B, N] fp32 each -> [B, figures]: what evaluation returns in place of logits, of which pre-training has many."""
+    """Sum [B, N] fp32 each -> [B, figures]; evaluation returns these instead of logits, which are large."""
     return torch.cat([x.sum(1, keepdim=True) for x in figures], 1)
 
 
 def join_pieces(tensors: Mapping[str, Tensor]) -> Dict[str, Tensor]:
-    """Weights or optimizer state by name, with that of the pieces put together under the name of the table.
+    """Join the pieces of the word table, in weights or optimizer state by name, under the name of the table.
 
-    Rows are put one after the other; what is a single number (the step count) is the same for all pieces. Anything
-    else would be shards in a layout of PopART's own, and stays with its piece.
+    Rows are concatenated; a single number (the step count) is the same for all pieces. Any other tensor is a shard in
+    PopART's own layout and stays with its piece.
     """
     joined: Dict[str, Tensor] = {}
-    found: Dict[str, Dict[int, Tensor]] = {}
+    pieces: Dict[str, Dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
         match = _PIECE.fullmatch(name)
         if match is not None and (tensor.dim() == 2 or tensor.numel() == 1):
-            found.setdefault(f"{match.group(1)}.weight", {})[int(match.group(2))] = tensor
+            pieces.setdefault(f"{match.group(1)}.weight", {})[int(match.group(2))] = tensor
         else:
             joined[name] = tensor
-    for name, parts in found.items():
+    for name, parts in pieces.items():
         joined[name] = torch.cat([parts[number] for number in sorted(parts)]) if parts[0].dim() == 2 else parts[0]
     return joined
 
 
 def cut_table(tensors: Mapping[str, Tensor], pieces: int) -> Dict[str, Tensor]:
-    """The inverse of join_pieces, whatever number of pieces the tensors were joined from.
+    """Cut the word table into pieces: the inverse of join_pieces, for any earlier number of pieces.
 
     Args:
-        pieces: Of the device model; 1 = the table is one parameter there.
+        pieces: Pieces of the device model; 1 = the table is one parameter.
 
     Raises:
-        CheckpointError: state in PopART's own layout, of a table in another number of pieces.
+        CheckpointError: the state is in PopART's own layout, for a table in another number of pieces.
     """
     cut: Dict[str, Tensor] = {}
     before = 1 + max((int(match.group(2)) for match in map(_PIECE.fullmatch, tensors) if match), default=0)
@@ -285,9 +285,9 @@ def cut_table(tensors: Mapping[str, Tensor], pieces: int) -> Dict[str, Tensor]:
         shards = tensor.dim() != 2 and tensor.numel() != 1
         if before != pieces and (of_piece or (match and shards)):
             raise CheckpointError(
-                f"{name} of shape {list(tensor.shape)} is in a layout of PopART's own, of a word table in {before} "
-                f"pieces, here it has {pieces}: go on with embedding_serialization_factor {before}, or start anew "
-                "from the weights"
+                f"{name} of shape {list(tensor.shape)} is in PopART's own layout, for a word table in {before} "
+                f"pieces; this job has {pieces}: continue with embedding_serialization_factor {before}, or start a "
+                "new training from the weights"
             )
         if match is None or pieces == 1:
             cut[name] = tensor

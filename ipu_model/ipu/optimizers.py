@@ -1,10 +1,9 @@
-"""PopTorch's optimizers of a job, and their state as named tensors.
+"""PopTorch optimizers for a job, and their state as named tensors.
 
-PopTorch runs no Python of an optimizer: it reads the object's attributes and compiles PopART's own update.
-What it reads is therefore stated in full here. Only the learning rate and the loss scaling stay variable;
-every other number is compiled in as a constant, which saves a stream each and lets PopART fold it.
-After set_learning_rate the caller hands the optimizer to `executor.setOptimizer`: without that call the device goes on
-with the old value.
+PopTorch does not run an optimizer's Python code: it reads the object's attributes and compiles PopART's own update. So
+this module sets all of these attributes. Only the learning rate and the loss scaling stay variable; every other number
+is compiled as a constant, which saves a stream each and lets PopART fold it. After set_learning_rate, pass the
+optimizer to `executor.setOptimizer`: without that call the device continues with the old value.
 """
 
 from __future__ import annotations
@@ -23,48 +22,48 @@ VARIABLE = ("lr", "loss_scaling")
 """Attributes that may change after compiling."""
 
 NO_TRUST_RATIO = 0.0
-"""max_weight_norm of a group: a weight norm cut down to 0 makes PopART take the ratio 1."""
+"""max_weight_norm of a group: PopART uses the ratio 1 where the weight norm is limited to 0."""
 
 STATE, PARAMETERS = "ipu_state", "ipu_param"
-"""The two parts of PopTorch's optimizer state: moments and step counts; the scalars of the compiled update."""
+"""Parts of PopTorch's optimizer state: moments and step counts, and the scalars of the compiled update."""
 
 
 def make_ipu_optimizer(
     poptorch: Any, config: OptimizerConfig, named_parameters: Iterable[Tuple[str, nn.Parameter]], half: bool
 ) -> Any:
-    """The optimizer of a job on IPU; the same updates as ipu_model.optim.optimizers.make_optimizer.
+    """Create the optimizer of a job on IPU, with the same updates as ipu_model.optim.optimizers.make_optimizer.
 
-    Biases and LayerNorm take no weight decay and, in LAMB, no trust ratio. The decay of adam and sgd is
-    torch's L2 penalty, that of adamw and lamb is decoupled. LAMB bounds the weight norm in the trust ratio
-    at 65500, PopTorch's default; no matrix of a BERT comes near it.
+    Biases and LayerNorm get no weight decay and, in LAMB, no trust ratio. The decay of adam and sgd is torch's L2
+    penalty; that of adamw and lamb is decoupled. LAMB limits the weight norm in the trust ratio to 65500, PopTorch's
+    default; no matrix of a BERT comes near it.
 
     Args:
         poptorch: The module.
-        config: What is wanted. Of sgd, betas and bias_correction mean nothing: it has no such moments.
-        named_parameters: Of the model that is given to poptorch.trainingModel, after it was split into blocks.
-            Names may carry a prefix. Parameters that need no gradient are left out.
-        half: Weights are fp16; what `auto` precisions become.
+        config: Settings of the optimizer. sgd does not use betas and bias_correction: it has no such moments.
+        named_parameters: Parameters of the model for poptorch.trainingModel, after it was split into blocks. Names may
+            have a prefix. Parameters without a gradient are left out.
+        half: Weights are fp16, which `auto` precisions follow.
 
     Raises:
-        ConfigError: a setting that the IPU would ignore or take otherwise than torch.
+        ConfigError: the IPU would ignore a setting or apply it differently from torch.
     """
     check_optimizer(config)
     groups = _groups(named_parameters, lamb=config.name == "lamb")
     optim = poptorch.optim
     kinds = {"adamw": optim.AdamW, "adam": optim.Adam, "lamb": optim.LAMB, "sgd": optim.SGD}
     optimizer = kinds[config.name](groups, **_arguments(config, half))
-    # PopTorch takes whatever was passed to a constructor for variable.
+    # PopTorch treats every argument of a constructor as variable.
     for name in optimizer.defaults:
         if name not in VARIABLE:
             optimizer.variable_attrs.markAsConstant(name)
-    # torch's load_state_dict adds this to the defaults of LAMB, and PopTorch warns of every attribute that it
-    # did not see when it compiled.
+    # torch's load_state_dict adds this to the defaults of LAMB, and PopTorch warns about attributes that are new since
+    # it compiled.
     optimizer.defaults.setdefault("differentiable", False)
     return optimizer
 
 
 def _arguments(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
-    """Arguments of the constructor, without the parameters."""
+    """Return the arguments of the constructor, without the parameters."""
     arguments: Dict[str, Any] = {
         "lr": config.learning_rate,
         "weight_decay": config.weight_decay,
@@ -89,24 +88,24 @@ def _arguments(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
 
 
 def compiled_in(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
-    """What of the optimizer is part of its program, as plain data: all but the values that stay variable."""
+    """Return the values of the optimizer that are compiled into the program, as plain data: all but variable ones."""
     values = {name: value for name, value in _arguments(config, half).items() if name not in VARIABLE}
     plain = {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
     return {"name": config.name, **{n: str(x) if isinstance(x, torch.dtype) else x for n, x in plain.items()}}
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
-    """Set the rate of every group; it reaches the device by `executor.setOptimizer(optimizer)`."""
+    """Set the rate of every group; `executor.setOptimizer(optimizer)` then sends it to the device."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def optimizer_tensors(optimizer: Any) -> Dict[str, Tensor]:
-    """PopTorch's state as named tensors, 'ipu_state/<name>' and 'ipu_param/<name>'; empty before the first compile.
+    """Return PopTorch's state as tensors 'ipu_state/<name>' and 'ipu_param/<name>'; empty before the first compile.
 
-    A trained state is read from the device, which must then be attached or have been detached by PopTorch.
+    A trained state is read from the device, which must be attached, or must have been detached by PopTorch.
     """
-    state = optimizer.state_dict()  # an executor replaces this method by one that reads the device
+    state = optimizer.state_dict()  # an executor replaces this method with one that reads the device
     tensors: Dict[str, Tensor] = {}
     for part in (STATE, PARAMETERS):
         for name, value in (state.get(part) or {}).items():
@@ -115,30 +114,30 @@ def optimizer_tensors(optimizer: Any) -> Dict[str, Tensor]:
 
 
 def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Tensor]) -> None:
-    """Put back what optimizer_tensors gave, before the first compile or after it.
+    """Restore the result of optimizer_tensors, before or after the first compile.
 
-    PopTorch uploads it when it next attaches or runs. The rate and loss scaling the device works with are not
-    among it: those of the optimizer's attributes are, as ever (PopART's Devicex resets its scalars from the
-    optimizer whenever it loads the engine). Set the attributes as well.
+    PopTorch uploads it when it next attaches or runs. The state does not decide the learning rate and loss scaling: the
+    device takes them from the optimizer's attributes (PopART's Devicex resets its scalars from the optimizer whenever
+    it loads the engine). Set the attributes as well.
 
     Raises:
-        CheckpointError: not the state of an IPU optimizer.
+        CheckpointError: the state is not that of an IPU optimizer.
     """
     if not isinstance(optimizer, poptorch.optim.Optimizer):
         raise CheckpointError(
-            f"{type(optimizer).__name__} is no optimizer of PopTorch: only those keep state on an IPU"
+            f"{type(optimizer).__name__} is not an optimizer of PopTorch: only those have state on an IPU"
         )
     parts: Dict[str, Dict[str, Tensor]] = {STATE: {}, PARAMETERS: {}}
     for full_name, value in tensors.items():
         part, _, name = full_name.partition("/")
         if part not in parts:
             raise CheckpointError(
-                f"the optimizer state names {full_name}, which is not of an IPU (ipu_state/..., ipu_param/...): "
+                f"the optimizer state has {full_name}, which is not of an IPU (ipu_state/..., ipu_param/...): "
                 "continue with the runtime that wrote the checkpoint, or start from its weights"
             )
         parts[part][name] = value.detach().contiguous().clone()  # PopTorch copies from the data pointer
     if tensors:
-        # Its own groups go in again: the rate, decay and so on are those of this run's config.
+        # Keep the optimizer's own groups: learning rate, decay and so on come from this run's config.
         optimizer.load_state_dict({**torch.optim.Optimizer.state_dict(optimizer), **parts})
 
 

@@ -1,32 +1,32 @@
-"""The PopTorch options of a job: what Optimum Graphcore 0.7.1 sets for the same ipu_config.json, and why; and what
-decides the program that is compiled with them, the fingerprint of an executable.
+"""PopTorch options of a job, as Optimum Graphcore 0.7.1 sets them for the same ipu_config.json, with the reasons; and
+the fingerprint of an executable: everything that decides the compiled program.
 
-Departures from Optimum, with what they buy:
+Differences from Optimum, and their benefit:
 
 - The seed is always set, 0 included, so that a run can be repeated.
-- `saveInitializersToFile` is left out: it keeps the weights out of the graph's protobuf, which ends at 2 GB, and BERT
-  large has 1.3 GB in fp32. Without it no file is written at every compile. PopART's key (below) holds
-  neither its name nor what it holds, so the cache finds the same program either way.
-- Stochastic rounding and fp16 partials only where the job is in fp16: an fp32 job stays comparable with a CPU's.
-- Inference can be pipelined: up to as many IPUs work at a time as there are stages, where sharding lets one work.
+- `saveInitializersToFile` is not used: it keeps the weights out of the graph's protobuf, which is limited to 2 GB, and
+  BERT large has 1.3 GB in fp32. Without it, no file is written at every compile. PopART's key (below) has neither the
+  name nor the content of that file, so that the cache finds the same program either way.
+- Stochastic rounding and fp16 partials are used only in fp16 jobs: an fp32 job stays comparable with one on a CPU.
+- Inference can be pipelined: as many IPUs can work at a time as there are stages, instead of one with sharding.
 
-Source of the PopART settings' meaning: popart/sessionoptions.hpp and PopTorch's user guide.
+Sources for the meaning of PopART settings: popart/sessionoptions.hpp and PopTorch's user guide.
 
 PopART finds a program by a hash (PopART 3.4, https://github.com/graphcore/popart, folder willow/src). `Ir::prepareImpl`
-(ir.cpp) makes it of
+(ir.cpp) computes it from
 
 - the forward graph: type, name, attributes, inputs and outputs of every operation (`Ir::append`, opserialiser.cpp);
-- what is returned, and how many micro-batches a call runs (`DataFlow::hash`, dataflow.cpp);
+- the returned tensors, and the micro-batches of a call (`DataFlow::hash`, dataflow.cpp);
 - the session options that change a program (`hash<SessionOptions>`, sessionoptions.cpp), patterns and engine options
   (`Session::getEngineCacheHashSeed`, session.cpp);
-- the optimizer: kind, types, and those of its values that are constant (`hash<OptimizerValue>`, optimizervalue.cpp);
-- of the device the architecture, the tiles and the number of IPUs (`hash<DeviceInfo>`, devicemanager.cpp), and whether
-  it is an IPU at all (`isHwCompatible`): IPUs and the offline target count alike;
+- the optimizer: kind, types, and its constant values (`hash<OptimizerValue>`, optimizervalue.cpp);
+- the device: architecture, tiles, number of IPUs (`hash<DeviceInfo>`, devicemanager.cpp), and whether it is an IPU
+  (`isHwCompatible`): IPUs and the offline target are equal;
 - the versions of Poplar and PopART.
 
-Neither weights nor the seed are in it (`Session::setRandomSeed` sets that after compiling), nor the file of
-`saveInitializersToFile`, nor values that stay variable. The fingerprint holds the same, by what we hand over: one graph
-and one set of options for each mode, whatever keys of the ipu_config they were derived from.
+The hash does not include weights, the seed (`Session::setRandomSeed` sets it after compiling), the file of
+`saveInitializersToFile`, or variable values. The fingerprint covers the same, in terms of our inputs: one graph and one
+set of options for each mode, regardless of the ipu_config keys that they were derived from.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 
 NOT_IN_THE_GRAPH = ("hidden_dropout", "attention_dropout", "initializer_range")
-"""Of a ModelConfig: the layout has the dropout of the mode; fresh weights decide no program."""
+"""Fields of ModelConfig that are not in the graph: the layout has the dropout of the mode, and initial weights do not
+change a program."""
 OVERLAP_MEMORY_OPTIMIZED = 3
 """popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized."""
 JUST_IN_TIME = 1
@@ -56,13 +57,13 @@ PATTERNS = {
     # Memory: one copy, and one accumulated gradient, of the word table that look-up and decoder share.
     "TiedGather": True,
     "TiedGatherAccumulate": True,
-    # Memory and speed: among operations that could write in place, those that save most on an IPU do.
+    # Memory and speed: operations that save most on an IPU are the first to write in place.
     "UpdateInplacePrioritiesForIpu": True,
 }
 ENGINE_OPTIONS = {
     # Speed: a program is loaded onto the IPUs faster.
     "opt.useAutoloader": "true",
-    # Speed: a replica waits for the host by itself, and not for the other replicas too.
+    # Speed: a replica waits only for the host, not also for the other replicas.
     "target.syncReplicasIndependently": "true",
 }
 
@@ -84,13 +85,13 @@ def fill_options(
         poptorch: the module.
         options: poptorch.Options(), or popdist's; changed in place. Seeding also seeds torch's generator on the host.
         plan: of the program.
-        set_replication: False under PopDist, whose options bring the number of replicas and refuse to be told.
-        seed: of the device's random numbers, where the config has none.
-        cache_folder: where compiled programs are kept; None = nowhere.
-        compile_only: build for an IPU that is not there.
+        set_replication: False under PopDist, whose options set the number of replicas and reject changes to it.
+        seed: seed of the device's random numbers, where the config has none.
+        cache_folder: folder of compiled programs; None = not cached.
+        compile_only: build for an IPU that is not attached.
 
     Raises:
-        ConfigError: automatic loss scaling without fp16 gradients.
+        ConfigError: automatic loss scaling is set without fp16 gradients.
     """
     config = plan.config
     mode = config.training if training else config.inference
@@ -143,32 +144,32 @@ def _inference_options(poptorch: Any, options: Any, plan: IpuPlan) -> None:
     options.outputMode(poptorch.OutputMode.All)
     strategy = poptorch.PipelinedExecution if plan.pipelined_inference else poptorch.ShardedExecution
     options.setExecutionStrategy(strategy(poptorch.AutoStage.AutoIncrement))
-    # The same question gets the same answer every time.
+    # The same input gives the same output every time.
     options.Precision.enableStochasticRounding(False)
     if plan.config.explicit_ir_inference:
-        options._Popart.set("enableExplicitIR", True)  # memory: a schedule with shorter lives of tensors
+        options._Popart.set("enableExplicitIR", True)  # memory: a schedule with shorter lifetimes of tensors
 
 
 def _popart_switches(options: Any) -> None:
     switch = options._Popart.set
-    # Memory and host traffic: accumulated gradients are never asked for by the host, so they get no stream to it.
+    # Memory and host traffic: the host never reads accumulated gradients, so they get no stream.
     switch("disableGradAccumulationTensorStreams", True)
     # Speed: the IPUs of a pipeline update their weights at the same time, in an order that spares memory.
     switch("accumulateOuterFragmentSettings.schedule", OVERLAP_MEMORY_OPTIMIZED)
     # Memory: IPU 0 holds the word table, the largest gradient, so its update is not overlapped with others.
     switch("accumulateOuterFragmentSettings.excludedVirtualGraphs", ["0"])
-    # Speed: code is shared only where that saves more than copying its inputs and outputs costs (default 1.0).
+    # Speed: share code only where that saves more than copying its inputs and outputs costs (default 1.0).
     switch("outlineThreshold", 10.0)
-    # Memory: inputs of shared code are copied when they are used, so fewer copies live at a time.
+    # Memory: copy inputs of shared code when they are used, so that fewer copies exist at a time.
     switch("subgraphCopyingStrategy", JUST_IN_TIME)
-    # Memory: a gradient is consumed as soon as it is there, and does not wait for the weight update.
+    # Memory: consume a gradient as soon as it exists instead of at the weight update.
     switch("scheduleNonWeightUpdateGradientConsumersEarly", True)
     options._Popart.setPatterns(dict(PATTERNS))
     switch("engineOptions", dict(ENGINE_OPTIONS))
 
 
 def host_parts(poptorch: Any, compile_only: bool) -> Dict[str, Any]:
-    """What the host decides: versions, and for which IPUs programs are built (2: Mk2 and Bow, 21: C600)."""
+    """Return the parts that depend on the host: versions, and the IPUs of the target (2: Mk2 and Bow, 21: C600)."""
     return {
         "poptorch": poptorch.__version__,
         "torch": torch.__version__,
@@ -180,13 +181,13 @@ def host_parts(poptorch: Any, compile_only: bool) -> Dict[str, Any]:
 def executable_parts(
     host: Dict[str, Any], mode: str, job: Job, plan: IpuPlan, model: ModelConfig, inputs: Sequence[Tensor]
 ) -> Dict[str, Any]:
-    """Everything that decides a program of a job, by dotted name.
+    """Return everything that decides a program of a job, by name.
 
     Args:
         host: From host_parts.
         mode: training; inference, which returns logits; or evaluation, which returns sums over labels.
-        plan: of that mode.
-        inputs: Of one call.
+        plan: Plan of that mode.
+        inputs: Inputs of one call.
     """
     training = mode == "training"
     return {
@@ -212,7 +213,7 @@ def _program_layout(plan: IpuPlan, model: ModelConfig, training: bool) -> Dict[s
 
 
 def _program_options(plan: IpuPlan, training: bool) -> Dict[str, Any]:
-    """Of the options those that change a program, under the keys of an ipu_config."""
+    """Return the options that change a program, under the keys of an ipu_config."""
     config = plan.config
     mode = config.training if training else config.inference
     sharded = config.replicated_tensor_sharding and mode.replication_factor > 1

@@ -1,4 +1,4 @@
-"""Which block of a BERT runs on which IPU, and what follows for the pipeline. Pure functions, no poptorch.
+"""Placement of the blocks of a BERT on IPUs, and its pipeline stages. Pure functions without PopTorch.
 
 Blocks in order of execution: embeddings, encoder layers, pooler (where the head reads it), heads. A pipeline
 stage is a run of blocks on one IPU; coming back to an IPU is a new stage (AutoStage.AutoIncrement).
@@ -19,7 +19,7 @@ Block = Tuple[str, int]
 
 @dataclass(frozen=True)
 class Placement:
-    """The IPU of every block of one replica."""
+    """IPU of every block of one replica."""
 
     head: str
     embeddings: int
@@ -54,12 +54,12 @@ class Placement:
 
     @property
     def forward_stages(self) -> int:
-        """F: 1 + the changes of IPU along the blocks. Pipelined inference needs as many device iterations."""
+        """Forward stages F: 1 + the changes of IPU along the blocks. Pipelined inference needs F device iterations."""
         return len(self.stages)
 
     @property
     def training_stages(self) -> int:
-        """2F - 1: every stage runs forward and backward, the last one both together (PopTorch user guide)."""
+        """Training stages, 2F - 1: every stage runs forward and backward, the last both together (user guide)."""
         return 2 * self.forward_stages - 1
 
     @property
@@ -69,11 +69,11 @@ class Placement:
 
     @property
     def idle(self) -> Tuple[int, ...]:
-        """IPUs of the replica without any block; they are occupied all the same."""
+        """IPUs of the replica without a block, which are attached as well."""
         return tuple(sorted(set(range(self.ipus_per_replica)) - set(self.order)))
 
     def table(self, replicas: int = 1) -> str:
-        """The allocation in lines for people: stages with their IPU and blocks, then the sums."""
+        """Format the placement as a table: stages with their IPU and blocks, then the sums."""
         lines = ["stage  IPU  blocks"]
         for number, (ipu, names) in enumerate(self.stages, 1):
             lines.append(f"{number:>5}  {ipu:>3}  {', '.join(_together(names))}")
@@ -85,7 +85,7 @@ class Placement:
         return "\n".join(lines)
 
     def as_dict(self) -> Dict[str, Any]:
-        """The same as plain data, for result.json."""
+        """Return the placement as plain data, for result.json."""
         return {
             **dataclasses.asdict(self),
             "layers": list(self.layers),
@@ -97,7 +97,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class DeviceLayout:
-    """How the model is cut and computed; from the IPU config."""
+    """Partition and computation of the model, from the IPU config."""
 
     placement: Placement
     table_pieces: int = 1
@@ -109,14 +109,14 @@ class DeviceLayout:
 
 
 def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> Placement:
-    """Place a model as Optimum Graphcore does.
+    """Place a model by layers_per_ipu, as Optimum Graphcore does.
 
-    The embeddings are on IPU 0. In pre-training pooler and heads return there, because the decoder of the
-    MLM head is the word embedding and a weight lives on one IPU; other heads stay on the last IPU, with the
-    pooler beside the last encoder layer.
+    The embeddings are on IPU 0. In pre-training, pooler and heads are there as well, because the decoder of the MLM
+    head is the word embedding and a weight is on one IPU. Other heads are on the last IPU, with the pooler next to the
+    last encoder layer.
 
     Raises:
-        ConfigError: see `expand_layers`; an unknown head.
+        ConfigError: see `expand_layers`; or the head is unknown.
     """
     kind = heads.outline(head)
     counts = expand_layers(num_layers, layers_per_ipu, ipus_per_replica)
@@ -126,17 +126,17 @@ def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_re
 
 
 def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> List[int]:
-    """Encoder layers on each IPU, with wildcards (-1) written out; their sum is `num_layers`.
+    """Return the encoder layers on each IPU with wildcards (-1) resolved; their sum is `num_layers`.
 
-    The wildcards share evenly what the numbers leave over, the last one takes the surplus:
-    expand_layers(12, [1, -1, -1, -1], 4) == [1, 3, 3, 5]. A lone [-1] stands for one on every IPU. On a
-    single IPU there is nothing to split, and layers_per_ipu is not read.
+    The wildcards share the remaining layers evenly, and the last one gets the surplus:
+    expand_layers(12, [1, -1, -1, -1], 4) == [1, 3, 3, 5]. A single [-1] means a wildcard on every IPU. On a single
+    IPU there is nothing to split, and layers_per_ipu is not read.
 
     Args:
-        layers_per_ipu: One entry per IPU, or a lone [-1]: config_checks.py has refused anything else.
+        layers_per_ipu: One entry per IPU, or a single [-1]; config_checks.py has rejected anything else.
 
     Raises:
-        ConfigError: the wrong number of layers.
+        ConfigError: the number of layers is wrong.
     """
     stated = list(layers_per_ipu)
     if ipus_per_replica == 1:
@@ -161,17 +161,17 @@ def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_repli
 def place_by_stages(
     head: str, num_layers: int, pipeline_stages: Sequence[Sequence[str]], device_mapping: Sequence[int]
 ) -> Placement:
-    """Place a model as the TensorFlow 2 configurations do: blocks listed by stage, and the IPU of each stage.
+    """Place a model by stages, as the TensorFlow 2 configurations do: blocks of each stage, and the IPU of each stage.
 
     Args:
-        head: of heads.names.
-        num_layers: how often "hid" must stand.
-        pipeline_stages: names of BLOCKS, and of the head's. "enc_out" has no block of its own; so has "pool" where the
-            model has no pooler.
-        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0]; config_checks.py has refused gaps.
+        head: one of heads.names.
+        num_layers: how often "hid" must occur.
+        pipeline_stages: names from BLOCKS and that of the head. "enc_out" is not a block of its own; neither is "pool"
+            where the model has no pooler.
+        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0]; config_checks.py has rejected gaps.
 
     Raises:
-        ConfigError: all that is wrong, in one message.
+        ConfigError: lists all problems in one message.
     """
     kind = heads.outline(head)
     placed = [(name, ipu) for stage, ipu in zip(pipeline_stages, device_mapping) for name in stage]
@@ -181,7 +181,7 @@ def place_by_stages(
         if kind.tied and where[kind.stage] != where["emb"]:
             problems.append(
                 f"{kind.stage} on IPU {where[kind.stage]}, emb on IPU {where['emb']}: the MLM decoder is the word "
-                f"embedding, and a weight lives on one IPU; map the stage of {kind.stage} to IPU {where['emb']}"
+                f"embedding, and a weight is on one IPU; map the stage of {kind.stage} to IPU {where['emb']}"
             )
     if problems:
         raise ConfigError("pipeline_stages and device_mapping cannot be used: " + "; ".join(problems))
@@ -191,19 +191,19 @@ def place_by_stages(
 
 
 def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:
-    """What is wrong with the names of all stages in one list."""
+    """Return the problems with the names of all stages, in one list."""
     kind, others = heads.outline(head), [heads.outline(other).stage for other in heads.names() if other != head]
     known = [*BLOCKS, kind.stage, *others]
     unknown = sorted(set(names) - set(known))
     if unknown:
-        return [f"{', '.join(unknown)} not known; valid: {', '.join(known)}"]
+        return [f"unknown blocks {', '.join(unknown)}; valid: {', '.join(known)}"]
     needed = ["emb", *(["pool"] if kind.pooler else []), kind.stage]
-    problems = [f"{name} must stand once, found {names.count(name)} times" for name in needed if names.count(name) != 1]
-    problems += [f"{name} is no part of a {head} model" for name in others if name in names]
+    problems = [f"{name} must occur once, found {names.count(name)} times" for name in needed if names.count(name) != 1]
+    problems += [f"{name} is not part of a {head} model" for name in others if name in names]
     extra = [name for name in ("enc_out", "pool") if name not in needed]
-    problems += [f"{name} stands {names.count(name)} times" for name in extra if names.count(name) > 1]
+    problems += [f"{name} occurs {names.count(name)} times" for name in extra if names.count(name) > 1]
     if names.count("hid") != num_layers:
-        problems.append(f"hid stands {names.count('hid')} times, the model has {num_layers} encoder layers")
+        problems.append(f"hid occurs {names.count('hid')} times, the model has {num_layers} encoder layers")
     positions = [known.index(name) for name in names]
     if positions != sorted(positions):
         problems.append(f"the order must be {', '.join(BLOCKS)}, {kind.stage}")
@@ -211,7 +211,7 @@ def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str
 
 
 def _together(names: Sequence[str]) -> List[str]:
-    """Names of the blocks of a stage, its encoder layers as one entry."""
+    """Return the names of a stage's blocks, with its encoder layers as one entry."""
     layers = [name.rsplit(" ", 1)[1] for name in names if name.startswith("encoder layer")]
     if len(layers) < 2:
         return list(names)

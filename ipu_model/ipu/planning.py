@@ -1,4 +1,4 @@
-"""What an IPU job will do, worked out and checked before anything is compiled."""
+"""Plan of an IPU job, resolved and checked before anything is compiled."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ from ipu_model.rows.format import Manifest
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""
 WORTHWHILE_SHARE = 0.01
-"""Of a training, for its evaluations: where they take more, a line says how to make them fewer."""
-PARTIAL_LOSS = "the loss told is that of the last micro-batch of each replica; with sum it is that of the whole update"
+"""Share of a training's time for its evaluations: if they take more, a message says how to reduce them."""
+PARTIAL_LOSS = "the reported loss covers only the last micro-batch of each replica; with sum, the whole update"
 
 
 @dataclass(frozen=True)
 class IpuPlan:
-    """The resolved IPU side of a job."""
+    """Resolved IPU settings of a job."""
 
     head: str
     micro_batch_size: int
     config: IpuConfig
     placement: Placement
-    """Placement of training, or of inference in a predict job."""
+    """Placement in training, or in inference for a predict job."""
     inference_placement: Placement
     replicas: int
-    """Replicas in the mode of the job, over all processes."""
+    """Replicas over all processes, in the mode of the job."""
     local_replicas: int
     """Replicas of this process."""
     accumulation: int
     """Micro-batches summed before one update; 1 in a predict job."""
     updates_per_call: int
-    """Of the host; in a predict job, which makes none, micro-batches of a replica."""
+    """Updates in one host call; in a predict job, which has none, micro-batches of a replica."""
     pipelined_inference: bool
     instances: PopRunInstances
     half: bool
     half_accumulators: bool
     table_pieces: int
-    """Parameters that the word table is in training and in inference beside it, or in a predict job: model.py."""
+    """Parameters that the word table is cut into, in training and its evaluations, or in a predict job (model.py)."""
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches behind one update, over all replicas and instances."""
+        """Micro-batches of one update, over all replicas and instances."""
         return self.accumulation * self.replicas
 
     @property
@@ -70,20 +70,20 @@ class IpuPlan:
 
     @property
     def division(self) -> Division:
-        """The rows of one update."""
+        """Division of the rows of one update."""
         return Division(self.micro_batches * self.micro_batch_size, self.micro_batch_size, self.accumulation)
 
     @property
     def rows_per_call(self) -> int:
-        """Rows of one call of predict, or of evaluate with for_evaluation(), over all processes."""
+        """Rows of one call over all processes, in predict, or in evaluation with for_evaluation()."""
         mode = self.config.inference
         return self.micro_batch_size * mode.device_iterations * mode.replication_factor
 
     def for_evaluation(self) -> IpuPlan:
-        """The plan of the program that judges held-out rows beside this training.
+        """Return the plan of the program that evaluates held-out rows during this training.
 
-        It has the replicas of training, whose IPUs are there anyway, and fills its pipeline, whatever the ipu_config
-        says for predict jobs: neither changes what it finds.
+        It has the replicas of training, whose IPUs are attached anyway, and it fills its pipeline, regardless of the
+        inference settings in the ipu_config: neither changes its results.
         """
         config, stages = self.config, self.inference_placement.forward_stages
         same = self.inference_placement.ipus_per_replica == self.placement.ipus_per_replica
@@ -95,7 +95,7 @@ class IpuPlan:
         return dataclasses.replace(self, config=config, pipelined_inference=stages > 1)
 
     def smaller_batch(self, rows: int, packing_factor: float) -> str:
-        """A global batch that `rows` rows can fill, or what the pipeline needs at least."""
+        """Return advice: a global batch that `rows` rows can fill, or the minimum that the pipeline needs."""
         step, stages = self.micro_batch_size * self.replicas, self.placement.training_stages
         if rows // step >= stages:
             return f"set global_batch_size to at most {round(rows // step * step * packing_factor)}"
@@ -106,7 +106,7 @@ class IpuPlan:
         )
 
     def layout(self, model: ModelConfig, inference: bool) -> DeviceLayout:
-        """How the device model is cut and computed."""
+        """Return the partition and computation of the device model."""
         mode = self.config.inference if inference else self.config.training
         dropout = (0.0, 0.0) if inference else (model.hidden_dropout, model.attention_dropout)
         return DeviceLayout(
@@ -118,56 +118,56 @@ class IpuPlan:
         )
 
     def program(self, model: ModelConfig, rows: RowShape, generation: Generation = MK2) -> IpuProgram:
-        """What decides the seconds of a call of training."""
+        """Return the values that decide the duration of a training call."""
         shape = (model, self.placement, rows, self.micro_batch_size, self.accumulation, self.replicas)
         return IpuProgram(*shape, self.updates_per_call, self.config.optimizer_state_offchip, generation)
 
     def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
-        """What it costs to judge so many held-out rows `count` times in a training of so many updates."""
-        judging, training = self.for_evaluation(), self.program(model, RowShape.of(manifest))
-        calls, iterations = math.ceil(rows / judging.rows_per_call), judging.config.inference_device_iterations
+        """Describe the cost of `count` evaluations of `rows` held-out rows in a training of `updates` updates."""
+        evaluation, training = self.for_evaluation(), self.program(model, RowShape.of(manifest))
+        calls, iterations = math.ceil(rows / evaluation.rows_per_call), evaluation.config.inference_device_iterations
         forward = dataclasses.replace(
             training, placement=self.inference_placement, accumulation=iterations, training=False
         )
         each = evaluation_seconds(forward, calls)
         training_seconds = updates / self.updates_per_call * call_interval(training).likely
         share = count * each / training_seconds
-        told = (
-            f"held-out rows are judged {count} times on the IPUs, by turns with training: about {each:.0f} s each, "
-            f"{SWAP_SECONDS:.0f} s of them assumed for changing programs, {share:.1%} of the training"
+        cost = (
+            f"held-out rows are evaluated {count} times on the IPUs, between updates: about {each:.0f} s each, of "
+            f"which {SWAP_SECONDS:.0f} s are assumed for changing programs, {share:.1%} of the training"
         )
         if share <= WORTHWHILE_SHARE:
-            return told
+            return cost
         fits = int(WORTHWHILE_SHARE * training_seconds / each)
         enough = (
-            f"make it at most {fits}, with evaluate_every_updates" if fits else "set evaluate_every_updates to null"
+            f"evaluate at most {fits} times (evaluate_every_updates)" if fits else "set evaluate_every_updates to null"
         )
-        return f"{told}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
+        return f"{cost}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
 
     def stops_in_words(self, model: ModelConfig, manifest: Manifest, every_minutes: float, every_updates: int) -> str:
-        """What follows from the seconds of a call for who stops a training, or loses its host: nobody hears the host
-        while a call is at work.
+        """Describe how a stop or the loss of the host affects a training: the host cannot react during a call.
 
         Args:
-            every_minutes: between checkpoints; 0 for never.
-            every_updates: the same in updates.
+            every_minutes: minutes between checkpoints; 0 for never.
+            every_updates: updates between checkpoints; 0 for never.
         """
         seconds = call_interval(self.program(model, RowShape.of(manifest))).likely
-        kept = [f"{every_minutes:g} minutes"] * bool(every_minutes) + [f"{every_updates} updates"] * bool(every_updates)
+        saved = [f"{every_minutes:g} minutes"] * bool(every_minutes)
+        saved += [f"{every_updates} updates"] * bool(every_updates)
         lost = (
-            f"the last {' or '.join(kept)}, a call and the time of writing a checkpoint"
-            if kept
-            else "everything, as no checkpoints are made while it trains (checkpoint_every_minutes)"
+            f"the last {' or '.join(saved)}, a call and the time of writing a checkpoint"
+            if saved
+            else "everything, as no checkpoints are saved during training (checkpoint_every_minutes)"
         )
         return (
-            f"a call of the IPUs takes about {seconds:.1f} s on Mk2, going by published figures: a stop is answered "
-            f"after it, with a checkpoint. What is killed loses at most {lost}"
+            f"an IPU call takes about {seconds:.1f} s on Mk2 by published figures: a stop takes effect after the call, "
+            f"with a checkpoint. A killed job loses at most {lost}"
         )
 
     def save(self, folder: Path) -> None:
-        """Write ipu_config.json into a model folder: how it was trained, for this program and for Optimum Graphcore.
+        """Write ipu_config.json into a model folder, for Podium and for Optimum Graphcore.
 
-        The accumulation that was derived is stated, as Optimum would take 1; the host's cache folder is left out.
+        It includes the derived accumulation, as Optimum would use 1, and leaves out the host's cache folder.
         """
         config = dataclasses.replace(
             self.config, gradient_accumulation_steps=self.accumulation, executable_cache_dir=""
@@ -175,7 +175,7 @@ class IpuPlan:
         write_json(folder / CONFIG, config.to_dict())
 
     def as_dict(self) -> Dict[str, Any]:
-        """For the printed plan, result.json and the fingerprint of checkpoints."""
+        """Return the plan as plain data, for the printed plan, result.json and the fingerprint of checkpoints."""
         return {
             "ipus": self.placement.ipus_per_replica * self.replicas,
             "instances": self.instances.count,
@@ -196,11 +196,11 @@ def plan_ipu(
 
     Args:
         packing_factor: Sequences per row.
-        half: fp16 weights.
-        say: Takes the line of every migrated key and of every choice.
+        half: Weights are fp16.
+        say: Receives a line for every migrated key and every choice.
 
     Raises:
-        ConfigError: something cannot be; the message has the arithmetic and a setting that works.
+        ConfigError: the settings cannot work; the message has the arithmetic and a setting that works.
     """
     config = read_ipu_config(job.ipu_config or {}, "ipu_config", say)
     predicting = job.kind == "predict"
@@ -226,8 +226,8 @@ def plan_ipu(
             say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
         rows, batch = job.geometry.micro_batch_size, job.geometry.global_batch_size
         checks.check_accumulation(accumulation, placement, rows, replicas, packing_factor, batch)
-    told = say if predicting else ignore  # inference of a training job is no news
-    pipelined = _pipelined(job, config, inference_placement, told)
+    report = say if predicting else ignore  # a training job does not report its inference
+    pipelined = _pipelined(job, config, inference_placement, report)
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
     shape = (job.head, job.geometry.micro_batch_size, config, *placements, *counts, mode.device_iterations)
@@ -242,61 +242,64 @@ def _place(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -
 
 
 def _replicas(job: Job, mode: ModeConfig) -> int:
-    """The IPU config states replicas; geometry may repeat them but not contradict."""
-    asked = job.geometry.replication_factor
-    if asked not in (1, mode.replication_factor):
+    """Return the replicas from the IPU config; geometry may repeat the number but not contradict it."""
+    replicas = job.geometry.replication_factor
+    if replicas not in (1, mode.replication_factor):
         raise ConfigError(
-            f"geometry.replication_factor={asked} contradicts replication_factor={mode.replication_factor} of the "
-            "IPU config: state it in the IPU config alone"
+            f"geometry.replication_factor={replicas} contradicts replication_factor={mode.replication_factor} of the "
+            "IPU config: set it only in the IPU config"
         )
     return mode.replication_factor
 
 
 def decoder_factor(mode: ModeConfig) -> int:
-    """Pieces of the tied decoder. embedding_serialization_factor means them too, as in Optimum's pre-training: there
-    the table is looked up whole, as its tie needs, and only the product with it is cut."""
+    """Return the pieces of the tied decoder.
+
+    embedding_serialization_factor also sets them, as in Optimum's pre-training: there the tied table is looked up
+    whole, and only the product with it is cut.
+    """
     if mode.projection_serialization_factor != 1:
         return mode.projection_serialization_factor
     return mode.embedding_serialization_factor
 
 
 def _check_evaluation(job: Job, training: Placement, inference: Placement, instances: PopRunInstances) -> None:
-    """PopDist has the replicas of training, on their IPUs, for every program of a process."""
+    """Require equal IPUs per replica under PopDist, which uses the replicas of training for every program."""
     ipus, needed = inference.ipus_per_replica, training.ipus_per_replica
     if job.evaluation is not None and instances.count > 1 and ipus != needed:
         raise ConfigError(
             f"{instances.count} instances evaluate held-out rows on the {needed} IPUs of a replica of training, but "
-            f"inference has {ipus} IPUs per replica: give inference_layers_per_ipu {needed} entries, or set "
+            f"inference has {ipus} IPUs per replica: use {needed} entries in inference_layers_per_ipu, or set "
             "evaluate_every_updates of this job to null"
         )
 
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
     if heads.outline(head).tied:
-        stated = "projection" if mode.projection_serialization_factor != 1 else "embedding"
-        checks.check_serialization(model.vocab_size, decoder_factor(mode), stated)
+        name = "projection" if mode.projection_serialization_factor != 1 else "embedding"
+        checks.check_serialization(model.vocab_size, decoder_factor(mode), name)
     else:
         checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
 
 
 def cuts_table(job: Job) -> bool:
-    """Whether embedding_serialization_factor cuts anything: the tied decoder, or the table where LAMB does not train it
+    """Return whether embedding_serialization_factor has an effect: on a tied decoder, or on the table without LAMB
     (model.py)."""
     by_lamb = job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb"
     return heads.outline(job.head).tied or not by_lamb
 
 
 def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
-    """1 where the decoder is tied to the table, and in LAMB."""
+    """Return the pieces of the word table: 1 with a tied decoder, and with LAMB."""
     pieces = 1 if heads.outline(job.head).tied else mode.embedding_serialization_factor
     if pieces > 1 and not cuts_table(job):
-        say(f"embedding_serialization_factor {pieces}: with lamb 1, as its trust ratio is that of the whole word table")
+        say(f"embedding_serialization_factor {pieces}: lamb uses 1, as its trust ratio is for the whole word table")
         return 1
     return pieces
 
 
 def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: float) -> int:
-    """Derived from the global batch; a stated one must agree."""
+    """Derive the accumulation from the global batch; a configured one must agree."""
     geometry = job.geometry
     derived = checks.accumulation_for(geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor)
     stated = config.gradient_accumulation_steps
@@ -305,8 +308,8 @@ def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: fl
         raise ConfigError(
             f"gradient_accumulation_steps={stated} of the IPU config contradicts the global batch: "
             f"global_batch_size {geometry.global_batch_size} / packing factor {packing_factor:.2f} / "
-            f"(micro_batch_size {geometry.micro_batch_size} x replication_factor {replicas}) = {derived}. Leave "
-            f"gradient_accumulation_steps out (it is derived), or set global_batch_size to "
+            f"(micro_batch_size {geometry.micro_batch_size} x replication_factor {replicas}) = {derived}. Remove "
+            f"gradient_accumulation_steps (it is derived), or set global_batch_size to "
             f"{round(rows * packing_factor)}",
             "" if packing_factor == 1.0 else ROWS,
         )
@@ -314,7 +317,7 @@ def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: fl
 
 
 def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[[str], None]) -> bool:
-    """Whether inference overlaps the IPUs of a replica."""
+    """Return whether the IPUs of a replica work in parallel in inference."""
     iterations, needed = config.inference.device_iterations, placement.forward_stages
     if job.inference_execution == "pipelined":
         checks.check_inference_iterations(iterations, placement)
@@ -322,6 +325,6 @@ def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[
     if job.inference_execution == "sharded" or needed == 1:
         return False
     if iterations < needed:
-        filled = f"{needed} stages; with {needed} or more all IPUs work at once"
+        filled = f"{needed} stages; with {needed} or more, all IPUs work in parallel"
         say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill {filled}")
     return iterations >= needed

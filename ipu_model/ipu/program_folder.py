@@ -1,13 +1,14 @@
-"""Folders of compiled programs: a live one, held while in use, cleaned when no one else is there, recorded when built;
-and folders that travel between hosts, which one host fills and others take from.
+"""Folders of compiled programs: live folders in a host's cache, and shared folders that one host fills for others.
 
-PopART keys its cache by a hash that nobody can read, and one folder with many `*.popef` is slow. So every program gets
-`<root>/<fingerprint>/`. The fingerprint is ours, to say before compiling whether there will be a hit, and why not;
-PopART decides, and `Program.outcome` says when the two disagree.
+A live folder is locked while in use, cleaned when no other process uses it, and recorded when its program is built.
 
-Both hold `podium.json`, which says what the programs were built for and the SHA-256 of each, and `*.popef`. Programs
-that travel are copied, never linked, and checked while they are copied: what is loaded is what was checked, and a file
-that PopART or a failing disk changes in the live folder is not also the one in the store it came from.
+PopART keys its cache by an opaque hash, and one folder with many `*.popef` is slow. So every program has a folder
+`<root>/<fingerprint>/`. The fingerprint is ours: it tells before compiling whether the cache will have the program, and
+if not, why. PopART decides in the end, and `Program.outcome` reports where the two disagree.
+
+Both kinds have `podium.json`, with the configuration of the programs and the SHA-256 of each, and `*.popef`. Shared
+programs are copied, never linked, and checked during the copy: so the loaded file is the checked one, and a file that
+PopART or a failing disk changes in the live folder stays intact in the shared one.
 """
 
 from __future__ import annotations
@@ -29,46 +30,45 @@ from ipu_model.units import shorten
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"
 MAPPINGS = ("parts", "executables", "sha256")
-"""Keys of the record that hold values by name: of parts, and of files."""
+"""Keys of the record whose values are objects: parts by name, and values by file name."""
 HELD = "podium.held"
-"""Flocked by every process that uses the folder: nothing is removed under it."""
+"""Lock file (flock) of every process that uses the folder; a locked folder is not pruned."""
 PROGRAMS = "*.popef"
 LOCKS = "*.lock"
 SHOWN = 4
-"""Differences that a line names."""
+"""Differences that a message names."""
 VERSIONS = ("poptorch", "poplar_sdk", "torch")
-"""Parts, by the last word of their name, that name a version."""
+"""Last parts of names that are versions."""
 EVALUATION = "evaluation"
-"""Mode of the program of a training that judges held-out rows. It travels in a folder of this name in that of its job,
-whose own record is then that of its training."""
+"""Mode of the program that evaluates held-out rows during a training. Its shared folder has this name, inside that of
+its job, whose own record is then that of the training program."""
 NOTHING = "nothing"
-"""Key of the record of a folder without programs: why there are none."""
+"""Key in the record of a folder without programs: the reason."""
 
 Say = Callable[[str], None]
 States = Dict[str, Tuple[int, int]]
-"""File name -> bytes, and time of change in nanoseconds."""
+"""File name -> size in bytes, and modification time in nanoseconds."""
 
 
 class Program:
-    """The folder of one program in a cache, in use by this process: nothing is removed from it before `close`.
+    """Folder of one program in a cache, locked by this process until `close`.
 
-    Damaged programs are discarded when it is opened, and where there are none they are taken from elsewhere, unless
-    another process uses the folder.
+    Opening it discards damaged programs, and copies shared ones if it has none, unless another process uses the folder.
 
     Args:
-        roots: The cache; then one that is read-only, whose programs are linked into it.
+        roots: The cache; then a read-only cache, whose programs are linked into the first.
         parts: Everything that decides the program (options.executable_parts).
-        say: Takes lines for people.
-        shared: Folder of programs from elsewhere (`take`).
+        say: Receives messages for the user.
+        shared: Folder of shared programs (`take`).
 
     Attributes:
-        path: For enableExecutableCaching.
-        expected: Whether compiling should find its executable.
-        forecast: The same and why, in one line.
-        origin: After `outcome`, how the program came to be, for result.json: built and why, loaded, or restored.
+        path: Folder for enableExecutableCaching.
+        expected: True if compiling should find the executable.
+        forecast: One line that states whether a hit is expected, and why.
+        origin: After `outcome`, the origin of the program, for result.json: built (and why), loaded, or restored.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, roots: Sequence[Path], parts: Dict[str, Any], say: Say, shared: Optional[Path] = None) -> None:
@@ -81,7 +81,7 @@ class Program:
         damage = refusal = ""
         self._restored_from: Optional[Path] = None
         self._stream, self._first = _hold(self.path)
-        if self._first:  # no one else is here: what is damaged or left behind can go
+        if self._first:  # no other process uses the folder: damaged files and stale locks can be removed
             remove_stale_locks(self.path, say)
             damage = _discard_damaged(self.path)
             if source is not None and not states(self.path):
@@ -101,49 +101,49 @@ class Program:
             return f"hit, {_amount(self._before)} in {self.path}"
         why = "; ".join(filter(None, [damaged, refused]))
         self.origin = f"built: {why or self._nearest()}"
-        return f"miss, {why}, built anew" if why else f"miss, {self._nearest()}"
+        return f"miss, {why}, to be rebuilt" if why else f"miss, {self._nearest()}"
 
     def _nearest(self) -> str:
-        """The stored configuration of the same mode that differs least, and in what."""
+        """Describe the difference to the most similar cached configuration of the same mode."""
         records = [path for root in self._roots for path in sorted(root.glob(f"*/{RECORD}"))]
         stored = [read_record(path.parent).get("parts", {}) for path in records]
-        # A training program says nothing about one of inference.
+        # A training program cannot explain a miss for inference.
         others = [x for x in stored if x.get("mode") == self._mode and differing(x, self._parts)]
         if not others:
             return "no executable yet"
         nearest = min(others, key=lambda x: len(differing(x, self._parts)))
-        return f"no executable yet; the nearest stored one differs in {difference(nearest, self._parts)}"
+        return f"no executable yet; the most similar cached one differs in {difference(nearest, self._parts)}"
 
     def outcome(self) -> str:
-        """After compiling: whether PopART found its executable; records what the folder now holds."""
+        """Report after compiling whether PopART found its executable, and record the folder's programs."""
         now = states(self.path)
         new = {name: state for name, state in now.items() if self._before.get(name) != state}
         if new:
             text = f"built, {_amount(new)}"
             try:
-                if self._first:  # under several instances the first to come
+                if self._first:  # with several instances, the first one
                     write_json(self.path / RECORD, make_record(self.path, self._parts))
-            except OSError as error:  # a full disk: the program runs all the same
+            except OSError as error:  # for example a full disk; the program still runs
                 text += f", but it could not be recorded ({error.strerror}), so the next run compiles again"
             if self.expected:
                 text += (
-                    ". A miss although a hit was expected: something outside the fingerprint decides too; compare "
+                    ". A hit was expected: something outside the fingerprint also decides; compare "
                     f"{self.path / RECORD} with this run, and report it"
                 )
             self._before, self.origin = now, self.origin or "built, although a hit was expected"
             return text
         if not self._before:
-            return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
+            return "built, but PopART saved nothing (the IPU Model has no cache): the next run compiles again"
         if (self.path / RECORD).exists():
             os.utime(str(self.path / RECORD))  # prune goes by the last use
         self.origin = "loaded from the cache" if self._restored_from is None else f"restored from {self._restored_from}"
         return "loaded from the cache, nothing was compiled"
 
     def give(self, target: Path) -> None:
-        """After outcome: fill the folder of a job, whole or not at all, for other hosts.
+        """Copy the programs into the shared folder of a job, atomically; call it after `outcome`.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the folder cannot be written.
         """
         with new_folder(carried(target, self._mode)) as partial:
             for path in sorted(self.path.glob(PROGRAMS)):
@@ -151,7 +151,7 @@ class Program:
             write_json(partial / RECORD, make_record(partial, self._parts))
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Unlock the folder."""
         self._stream.close()
 
 
@@ -161,7 +161,7 @@ def _amount(programs: States) -> str:
 
 
 def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:
-    """What podium.json says of the programs in a folder: what they were built for, when, their bytes and SHA-256."""
+    """Return the record of the programs in a folder: their configuration, time, sizes in bytes and SHA-256."""
     sizes = {name: state[0] for name, state in states(folder).items()}
     return {
         "parts": parts,
@@ -172,10 +172,10 @@ def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def remove_stale_locks(folder: Path, say: Say) -> None:
-    """Remove `*.lock` that no process holds, and say so.
+    """Remove `*.lock` files that no process has locked, and report them.
 
-    PopTorch's processes count in such a file who came first. A crash leaves the count behind, and then nobody
-    of the next run counts as first. The kernel knows who is alive: it drops the flock of a process that ended.
+    PopTorch's processes use the count in such a file to decide which is first. A crash leaves the count behind, and
+    then no process of the next run is first. The kernel releases the flock of a process that has ended.
     """
     removed = []
     for path in sorted(folder.glob(LOCKS)):
@@ -188,46 +188,47 @@ def remove_stale_locks(folder: Path, say: Say) -> None:
 
 
 def read_record(folder: Path) -> Dict[str, Any]:
-    """podium.json of a folder; {} when it is missing or damaged."""
+    """Read podium.json of a folder; {} if it is missing or damaged."""
     values = find_object(folder / RECORD) or {}
     return values if all(isinstance(values.get(key, {}), dict) for key in MAPPINGS) else {}
 
 
 def _discard_damaged(folder: Path) -> str:
-    """Remove executables that a killed run left half, or that changed; returns what was found."""
+    """Remove executables that are incomplete or changed; return a description of them."""
     record = read_record(folder)
     recorded, hashes = record.get("executables", {}), record.get("sha256", {})
-    found = []
+    damage = []
     for path in sorted(folder.glob(PROGRAMS)):
-        wrong = _wrong(path, recorded, hashes)
-        if wrong:
-            found.append(f"{path.name} is {wrong}")
+        problem = _find_damage(path, recorded, hashes)
+        if problem:
+            damage.append(f"{path.name} is {problem}")
             path.unlink()
-    found += [f"{name} is gone" for name in sorted(recorded) if not (folder / name).exists() and name not in str(found)]
-    return "damaged: " + ", ".join(found) if found else ""
+    missing = (name for name in sorted(recorded) if not (folder / name).exists() and name not in str(damage))
+    damage += [f"{name} is missing" for name in missing]
+    return "damaged: " + ", ".join(damage) if damage else ""
 
 
-def _wrong(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> str:
+def _find_damage(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> str:
     if not path.exists():
-        return "a link to nothing"
+        return "a broken link"
     size = path.stat().st_size
     if not size:
         return "empty"
     if path.name not in sizes:
         return "not recorded"
     if size != sizes[path.name]:
-        return "of another size than recorded"
-    return "" if hashes.get(path.name) == sha256_of(path) else "not the one whose SHA-256 was recorded"
+        return "of a different size than recorded"
+    return "" if hashes.get(path.name) == sha256_of(path) else "different in SHA-256 from the record"
 
 
 def states(folder: Path) -> States:
-    """Size and time of change of every executable that is not empty."""
+    """Return the size and modification time of every executable that is not empty."""
     stats = {path.name: path.stat() for path in folder.glob(PROGRAMS) if path.exists()}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
 
 
 def link(source: Path, target: Path) -> None:
-    """Links to the executables of a read-only folder, and its record."""
+    """Link the executables of a read-only folder into `target`, and copy its record."""
     if not source.is_dir():
         return
     record = read_record(source)
@@ -239,9 +240,9 @@ def link(source: Path, target: Path) -> None:
 
 
 def _hold(folder: Path) -> Tuple[IO[str], bool]:
-    """The locked HELD of a folder, exclusively (True) or shared, where another process was there first.
+    """Lock a folder by its file HELD: exclusively (True), or shared if another process uses it.
 
-    Who waited for a lock may get that of a folder which prune removed meanwhile: then it is made again.
+    After waiting, the lock may belong to a folder that prune has removed: then the folder is created again.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -255,47 +256,47 @@ def _hold(folder: Path) -> Tuple[IO[str], bool]:
 
 
 def carried(folder: Path, mode: str) -> Path:
-    """Where in the folder of a job the programs of this mode travel."""
+    """Return the folder for programs of this mode in the shared folder of a job."""
     return folder / EVALUATION if mode == EVALUATION else folder
 
 
 def take(source: Path, parts: Dict[str, Any], target: Path) -> str:
-    """Copy the programs of `source` and their record into the live folder `target`, if they serve a job of `parts`.
+    """Copy the programs of `source` and their record into the live folder `target`, if they match `parts`.
 
     Returns:
-        Why they were not taken, in words that follow the name of `source`; "" when they were.
+        Reason why they were not copied, a phrase that follows the name of `source`; "" if they were.
     """
     if not source.is_dir():
-        return "is not there"
+        return "does not exist"
     record = read_record(source)
     if not record and (source / RECORD).exists():
         return f"was discarded: {RECORD} is damaged"
     if not record.get("executables"):
-        return f"holds no program ({record[NOTHING]})" if NOTHING in record else "holds no program"
+        return f"has no program ({record[NOTHING]})" if NOTHING in record else "has no program"
     stored = record.get("parts", {})
     if stored != _as_read(parts):
         return f"was built for another job: {difference(stored, _as_read(parts))}"
-    taken: List[Path] = []
+    copied: List[Path] = []
     try:
         for name in sorted(record["executables"]):
-            wrong = _copy(source, name, record.get("sha256", {}).get(name), target)
-            if wrong:
-                return _undo(taken, f"was discarded: {name} {wrong}")
-            taken.append(target / name)
+            problem = _copy(source, name, record.get("sha256", {}).get(name), target)
+            if problem:
+                return _undo(copied, f"was discarded: {name} {problem}")
+            copied.append(target / name)
         write_json(target / RECORD, make_record(target, stored))
-    except OSError as error:  # gone, unreadable, or no room: the program can still be built
-        return _undo(taken, f"could not be copied ({error.strerror}: {error.filename})")
+    except OSError as error:  # missing, unreadable, or a full disk: the program can still be built
+        return _undo(copied, f"could not be copied ({error.strerror}: {error.filename})")
     return ""
 
 
 def _copy(source: Path, name: str, expected: Any, target: Path) -> str:
-    """Copy one program; what is wrong with it, or "". Nothing is left of one that is wrong."""
+    """Copy one program and return its problem, or "". The copy of a damaged program is removed."""
     if Path(name).name != name or not Path(name).match(PROGRAMS):
-        return "is no name of a program"
+        return "is not the name of a program"
     if not isinstance(expected, str):
         return "has no SHA-256 in the record"
     if not (source / name).is_file():
-        return "is gone"
+        return "is missing"
     digest = hashlib.sha256()
     with new_file(target / name) as partial:
         with (source / name).open("rb") as read, partial.open("wb") as written:
@@ -308,25 +309,25 @@ def _copy(source: Path, name: str, expected: Any, target: Path) -> str:
     return "does not match its SHA-256"
 
 
-def _undo(taken: List[Path], why: str) -> str:
-    for path in taken:
+def _undo(copied: List[Path], why: str) -> str:
+    for path in copied:
         path.unlink()
     return why
 
 
 def _as_read(parts: Mapping[str, Any]) -> Dict[str, Any]:
-    """As JSON gives it back: tuples become lists."""
+    """Return parts as read from JSON, where tuples become lists."""
     values: Dict[str, Any] = json.loads(json.dumps(parts))
     return values
 
 
 def differing(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> List[str]:
-    """Names of the parts in which two configurations differ."""
+    """Return the names of the parts in which two configurations differ."""
     return sorted(name for name in {*stored, *parts} if stored.get(name) != parts.get(name))
 
 
 def difference(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
-    """`accumulation 16 -> 8, poptorch 3.3.0 -> 3.4.0 and 2 more`, and what follows where only versions differ."""
+    """Format differences: `accumulation 16 -> 8, poptorch 3.3.0 -> 3.4.0 and 2 more`, with a hint on SDK versions."""
     names = differing(stored, parts)
     words = [f"{name} {_shown(stored.get(name))} -> {_shown(parts.get(name))}" for name in names]
     other_sdk = all(name.rpartition(".")[2] in VERSIONS for name in names)

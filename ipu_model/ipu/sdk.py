@@ -1,6 +1,6 @@
-"""Is there a PopTorch that fits, and are there IPUs? Asked first, so that nothing is prepared for nothing.
+"""Checks for a compatible PopTorch and for IPUs, made before anything else is prepared.
 
-`import poptorch` itself stands in `ipu_model/runtimes/ipu.py`; this module explains how it failed.
+`ipu_model/runtimes/ipu.py` imports poptorch; this module explains a failed import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TORCH_OF_POPTORCH = (2, 0)
 """PopTorch 3.3 and 3.4 are built for torch 2.0.1."""
 OLDEST_PYTHON = (3, 8)
 HARDWARE_VERSIONS = (2, 21)
-"""Mk2 (GC200, Bow) and Mk2 with FP8 (C600); poptorch.ipuHardwareVersion() says so."""
+"""Results of poptorch.ipuHardwareVersion(): Mk2 (GC200, Bow) and Mk2 with FP8 (C600)."""
 SIMULATOR_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 SDK_VARIABLE = "POPLAR_SDK_ENABLED"
 ENABLE = "source the SDK's enable scripts (`source <sdk>/enable`, or poplar-*/enable.sh and popart-*/enable.sh)"
@@ -28,12 +28,12 @@ Say = Callable[[str], None]
 
 
 def explain_import_error(error: BaseException) -> ConfigError:
-    """What a failed `import poptorch` means: not installed, SDK not enabled, another torch, or something missing."""
+    """Explain a failed `import poptorch`: not installed, SDK not enabled, another torch, or a missing package."""
     text = " ".join(str(error).split())
     cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
     if isinstance(error, ModuleNotFoundError) and error.name == "poptorch":
         return ConfigError(
-            "runtime ipu needs PopTorch, which this Python lacks. It ships inside the Poplar SDK, not on PyPI: install "
+            "runtime ipu needs PopTorch, which this Python lacks. It is part of the Poplar SDK, not on PyPI: install "
             f"<sdk>/poptorch-*.whl into a Python of the version the wheel was built for, {ENABLE}, and set "
             "PODIUM_DEVICE_PYTHON to that Python; or set device.runtime to cpu"
         )
@@ -62,43 +62,43 @@ def check_versions(
     environ: Optional[Mapping[str, str]] = None,
     say: Say = print,
 ) -> Dict[str, str]:
-    """Versions for result.json, once they are known to fit; newer than tried is said, not refused.
+    """Check the versions and return them for result.json; untested newer versions are reported, not rejected.
 
     Args:
         poptorch: The module.
-        torch_version, python_version: As torch.__version__ and platform.python_version() say.
-        environ: Where the name of the enabled SDK stands; default os.environ.
-        say: Takes a line for people.
+        torch_version, python_version: Values of torch.__version__ and platform.python_version().
+        environ: Environment with the name of the enabled SDK; default os.environ.
+        say: Receives messages for the user.
 
     Raises:
-        ConfigError: something is older than required; all of it in one message.
+        ConfigError: versions are older than required; one message lists all of them.
     """
-    found = {"poptorch": str(poptorch.__version__), "torch": torch_version, "python": python_version}
+    versions = {"poptorch": str(poptorch.__version__), "torch": torch_version, "python": python_version}
     sdk = sdk_name(os.environ if environ is None else environ)
     if sdk is not None:
-        found["poplar_sdk"] = sdk
+        versions["poplar_sdk"] = sdk
     required = {"poptorch": OLDEST_POPTORCH, "torch": TORCH_OF_POPTORCH, "python": OLDEST_PYTHON}
     old = [
-        f"{name} {found[name]} (required: {'.'.join(map(str, least))} or newer)"
+        f"{name} {versions[name]} (required: {'.'.join(map(str, least))} or newer)"
         for name, least in required.items()
-        if _major_minor(found[name]) < least
+        if _major_minor(versions[name]) < least
     ]
     if old:
         raise ConfigError(
-            f"runtime ipu: too old: {', '.join(old)}. Use Poplar SDK 3.3 or 3.4 with the PopTorch wheel it brings, "
+            f"runtime ipu: too old: {', '.join(old)}. Use Poplar SDK 3.3 or 3.4 with its PopTorch wheel, "
             "torch 2.0.1 and Python 3.8, and set PODIUM_DEVICE_PYTHON to that Python"
         )
     for name, tried in (("poptorch", NEWEST_TRIED_POPTORCH), ("torch", TORCH_OF_POPTORCH)):
-        if _major_minor(found[name]) > tried:
-            say(f"{name} {found[name]} is newer than {'.'.join(map(str, tried))}, the newest this was tried with")
-    return found
+        if _major_minor(versions[name]) > tried:
+            say(f"{name} {versions[name]} is newer than {'.'.join(map(str, tried))}, the newest tested version")
+    return versions
 
 
 def check_hardware(poptorch: Any, ipus: int, compile_only: bool, environ: Optional[Mapping[str, str]] = None) -> str:
-    """What the job will run on, in words; `ipus` counts the IPUs of this process.
+    """Describe the hardware of the job; `ipus` is the number of IPUs of this process.
 
     Raises:
-        ConfigError: no IPUs, too few, or of a version that PopTorch 3.3 does not serve.
+        ConfigError: there are no IPUs, too few, or of a version that PopTorch 3.3 does not support.
     """
     if compile_only:
         return f"compile_only: built for {ipus} Mk2 IPUs, none attached"
@@ -108,9 +108,9 @@ def check_hardware(poptorch: Any, ipus: int, compile_only: bool, environ: Option
         return f"the IPU Model, a simulator on the CPU ({simulator} is set): slow, and executables are not cached"
     if not poptorch.ipuHardwareIsAvailable(1):
         raise ConfigError(
-            "runtime ipu: no IPUs found. `gc-info -l` lists what this host sees; on a Pod the V-IPU partition must be "
-            "named: IPUOF_VIPU_API_HOST and IPUOF_VIPU_API_PARTITION_ID, or IPUOF_CONFIG_PATH. Without IPUs a job can "
-            "be compiled (compile_only: true), or run with device.runtime cpu"
+            "runtime ipu: no IPUs found. `gc-info -l` lists the devices of this host; on a Pod, name the V-IPU "
+            "partition: IPUOF_VIPU_API_HOST and IPUOF_VIPU_API_PARTITION_ID, or IPUOF_CONFIG_PATH. Without IPUs a job "
+            "can be compiled (compile_only: true), or run with device.runtime cpu"
         )
     if not poptorch.ipuHardwareIsAvailable(ipus):
         raise ConfigError(
@@ -129,7 +129,7 @@ def check_hardware(poptorch: Any, ipus: int, compile_only: bool, environ: Option
 
 
 def count_ipus(poptorch: Any) -> int:
-    """IPUs of the largest device one process can have: a power of two up to 64, 0 for none."""
+    """Return the IPUs of the largest device that one process can attach: a power of two up to 64, or 0."""
     count, size = 0, 1
     while size <= MAX_IPUS_PER_PROCESS and poptorch.ipuHardwareIsAvailable(size):
         count, size = size, size * 2
@@ -139,11 +139,11 @@ def count_ipus(poptorch: Any) -> int:
 def find_runtime(
     environ: Mapping[str, str], find_spec: Callable[[str], Any], load: Callable[[], Any]
 ) -> Tuple[bool, str]:
-    """Whether `runtime: auto` takes the IPU, and the reason in words.
+    """Return whether `runtime: auto` selects the IPU, and the reason.
 
     Args:
         find_spec: importlib.util.find_spec.
-        load: Imports and returns poptorch; called only where it is installed. May raise ConfigError.
+        load: Function that imports and returns poptorch; called only where it is installed. May raise ConfigError.
     """
     if find_spec("poptorch") is None:
         enabled = f", although {SDK_VARIABLE} is set: install its wheel" if environ.get(SDK_VARIABLE) else ""
@@ -151,7 +151,7 @@ def find_runtime(
     try:
         poptorch = load()
     except ConfigError as error:
-        return False, f"poptorch does not load: {error}"
+        return False, f"poptorch cannot be imported: {error}"
     ipus = count_ipus(poptorch)
     version = str(poptorch.__version__).partition("-")[0]
     if not ipus:
@@ -160,12 +160,12 @@ def find_runtime(
 
 
 def sdk_name(environ: Mapping[str, str]) -> Optional[str]:
-    """Name of the enabled SDK: the folder that holds the one POPLAR_SDK_ENABLED points to; None where none is."""
+    """Return the name of the enabled SDK: the parent folder of POPLAR_SDK_ENABLED, or None if none is enabled."""
     path = environ.get(SDK_VARIABLE)
     return PurePath(path).parent.name or None if path else None
 
 
 def _major_minor(version: str) -> Tuple[int, int]:
-    """(3, 4) of 3.4.0-snapshot; (0, 0) of what is no version, so that it counts as old."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    """Return (3, 4) for 3.4.0-snapshot, and (0, 0) for text that is not a version, so that it counts as old."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

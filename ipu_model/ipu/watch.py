@@ -1,14 +1,14 @@
-"""While a program is compiled: a line of progress, an end when it takes too long, and the profile that it writes.
+"""Progress, time limit and memory profile of a compilation.
 
-Compiling is native code that takes minutes to tens of minutes, cannot be interrupted, and has been seen to stay
-at 84 % for 70 minutes without a word (graphcore/poptorch issue 8).
+Compiling is native code that takes minutes to tens of minutes and cannot be interrupted. A user saw it stay at 84 % for
+70 minutes without output (graphcore/poptorch issue 8).
 
-libpva reads the memory of IPUs from the profile of a compilation, where somebody asked Poplar for one.
+libpva reads the memory of IPUs from the profile of a compilation, if Poplar is configured to write one:
 
     POPLAR_ENGINE_OPTIONS='{"autoReport.outputMemoryProfile": "true", "autoReport.directory": "profiles"}'
 
-autoReport.all asks for it, too. PopTorch writes profile.pop into a folder of its own for training and for inference
-(libpva's documented names; none was read here, as there was neither an IPU nor libpva).
+autoReport.all enables it as well. PopTorch writes profile.pop into separate folders for training and inference (the
+names in libpva's documentation; not tested with a real profile, as neither an IPU nor libpva was available).
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from ipu_model.units import format_duration
 
 TIMEOUT_VARIABLE = "PODIUM_COMPILE_TIMEOUT"
 DEFAULT_TIMEOUT = 7200.0
-"""Seconds. BERT-large was seen to take 10 to 30 minutes."""
+"""Seconds. Reports of BERT-large are 10 to 30 minutes."""
 GRACE = 30.0
-"""Seconds after which the C timer ends a process whose compiler never let Python run."""
+"""Seconds after the limit when the C timer ends a process whose compiler never lets Python run."""
 OPTIONS = "POPLAR_ENGINE_OPTIONS"
 ASKING = ("autoReport.all", "autoReport.outputMemoryProfile")
 LIBRARY = "pva"
 MB = float(1 << 20)
 FAILED = 1
 PERCENT = re.compile(r"(\d+)%\|")
-"""How tqdm writes the share in PopTorch's bar: `Graph compilation:  45%|####  | 45/100`."""
+"""Share in PopTorch's tqdm bar: `Graph compilation:  45%|####  | 45/100`."""
 
 
 def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
-    """Seconds that a compilation may take, from PODIUM_COMPILE_TIMEOUT; None for no limit.
+    """Return the time limit of a compilation in seconds, from PODIUM_COMPILE_TIMEOUT; None for no limit.
 
     Raises:
-        ConfigError: not a number of seconds.
+        ConfigError: the value is not a number of seconds.
     """
     text = environ.get(TIMEOUT_VARIABLE)
     if text is None or text == "":
@@ -64,15 +64,15 @@ def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
 def watching(
     emit: Emit, timeout: Optional[float], every: float = 15.0, what: str = "the program", log: Optional[Path] = None
 ) -> Iterator[None]:
-    """Say every `every` seconds how far compiling `what` is; end the process when it takes too long.
+    """Report the progress of compiling `what` every `every` seconds, and end the process at the time limit.
 
-    PopTorch has no public way to receive its progress, but it shows a tqdm bar on sys.stderr: the share is read
-    from there. SIGTERM and Ctrl-C end the process at once meanwhile, as nothing of it could be saved yet.
+    PopTorch has no public API for its progress, but it shows a tqdm bar on sys.stderr, which is parsed. During the
+    compilation, SIGTERM and Ctrl-C end the process immediately, as there is nothing to save yet.
 
     Args:
-        emit: Takes the events.
+        emit: Receives the events.
         timeout: From compile_timeout; None for no limit.
-        log: File that an error of PopTorch would point to.
+        log: Log file to name in the error.
     """
     bar = _Bar(sys.stderr)
     ended = threading.Event()
@@ -92,16 +92,16 @@ def watching(
 
 
 class _Bar(io.TextIOBase):
-    """Stands in for sys.stderr: takes the share from PopTorch's bar and passes everything else on."""
+    """Replacement of sys.stderr that parses the share of PopTorch's bar and forwards everything else."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.percent: Optional[int] = None
 
     def write(self, text: str) -> int:
-        found = PERCENT.findall(text)
-        if found:
-            self.percent = int(found[-1])
+        shares = PERCENT.findall(text)
+        if shares:
+            self.percent = int(shares[-1])
             return len(text)
         return self._stream.write(text)
 
@@ -132,12 +132,12 @@ def _watch(
 
 
 def _too_long(what: str, timeout: float, percent: Optional[int], log: Optional[Path]) -> str:
-    where = "" if percent is None else f"; it stood at {percent} %"
-    seen = "" if log is None else f" What was logged: {log}."
+    where = "" if percent is None else f"; it was at {percent} %"
+    hint = "" if log is None else f" Log: {log}."
     return (
-        f"compiling {what} did not end within {format_duration(int(timeout))}{where}. If it was still moving, set "
-        f"{TIMEOUT_VARIABLE} (seconds; 0 for no limit) higher; if not, place fewer layers on each IPU "
-        f"(layers_per_ipu), lower micro_batch_size, and run with POPTORCH_LOG_LEVEL=DEBUG to see where it stops.{seen}"
+        f"compiling {what} did not end within {format_duration(int(timeout))}{where}. If it was still progressing, "
+        f"raise {TIMEOUT_VARIABLE} (seconds; 0 for no limit); if not, place fewer layers on each IPU "
+        f"(layers_per_ipu), lower micro_batch_size, and run with POPTORCH_LOG_LEVEL=DEBUG to see where it stops.{hint}"
     )
 
 
@@ -150,13 +150,13 @@ def _has_descriptor(stream: TextIO) -> bool:
 
 
 class CompileProfile:
-    """The profile that one compilation writes; what stood in its folder before is of another program.
+    """Profile of one compilation; older profiles in its folder belong to other programs.
 
-    Make it before the compilation, and call `notice` after it. Where the program comes from a cache nothing is written.
+    Create it before the compilation, and call `notice` after it. A program from the cache writes no profile.
 
     Args:
-        environ: where Poplar's options are.
-        training: the program trains; else it infers.
+        environ: environment with Poplar's options.
+        training: True for a training program, False for inference.
     """
 
     def __init__(self, environ: Mapping[str, str], training: bool) -> None:
@@ -166,14 +166,14 @@ class CompileProfile:
         self._fullest_mb: Optional[float] = None
 
     def notice(self) -> None:
-        """Take the newest profile that is not as it was before the compilation."""
+        """Find the newest profile that is new or changed since the compilation began."""
         written = [(stamp, path) for path, stamp in self._stamps().items() if self._before.get(path) != stamp]
         self._written = max(written)[1] if written else None
 
     def fullest_ipu_mb(self) -> Optional[float]:
         """Return the memory of the fullest IPU, gaps between tensors included; None without a profile or libpva.
 
-        A profile has up to gigabytes: it is read with the first call.
+        A profile can have gigabytes, so it is read in the first call.
         """
         path, self._written = self._written, None
         if path is not None and importlib.util.find_spec(LIBRARY) is not None:
@@ -181,19 +181,19 @@ class CompileProfile:
         return self._fullest_mb
 
     def _stamps(self) -> Dict[Path, Tuple[int, int]]:
-        """Path of each profile -> when it was written, and its size."""
+        """Return, for the path of each profile, its modification time and its size."""
         if self._folder is None:
             return {}
-        found = [(path, path.stat()) for path in self._folder.glob("**/profile.pop") if path.is_file()]
-        return {path: (status.st_mtime_ns, status.st_size) for path, status in found}
+        profiles = [(path, path.stat()) for path in self._folder.glob("**/profile.pop") if path.is_file()]
+        return {path: (status.st_mtime_ns, status.st_size) for path, status in profiles}
 
 
 def _profile_folder(environ: Mapping[str, str], training: bool) -> Optional[Path]:
-    """Return where profiles of such a program are written; None where none was asked for."""
+    """Return the folder for profiles of such a program; None if Poplar is not configured to write them."""
     try:
         options = json.loads(environ.get(OPTIONS, "{}"))
     except ValueError:
-        return None  # Poplar says so
+        return None  # Poplar reports invalid options
     if not isinstance(options, dict) or not any(str(options.get(name)).lower() == "true" for name in ASKING):
         return None
     return Path(str(options.get("autoReport.directory", "."))) / ("training" if training else "inference")

@@ -309,7 +309,7 @@ class IpuRuntime:
         plan = self._plan_of(mode)
         rows = plan.rows_per_call // plan.instances.count
         part = batch.part(0, rows)
-        tensors = inference_tensors(part, self._head, rows, judged=mode == EVALUATION)
+        tensors = inference_tensors(part, self._head, rows, with_labels=mode == EVALUATION)
         if part.columns["cls_positions"].shape[1] > 1:
             return tensors
         require_positions(part)

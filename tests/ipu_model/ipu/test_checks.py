@@ -102,8 +102,8 @@ def test_powers_of_two_up_to_64_per_process_are_accepted(ipus: int, replicas: in
 @pytest.mark.parametrize(
     ("ipus", "replicas", "instances", "said"),
     [
-        (3, 1, 1, r"ipus_per_replica=3 is no power of two.* Use 2 or 4 entries in layers_per_ipu"),
-        (4, 3, 1, r"4 IPUs x 3 replicas = 12 IPUs is no power of two\. Set replication_factor to 2 or 4$"),
+        (3, 1, 1, r"ipus_per_replica=3 is not a power of two.* Use 2 or 4 entries in layers_per_ipu"),
+        (4, 3, 1, r"4 IPUs x 3 replicas = 12 IPUs is not a power of two\. Set replication_factor to 2 or 4$"),
         (4, 6, 2, r"x 3 replicas of each of 2 instances = 12 IPUs .* replication_factor to 4 or 8$"),
         (4, 32, 1, r"= 128 IPUs, but a process attaches at most 64: set replication_factor to at most 16, or start 2"),
         (128, 1, 1, r"at most 64: start 2 instances under poprun"),

@@ -311,10 +311,10 @@ def test_all_problems_are_named_at_once() -> None:
 def test_a_stale_ipus_per_replica_says_which_of_both_to_change() -> None:
     message = refused({"layers_per_ipu": [6, 6], "ipus_per_replica": 4, "matmul_proportion": [0.1, 0.2, 0.2, 0.2]})
     assert message == (
-        "ipu_config: layers_per_ipu=[6, 6] lays the layers over 2 IPUs (one entry each) but ipus_per_replica=4. "
+        "ipu_config: layers_per_ipu=[6, 6] places the layers on 2 IPUs (one entry each) but ipus_per_replica=4. "
         "If layers_per_ipu is what you want, for instance because you changed it in a stored config, set "
-        "ipus_per_replica to 2 or leave it out (and give matmul_proportion 2 entries); if 4 IPUs are what you want, "
-        "give layers_per_ipu 4 entries, or [-1] for an even share"
+        "ipus_per_replica to 2 or remove it (and use 2 entries in matmul_proportion); if 4 IPUs are what you want, "
+        "use 4 entries in layers_per_ipu, or [-1] for an even share"
     )
 
 
@@ -329,14 +329,14 @@ def test_following_either_advice_about_a_stale_ipus_per_replica_works() -> None:
 
 def test_the_pipeline_of_inference_is_checked_by_its_own_names() -> None:
     message = refused({"layers_per_ipu": [6, 6], "inference_layers_per_ipu": [12], "inference_ipus_per_replica": 2})
-    assert message.startswith("ipu_config: inference_layers_per_ipu=[12] lays the layers over 1 IPUs")
+    assert message.startswith("ipu_config: inference_layers_per_ipu=[12] places the layers on 1 IPUs")
     assert "set inference_ipus_per_replica to 1" in message
 
 
 def test_a_list_of_proportions_needs_one_entry_per_ipu() -> None:
     message = refused({"layers_per_ipu": [0, 4, 4, 4], "matmul_proportion": [0.2, 0.3]})
     assert message == (
-        "ipu_config: matmul_proportion=[0.2, 0.3] has 2 entries but a replica has 4 IPUs: give 4 entries, "
+        "ipu_config: matmul_proportion=[0.2, 0.3] has 2 entries but a replica has 4 IPUs: use 4 entries, "
         "or one number for all IPUs"
     )
 
@@ -351,7 +351,7 @@ def test_parts_are_stated_once_and_for_every_ipu() -> None:
     both = refused(
         {"layers_per_ipu": [2, 2], "projection_serialization_factor": 2, "serialized_projection_splits_per_ipu": [2, 0]}
     )
-    assert "say the same thing twice: keep projection_serialization_factor" in both
+    assert "both set the number of parts: keep projection_serialization_factor" in both
     short = refused({"layers_per_ipu": [2, 2], "serialized_embedding_splits_per_ipu": [2]})
     assert "has 1 entries but a replica has 2 IPUs" in short
 
@@ -359,8 +359,8 @@ def test_parts_are_stated_once_and_for_every_ipu() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"device_mapping": [0]}, "device_mapping is stated without pipeline_stages"),
-        ({"pipeline_stages": [["emb"]]}, "pipeline_stages is stated without device_mapping"),
+        ({"device_mapping": [0]}, "device_mapping is set without pipeline_stages"),
+        ({"pipeline_stages": [["emb"]]}, "pipeline_stages is set without device_mapping"),
         ({"device_mapping": [0, 1], "pipeline_stages": [["emb"]]}, "2 stages but pipeline_stages has 1"),
         ({"device_mapping": [0, 2], "pipeline_stages": [["emb"], ["hid"]]}, "leaves IPU 1 without a stage"),
         (

@@ -237,7 +237,7 @@ def test_instances_evaluate_on_as_many_ipus_in_a_replica_as_training_has(
         plan_ipu(job, FOUR_LAYERS, 1.0, False, instances, lambda text: None)
     assert str(found.value) == (
         "2 instances evaluate held-out rows on the 4 IPUs of a replica of training, but inference has 2 IPUs per "
-        "replica: give inference_layers_per_ipu 4 entries, or set evaluate_every_updates of this job to null"
+        "replica: use 4 entries in inference_layers_per_ipu, or set evaluate_every_updates of this job to null"
     )
 
 

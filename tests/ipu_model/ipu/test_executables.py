@@ -75,7 +75,7 @@ def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_cache: Any) 
     build(open_cache(), changed(micro_batch_size=8, accumulation=8))
     assert expectation(open_cache().open(changed(micro_batch_size=2))) == (
         False,
-        "miss, no executable yet; the nearest stored one differs in geometry.micro_batch_size 4 -> 2",
+        "miss, no executable yet; the most similar cached one differs in geometry.micro_batch_size 4 -> 2",
     )
 
 
@@ -102,11 +102,11 @@ def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
     program = open_cache().open(PARTS)
     assert program.expected
     (folder / "5678.popef").write_bytes(b"another hash")
-    assert "miss although a hit was expected" in program.outcome()
+    assert "A hit was expected" in program.outcome()
 
 
 def test_a_compiler_that_keeps_nothing_is_said(open_cache: Any) -> None:
-    assert "PopART kept nothing" in open_cache().open(PARTS).outcome()
+    assert "PopART saved nothing" in open_cache().open(PARTS).outcome()
 
 
 def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) -> None:
@@ -120,8 +120,11 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) 
     ("damage", "told"),
     [
         (lambda folder: (folder / "1234.popef").write_bytes(b""), "1234.popef is empty"),
-        (lambda folder: (folder / "1234.popef").write_bytes(b"half"), "1234.popef is of another size than recorded"),
-        (lambda folder: (folder / "1234.popef").unlink(), "1234.popef is gone"),
+        (
+            lambda folder: (folder / "1234.popef").write_bytes(b"half"),
+            "1234.popef is of a different size",
+        ),
+        (lambda folder: (folder / "1234.popef").unlink(), "1234.popef is missing"),
         (lambda folder: (folder / "podium.json").unlink(), "1234.popef is not recorded"),
         (lambda folder: (folder / "podium.json").write_text("{", encoding="utf-8"), "1234.popef is not recorded"),
     ],
@@ -130,7 +133,7 @@ def test_what_a_killed_run_left_half_is_discarded_and_said(open_cache: Any, dama
     folder = build(open_cache())
     damage(folder)
     hit, why = expectation(open_cache().open(PARTS))
-    assert (hit, why) == (False, f"miss, damaged: {told}: discarded, built anew")
+    assert (hit, why) == (False, f"miss, damaged: {told}: discarded, to be rebuilt")
     assert list(folder.glob("*.popef")) == []
 
 

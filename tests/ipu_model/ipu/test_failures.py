@@ -30,12 +30,12 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
     [
         (
             Error("poplar_graph_memory_allocation_error", "Memory allocation error : " + ON_TILE),
-            "IPU 2 of a replica (tile 2950: 876,476 bytes needed, 638,976 there, 237,500 or 37% too many)",
+            "IPU 2 of a replica (tile 2950: 876,476 bytes needed, 638,976 available, 237,500 or 37% too many)",
             "lower matmul_proportion of IPU 2",
         ),
         (
             Error("popart_exception", "Out of memory: Cannot fit all variable data onto one or more tiles."),
-            "out of memory on an IPU; the text does not say which",
+            "out of memory on an IPU; PopTorch does not report which",
             "lower matmul_proportion (by a quarter",
         ),
         (
@@ -64,7 +64,7 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
         ),
         (
             Error("poptorch_cpp_error", "Too many IPUs requested (128). Experiments that need more than 64 IPUs"),
-            "128 IPUs in one process",
+            "128 IPUs requested in one process",
             "device.launcher: poprun",
         ),
         (
@@ -83,27 +83,27 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
         ),
         (
             Error("popart_exception", "Error reading executable - package hash (b67b) differs from poplar hash (9d9e)"),
-            "of another Poplar SDK (package b67b, this SDK is 9d9e)",
+            "built with another Poplar SDK (package b67b, this SDK is 9d9e)",
             "ipu_model.ipu.executables prune",
         ),
         (
             Error("std::out_of_range", "basic_string::replace: __pos (which is 5) > this->size() (which is 0)"),
-            "failed without saying why",
+            "failed without a reason",
             "POPTORCH_LOG_LEVEL=DEBUG",
         ),
         (
             Error("poptorch_cpp_error", "Unsupported ops found in compiled model: [aten::nan_to_num]. Not all"),
-            "operators that PopTorch lacks: aten::nan_to_num",
+            "operators that PopTorch does not support: aten::nan_to_num",
             "report it",
         ),
         (
             Error("poptorch_cpp_error", "poptorch.Options().deviceIterations must be greater than or equal to"),
-            "PopTorch refused the program",
+            "PopTorch rejected the program",
             "POPTORCH_LOG_LEVEL=DEBUG",
         ),
-        (Error("poptorch_cpp_error", ""), "failed without saying why", "POPTORCH_LOG_LEVEL=DEBUG"),
-        (Error("poptorch_py_error", "Parameter x is reassigned"), "Python layer refused a call", "report it"),
-        (AssertionError("All tensors must have a batch dimension"), "refused a call (AssertionError)", "report it"),
+        (Error("poptorch_cpp_error", ""), "failed without a reason", "POPTORCH_LOG_LEVEL=DEBUG"),
+        (Error("poptorch_py_error", "Parameter x is reassigned"), "Python layer rejected a call", "report it"),
+        (AssertionError("All tensors must have a batch dimension"), "rejected a call (AssertionError)", "report it"),
     ],
 )
 def test_every_known_failure_names_its_knob_and_its_log(
@@ -118,7 +118,7 @@ def test_every_known_failure_names_its_knob_and_its_log(
 
 
 TOLD = {"IPU_RESET": "Run the job again", "LINK_RESET": "IPU-Links", "PARTITION_RESET": "V-IPU partition"}
-TOLD.update(FULL_RESET="power-cycled", NEW_RESET="asks for NEW_RESET")
+TOLD.update(FULL_RESET="power-cycled", NEW_RESET="requires NEW_RESET")
 
 
 @pytest.mark.parametrize(("action", "told"), TOLD.items())
@@ -211,7 +211,7 @@ def test_what_poptorch_raises_is_explained_with_its_cause(tmp_path: Path) -> Non
 def test_misuse_that_poptorch_refuses_is_explained(tmp_path: Path) -> None:
     poptorch = importlib.import_module("poptorch")
     options = poptorch.Options()
-    with pytest.raises(DeviceJobError, match="refused a call"), explained(poptorch, tmp_path):
+    with pytest.raises(DeviceJobError, match="rejected a call"), explained(poptorch, tmp_path):
         options.deviceIterations("many")
 
 

@@ -96,7 +96,7 @@ def test_a_state_of_another_runtime_is_refused() -> None:
     with pytest.raises(CheckpointError, match="exp_avg, which is not of an IPU"):
         load_optimizer_tensors(poptorch, optimizer, {"bert.pooler.dense.weight/exp_avg": torch.zeros(1)})
     plain = torch.optim.SGD(toy().parameters(), lr=0.1)
-    with pytest.raises(CheckpointError, match="SGD is no optimizer of PopTorch"):
+    with pytest.raises(CheckpointError, match="SGD is not an optimizer of PopTorch"):
         load_optimizer_tensors(poptorch, plain, {})
 
 

@@ -68,12 +68,12 @@ CASES = [
     ),
     Case(
         "IPUs that are no power of two",
-        r"ipus_per_replica=3 is no power of two.*2 or 4 entries in layers_per_ipu",
+        r"ipus_per_replica=3 is not a power of two.*2 or 4 entries in layers_per_ipu",
         (config(layers_per_ipu=[2, 1, 1]), config(layers_per_ipu=[1, 1, 1, 1])),
     ),
     Case(
         "replicas that are no power of two",
-        r"4 IPUs x 3 replicas = 12 IPUs is no power of two\. Set replication_factor to 2 or 4",
+        r"4 IPUs x 3 replicas = 12 IPUs is not a power of two\. Set replication_factor to 2 or 4",
         (batch(27, **config(replication_factor=3)), batch(18, **config(replication_factor=2))),
     ),
     Case(
@@ -117,7 +117,7 @@ CASES = [
     ),
     Case(
         "an accumulation that contradicts the global batch",
-        r"gradient_accumulation_steps=16 .*global_batch_size 9 / .* = 9\. Leave .* or set global_batch_size to 16",
+        r"gradient_accumulation_steps=16 .*global_batch_size 9 / .* = 9\. Remove .* or set global_batch_size to 16",
         (config(gradient_accumulation_steps=16), batch(16, **config(gradient_accumulation_steps=16))),
     ),
     Case(
@@ -132,7 +132,7 @@ CASES = [
     ),
     Case(
         "adamw without bias correction",
-        r"bias_correction=false with adamw: on IPU it corrects all the same\. Set bias_correction to true",
+        r"bias_correction=false with adamw: the IPU applies bias correction anyway\. Set bias_correction to true",
         ({"optimizer": optimizer_config(bias_correction=False)}, {"optimizer": optimizer_config()}),
     ),
     Case("bf16", r"IPUs compute in fp16 or fp32", ({"precision": "bf16"}, {"precision": "fp32"})),

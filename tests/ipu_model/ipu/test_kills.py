@@ -105,16 +105,16 @@ def test_a_stop_is_answered_after_the_call_at_work_with_a_checkpoint(iterations:
 
 def test_the_plan_says_how_long_a_stop_takes_and_what_a_kill_loses(tmp_path: Path) -> None:
     told = [
-        next(event["text"] for event in run_here(job).of("message") if event["text"].startswith("a call of the IPUs"))
+        next(event["text"] for event in run_here(job).of("message") if event["text"].startswith("an IPU call takes"))
         for job in (
             jobs(tmp_path / "timed", checkpoint_every_minutes=10, checkpoint_every_updates=3)[0],
             jobs(tmp_path / "not")[0],
         )
     ]
-    said = r"a call of the IPUs takes about (\S+) s on Mk2, going by published figures: a stop is answered after it"
+    said = r"an IPU call takes about (\S+) s on Mk2 by published figures: a stop takes effect after the call"
     (seconds,) = re.findall(said, told[0])
     assert float(seconds) == pytest.approx(FITTED.host, abs=0.06)  # a model as small as this adds nothing
     assert told[0].endswith("at most the last 10 minutes or 3 updates, a call and the time of writing a checkpoint")
     assert told[1].endswith(
-        "loses at most everything, as no checkpoints are made while it trains (checkpoint_every_minutes)"
+        "loses at most everything, as no checkpoints are saved during training (checkpoint_every_minutes)"
     )

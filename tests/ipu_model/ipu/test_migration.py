@@ -32,15 +32,15 @@ def test_every_change_to_the_published_large_config_is_said_in_one_line() -> Non
 
     assert (config.replication_factor, config.inference_replication_factor) == (16, 16)
     assert said == [
-        "inference_replication_factor: 16, the value for pod64, now stands alone",
-        "replication_factor: 16, the value for pod64, now stands alone",
-        "decompose_grad_sum=false: dropped, PopART's gradient sums are no longer configured",
-        'profile_dir="": dropped, profiling is switched on by POPLAR_ENGINE_OPTIONS in the environment',
+        "inference_replication_factor: 16, the value for pod64, is now the only value",
+        "replication_factor: 16, the value for pod64, is now the only value",
+        "decompose_grad_sum=false: dropped, PopART's gradient sums are no longer configurable",
+        'profile_dir="": dropped, POPLAR_ENGINE_OPTIONS in the environment enables profiling',
         "use_popdist=false: dropped, a run under poprun is recognised by its environment",
         "sharded_execution_for_inference=false: dropped, inference_execution of the job decides: auto is pipelined "
         "where inference_device_iterations fill the stages",
         "enable_half_first_order_momentum=true: dropped, first_moment_precision of the job's optimizer decides",
-        "execute_encoder_on_cpu_for_generation=false: dropped, it asks for nothing",
+        "execute_encoder_on_cpu_for_generation=false: dropped, it has no effect",
         'optimum_version="1.3.0": dropped, it describes the program that wrote the file',
         'transformers_version="4.20.1": dropped, it describes the program that wrote the file',
     ]
@@ -156,8 +156,8 @@ def test_an_old_key_without_effect_is_dropped_and_said(name: str, value: Any) ->
 def test_a_key_that_cannot_be_honoured_is_refused_when_it_asks_for_something(name: str) -> None:
     off, on = ({}, {"use_cache": True}) if name.endswith("kwargs") else (False, True)
     assert read({name: off})[0] == read({name: None})[0] == IpuConfig()
-    assert "cannot be honoured: " in refused({name: on})
-    assert "cannot be honoured: " in refused({name: 0})
+    assert "is not supported: " in refused({name: on})
+    assert "is not supported: " in refused({name: 0})
 
 
 def test_an_old_file_that_leaves_a_key_out_is_told_where_the_default_flipped() -> None:
@@ -165,8 +165,8 @@ def test_an_old_file_that_leaves_a_key_out_is_told_where_the_default_flipped() -
     read_ipu_config({"random_seed": 1, "enable_half_partials": True}, say=said.append)
     assert said == [
         "random_seed: now named seed",
-        "optimizer_state_offchip is not stated: the default of today holds, older releases took true",
-        "matmul_proportion is not stated: the default of today holds, older releases took 0.6",
+        "optimizer_state_offchip is not set: the current default applies, older releases used true",
+        "matmul_proportion is not set: the current default applies, older releases used 0.6",
     ]
 
 

@@ -152,17 +152,22 @@ def test_stages_without_a_block_of_ours_make_no_stage() -> None:
             [0, 1, 2, 3, 3],
             "heads on IPU 3, emb on IPU 0.* map the stage of heads to IPU 0",
         ),
-        ("pretraining", [["emb"], HID4, ["pool", "heads"]], [0, 1, 0], "hid stands 4 times, the model has 12"),
-        ("pretraining", [["emb"], HID4 * 3, ["heads"]], [0, 1, 0], "pool must stand once, found 0 times"),
-        ("pretraining", [["emb"], HID4 * 3, ["pool", "heads", "qa_head"]], [0, 1, 0], "qa_head is no part of"),
+        ("pretraining", [["emb"], HID4, ["pool", "heads"]], [0, 1, 0], "hid occurs 4 times, the model has 12"),
+        ("pretraining", [["emb"], HID4 * 3, ["heads"]], [0, 1, 0], "pool must occur once, found 0 times"),
+        ("pretraining", [["emb"], HID4 * 3, ["pool", "heads", "qa_head"]], [0, 1, 0], "qa_head is not part of"),
         (
             "pretraining",
             [["pool", "heads"], HID4 * 3, ["emb"]],
             [0, 1, 0],
             "order must be emb, hid, enc_out, pool, heads",
         ),
-        ("question_answering", [["emb"], HID4 * 3, ["pool", "pool", "qa_head"]], [0, 1, 0], "pool stands 2 times"),
-        ("question_answering", [["emb"], HID4 * 3, ["qa_heads"]], [0, 1, 0], "qa_heads not known; valid: emb, hid"),
+        ("question_answering", [["emb"], HID4 * 3, ["pool", "pool", "qa_head"]], [0, 1, 0], "pool occurs 2 times"),
+        (
+            "question_answering",
+            [["emb"], HID4 * 3, ["qa_heads"]],
+            [0, 1, 0],
+            "unknown blocks qa_heads; valid: emb",
+        ),
     ],
 )
 def test_an_explicit_layout_that_cannot_be_is_refused(

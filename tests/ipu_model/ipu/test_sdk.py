@@ -32,7 +32,7 @@ def failed_import(error: BaseException, cause: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ModuleNotFoundError("No module named 'poptorch'", name="poptorch"), r"inside the Poplar SDK.*PODIUM_DEV"),
+        (ModuleNotFoundError("No module named 'poptorch'", name="poptorch"), r"part of the Poplar SDK.*PODIUM_DEV"),
         (
             # The texts of PopTorch 3.4's __init__.py.
             AssertionError("This version of PopTorch only works with torch==2.0.1 but the version installed is 2.13.0"),
@@ -80,8 +80,8 @@ def test_a_newer_version_is_said_and_not_refused() -> None:
     said: List[str] = []
     check_versions(Host(version="3.10.0"), "2.1.0", "3.11.2", {}, said.append)
     assert said == [
-        "poptorch 3.10.0 is newer than 3.4, the newest this was tried with",
-        "torch 2.1.0 is newer than 2.0, the newest this was tried with",
+        "poptorch 3.10.0 is newer than 3.4, the newest tested version",
+        "torch 2.1.0 is newer than 2.0, the newest tested version",
     ]
 
 
@@ -128,7 +128,7 @@ def failing() -> Any:
     [
         (True, lambda: Host(4), True, "PopTorch 3.4.0 and 4 IPUs"),
         (True, lambda: Host(0), False, "PopTorch 3.4.0, but no IPUs"),
-        (True, failing, False, "poptorch does not load: the Poplar SDK is not enabled"),
+        (True, failing, False, "poptorch cannot be imported: the Poplar SDK is not enabled"),
         (False, never, False, "no poptorch in this Python"),
     ],
 )

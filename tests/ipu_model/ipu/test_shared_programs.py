@@ -90,7 +90,7 @@ def refused(cache: ExecutableCache, why: str) -> None:
     assert not program.expected
     assert why in program.forecast
     assert program.forecast.startswith("miss, ")
-    assert program.forecast.endswith(", built anew")
+    assert program.forecast.endswith(", to be rebuilt")
     assert [path.name for path in program.path.iterdir()] == ["podium.held"]
     (program.path / "1234.popef").write_bytes(CONTENT)
     assert program.outcome().startswith("built, 1 file")
@@ -101,14 +101,14 @@ def refused(cache: ExecutableCache, why: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda x: (x / "1234.popef").unlink(), "was discarded: 1234.popef is gone"),
-        (lambda x: (x / "podium.json").unlink(), "holds no program"),
+        (lambda x: (x / "1234.popef").unlink(), "was discarded: 1234.popef is missing"),
+        (lambda x: (x / "podium.json").unlink(), "has no program"),
         (lambda x: (x / "podium.json").write_text("{", encoding="utf-8"), "was discarded: podium.json is damaged"),
         (lambda x: (x / "podium.json").write_text('{"nothing": "no IPUs wanted"}'), "no program (no IPUs wanted)"),
-        (lambda x: shutil.rmtree(str(x)), "is not there"),
+        (lambda x: shutil.rmtree(str(x)), "does not exist"),
         (lambda x: rewritten(x, sha256={}), "was discarded: 1234.popef has no SHA-256 in the record"),
-        (lambda x: rewritten(x, executables={"../1234.popef": 9}), "../1234.popef is no name of a program"),
-        (lambda x: rewritten(x, executables={"/etc/passwd": 9}), "/etc/passwd is no name of a program"),
+        (lambda x: rewritten(x, executables={"../1234.popef": 9}), "../1234.popef is not the name of a program"),
+        (lambda x: rewritten(x, executables={"/etc/passwd": 9}), "/etc/passwd is not the name of a program"),
         (lambda x: rewritten(x, executables=["1234.popef"], sha256=[]), "podium.json is damaged"),
         (lambda x: rewritten(x, parts=7), "podium.json is damaged"),
     ],
@@ -141,7 +141,7 @@ def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(s
     (folder / "1234.popef").write_bytes(CONTENT[:-1] + b"x")  # the same size
     second = cache().open(PARTS)
     assert second.expected
-    assert second.forecast.endswith("in it damaged: 1234.popef is not the one whose SHA-256 was recorded: discarded")
+    assert second.forecast.endswith("in it damaged: 1234.popef is different in SHA-256 from the record: discarded")
     assert (folder / "1234.popef").read_bytes() == CONTENT
 
 

@@ -87,7 +87,7 @@ def test_state_saved_in_some_pieces_is_loaded_in_others(saved: int, loaded: int)
 def test_state_in_a_layout_of_its_own_stays_with_its_pieces_and_is_refused_by_others(saved: int, loaded: int) -> None:
     shards = join_pieces(optimizer_state(saved, (60,)))
     assert same(cut_table(shards, saved), optimizer_state(saved, (60,)))
-    with pytest.raises(CheckpointError, match=f"go on with embedding_serialization_factor {saved}"):
+    with pytest.raises(CheckpointError, match=f"continue with embedding_serialization_factor {saved}"):
         cut_table(shards, loaded)
 
 
@@ -113,7 +113,7 @@ def test_lamb_has_the_trust_ratio_of_the_whole_table(tmp_path: Path) -> None:
     """PopART would take one for each piece, so the table stays one parameter, and a line says so."""
     said: List[str] = []
     runtime = ipu_runtime(ipu_job(QUESTIONS, LAMB, tmp_path, 1, 1, ipu_config=in_pieces(3)), said)
-    assert "embedding_serialization_factor 3: with lamb 1, as its trust ratio is that of the whole word table" in said
+    assert "embedding_serialization_factor 3: lamb uses 1, as its trust ratio is for the whole word table" in said
     batch = make_batches(QUESTIONS, 1, 16)[0]
     runtime.compile(batch)
     before = runtime.state_dict()[TABLE + ".weight"]

@@ -237,7 +237,7 @@ def test_another_ipu_config_builds_and_trains_again(trainer: tuple[Host, str]) -
     before = host.report()
     host.set("ipu.phase1.matmul_proportion=0.3")
     said = host.dvc("repro", "--pull", "compile_pretrain@phase1")
-    assert "the nearest stored one differs in config.matmul_proportion [0.2, 0.2] -> [0.3, 0.3]" in said
+    assert "the most similar cached one differs in config.matmul_proportion [0.2, 0.2] -> [0.3, 0.3]" in said
     assert host.report()["program"] != before["program"]
     assert host.report()["parts"]["config.matmul_proportion"] == [0.3, 0.3]
     assert "Running stage 'pretrain@phase1'" in host.dvc("repro", "--dry", "pretrain@phase1")
@@ -257,7 +257,7 @@ def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
     said = host.dvc("repro", "--pull", "pretrain@phase1")
     assert "Stage 'compile_pretrain@phase1' is cached - skipping run" in said
     wrong = f"executables/phase1 was discarded: {builder.program().name} does not match its SHA-256"
-    assert f"training: miss, {wrong}, built anew" in said
+    assert f"training: miss, {wrong}, to be rebuilt" in said
     assert host.how() == f"built: {wrong}"
     (live,) = host.live.glob(f"*/{builder.program().name}")
     assert live.read_bytes() == content  # the double builds the same bytes every time
