@@ -24,8 +24,8 @@ from tasks.project.given import NAMED, READ, WRITTEN, find_parameters, shown
 from tasks.project.overlays import preset_names, read_preset
 from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import Params, check
-from tasks.project.plan_file import Plan, value_at
-from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, yaml_text
+from tasks.project.plan_file import Plan
+from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, value_at, yaml_text
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 """Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""

@@ -24,9 +24,9 @@ from tasks.project.errors import ParamsError
 from tasks.project.given import NAMED, READ, WRITTEN, check_given, check_written, find_parameters
 from tasks.project.overlays import base_of
 from tasks.project.params import Params, with_value
-from tasks.project.plan_file import Plan, read_plan, value_at
+from tasks.project.plan_file import Plan, read_plan
 from tasks.project.stage_kinds import RESOLVED, hash_of_parameters
-from tasks.project.strict_yaml import yaml_text
+from tasks.project.strict_yaml import value_at, yaml_text
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")
 CODE_ENDINGS = (".css", ".j2", ".js", ".py")

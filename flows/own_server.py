@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.preflight.server import may_be_named
 from tasks.project import process
 from tasks.project.errors import PodiumError
 from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
+URL = "PREFECT_API_URL"
 UVICORN = ("--factory", "flows.own_server:create_app", "--log-level", "error", "--lifespan", "on")
 # What Prefect tells a temporary server: that it serves one program, and no pages. Profiles are about other servers.
 SERVES_ONE = {
@@ -140,3 +141,31 @@ def create_app() -> Any:
         from prefect.server.api import server
 
         return server.create_app()
+
+
+def may_be_named() -> bool:
+    """Return whether the environment, the project or a profile may name a server, or hide it behind a mistake.
+
+    Prefect's settings, which know, take a second to import.
+    """
+    if os.environ.get(URL) or os.path.isfile("prefect.toml"):
+        return True
+    profiles = _read_text(profiles_path())
+    try:
+        tomllib.loads(profiles)
+    except tomllib.TOMLDecodeError:
+        return True
+    return URL in profiles or URL in _read_text(Path(".env"))
+
+
+def profiles_path() -> Path:
+    """Return the file that Prefect reads its profiles from."""
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

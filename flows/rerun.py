@@ -12,9 +12,9 @@ from pathlib import Path
 
 from flows import checkout, dvc, releases, report
 from flows.dvc.session import DvcSession
+from flows.own_server import may_be_named
 from flows.pages import run_page
 from flows.plan import PUBLISH, publish_after
-from flows.preflight.server import may_be_named
 from flows.run_request import RunRequest
 from flows.screen import screen, tell_end
 from tasks.project import streams

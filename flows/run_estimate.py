@@ -7,22 +7,25 @@ docs/data-scale.md measured on two cores, which another host may halve or double
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flows import report
-from flows.preflight import disk
-from flows.preflight.disk import text_bytes
 from flows.run_request import RunRequest
 from tasks.host import ledger
 from tasks.preflight.job_estimates import (
     EstimatedJob,
     EstimateOptions,
     Interval,
+    ModelConfig,
     as_values,
     estimate_jobs,
+    model_parameters,
     scaled,
     total,
 )
@@ -44,6 +47,16 @@ CPU_SECONDS: dict[str, tuple[float, float]] = {
     "validate@phase2": (2.55, 20.71),
 }
 """Of one core at LESS_MB and at MORE_MB of text, from the table of docs/data-scale.md."""
+CORPUS = 277 / 1003
+ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
+"""Bytes for each byte of text; of rows, and for each of `duplicates`."""
+DEMO_DOCUMENT = 237
+"""Bytes of a generated document."""
+CHECKPOINTS = 3
+"""Two that are kept, and one being written."""
+WALK_S = 1.0
+MODELS = "models/"
+"""What a stage writes there that uses a device is a model it trained."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,7 @@ def estimate_run(
     started = {job.planned.stage for job in jobs}
     others = stage_seconds(request, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(request, target=tuple(running))
-    written, free = disk.data_bytes(rest) + disk.model_bytes(rest), shutil.disk_usage(request.project).free
+    written, free = data_bytes(rest) + model_bytes(rest), shutil.disk_usage(request.project).free
     return RunEstimate(stages, tuple(jobs), others, written, float(free), price)
 
 
@@ -177,3 +190,45 @@ def _of_text(stage: str, text_mb: float) -> float:
     slope = (more - less) / (MORE_MB - LESS_MB)
     start = max(0.0, less - slope * LESS_MB)
     return start + slope * text_mb / (worker_count() if stage in WORKER_STAGES else 1)
+
+
+def data_bytes(request: RunRequest) -> float:
+    """Estimated size of the corpus and the rows."""
+    params, text = request.params, text_bytes(request)
+    factor = CORPUS if request.makes("corpus") else 0.0
+    if params.pretrain_rows.source == "corpus":
+        for phase, bytes_each in ROWS.items():
+            if f"pretrain_rows@{phase}" in request.target:
+                factor += bytes_each * getattr(params.pretrain_rows, phase).duplicates
+    return text * factor
+
+
+def text_bytes(request: RunRequest) -> float:
+    """Size of the text; 0 where there is none, or nobody says (hub)."""
+    source = request.params.corpus
+    if source.source == "demo":
+        return float(source.demo_documents * DEMO_DOCUMENT)
+    return bytes_of(request.project / source.path) if source.source == "files" else 0.0
+
+
+def model_bytes(request: RunRequest) -> float:
+    """Estimated size of the models that are trained, and of the checkpoints of one of them at a time."""
+    made = [out for stage in request.stages if stage.holds_device for out in stage.outs]
+    trained = [out for out in made if out.startswith(MODELS)]
+    model = ModelConfig(request.params.tokenizer.vocabulary_size, **request.params.model.model_dump())
+    weights = 4.0 * model_parameters(model, "pretraining")
+    return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
+
+
+def bytes_of(path: Path) -> float:
+    """Size of all files in a folder, or of those that can be looked at in WALK_S."""
+    if path.is_file():
+        return float(path.stat().st_size)
+    total, until = 0.0, time.monotonic() + WALK_S
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            total += file.stat().st_size if file.is_file() else 0
+        if time.monotonic() > until:
+            break
+    return total

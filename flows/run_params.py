@@ -16,8 +16,7 @@ from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import base_of, nest, resolve
 from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT, differing, table
-from tasks.project.plan_file import leaves
-from tasks.project.strict_yaml import read_yaml, yaml_text
+from tasks.project.strict_yaml import leaves, read_yaml, yaml_text
 
 LATER = ".gate.seeds"
 """Of an entry: a gate may be told of other seeds once these are trained, and nothing that was learned depends on it."""

@@ -52,6 +52,7 @@ ALLOWED = {
     "ipu_model": (
         "ipu_model/",
         "tasks/pretraining/base_model.py",
+        "tasks/host/launcher.py",
         "tasks/jobs/device_job.py",
         "tasks/preflight/job_estimates.py",
         "tasks/project/overlays.py",

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.plan_file import leaves
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import leaves, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

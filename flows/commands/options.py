@@ -14,6 +14,7 @@ import click
 from flows.commands.project import find_project
 from flows.plan import ALL
 from tasks.project import streams
+from tasks.project.strict_yaml import leaves
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -54,7 +55,6 @@ def _presets(project: Path, ctx: click.Context) -> list[str]:
 def _settings(project: Path, ctx: click.Context) -> list[str]:
     """Names of parameters with `=` behind them, of the preset where one was said."""
     from tasks.project.overlays import base_of, resolve
-    from tasks.project.plan_file import leaves
 
     said = ctx.params.get("preset")
     preset = said if said in _presets(project, ctx) else None

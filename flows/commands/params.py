@@ -9,7 +9,7 @@ from flows.commands.project import entered
 from tasks.project import artifacts, param_docs, streams
 from tasks.project import params_command as params
 from tasks.project.overlays import DEMO, base_of, resolve
-from tasks.project.plan_file import leaves
+from tasks.project.strict_yaml import leaves
 
 
 @click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")

@@ -16,9 +16,10 @@ from typing import Any
 
 from flows.dvc.leftovers import folders_of_outs
 from flows.environment import can_write, name_of
+from flows.own_server import may_be_named
 from flows.preflight import device, disk, server
 from flows.preflight.question import FAR_S, HERE_S, Finding, Question, asked, ok, problem, warning
-from flows.preflight.server import is_usable, may_be_named
+from flows.preflight.server import is_usable
 from flows.run_request import RunRequest
 from tasks.preflight.given_inputs import LATER
 from tasks.preflight.given_inputs import wanted as given_to

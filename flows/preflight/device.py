@@ -17,8 +17,7 @@ from flows.preflight.disk import hashing_takes_long
 from flows.preflight.question import FAR_S, Finding, Question, ok, problem, warning
 from flows.run_estimate import RUNS, jobs_of
 from flows.run_request import RunRequest
-from tasks.host.launcher import DEVICE_LAUNCHER, split_words
-from tasks.jobs.device_job import DEVICE_PYTHON
+from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, split_words
 from tasks.preflight.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
 from tasks.project import streams
 from tasks.project.dvc_records import StageForecast

@@ -11,32 +11,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from flows.preflight.question import Finding, ok, problem, warning
+from flows.run_estimate import bytes_of, data_bytes, model_bytes
 from flows.run_request import RunRequest
 from ipu_model.units import format_bytes
-from tasks.preflight.job_estimates import ModelConfig, model_parameters
 from tasks.project.dvc_records import default_remote
 from tasks.project.errors import ParamsError
 from tasks.project.given import OWN_INPUTS, find_parameters
 
-CORPUS = 277 / 1003
-ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
-"""Bytes for each byte of text; of rows, and for each of `duplicates`."""
-DEMO_DOCUMENT = 237
-"""Bytes of a generated document."""
 CLEARLY = 0.5
 """Less than this share of the estimate is refused."""
-CHECKPOINTS = 3
-"""Two that are kept, and one being written."""
 HASHED = 2e9
 """Bytes of given files that are hashed before a run begins."""
-WALK_S = 1.0
-MODELS = "models/"
-"""What a stage writes there that uses a device is a model it trained."""
 SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """Scheme of a URL -> the one whose package DVC takes for it; of the others it is dvc_SCHEME."""
 
@@ -57,52 +46,10 @@ def room(request: RunRequest) -> Iterator[Finding]:
         yield ok("disk", said)
 
 
-def data_bytes(request: RunRequest) -> float:
-    """Estimated size of the corpus and the rows."""
-    params, text = request.params, text_bytes(request)
-    factor = CORPUS if request.makes("corpus") else 0.0
-    if params.pretrain_rows.source == "corpus":
-        for phase, bytes_each in ROWS.items():
-            if f"pretrain_rows@{phase}" in request.target:
-                factor += bytes_each * getattr(params.pretrain_rows, phase).duplicates
-    return text * factor
-
-
-def text_bytes(request: RunRequest) -> float:
-    """Size of the text; 0 where there is none, or nobody says (hub)."""
-    source = request.params.corpus
-    if source.source == "demo":
-        return float(source.demo_documents * DEMO_DOCUMENT)
-    return bytes_of(request.project / source.path) if source.source == "files" else 0.0
-
-
 def hashing_takes_long(request: RunRequest) -> bool:
     """Whether what the parameters name is so much that a run is not looked at before it begins."""
     paths = find_parameters(request.values, OWN_INPUTS).values()
     return sum(bytes_of(request.project / path) for path in paths) > HASHED
-
-
-def model_bytes(request: RunRequest) -> float:
-    """Estimated size of the models that are trained, and of the checkpoints of one of them at a time."""
-    made = [out for stage in request.stages if stage.holds_device for out in stage.outs]
-    trained = [out for out in made if out.startswith(MODELS)]
-    model = ModelConfig(request.params.tokenizer.vocabulary_size, **request.params.model.model_dump())
-    weights = 4.0 * model_parameters(model, "pretraining")
-    return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
-
-
-def bytes_of(path: Path) -> float:
-    """Size of all files in a folder, or of those that can be looked at in WALK_S."""
-    if path.is_file():
-        return float(path.stat().st_size)
-    total, until = 0.0, time.monotonic() + WALK_S
-    for folder, _, names in os.walk(path):
-        for name in names:
-            file = Path(folder, name)
-            total += file.stat().st_size if file.is_file() else 0
-        if time.monotonic() > until:
-            break
-    return total
 
 
 def dvc_remote(request: RunRequest) -> Iterator[Finding]:

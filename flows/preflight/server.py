@@ -14,13 +14,12 @@ import json
 import os
 import ssl
 import sys
-import tomllib
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from flows.own_server import URL, may_be_named, profiles_path
 from flows.preflight.question import FAR_S, Finding, Question, ok, problem
 from flows.run_request import RunRequest
 from tasks.project.errors import InputError
@@ -29,7 +28,6 @@ from tasks.project.process import takes_no_words
 CERTIFICATES = "SSL_CERT_FILE"
 PROXIES = ("http", "https", "all")
 SCHEMES = ("http", "https", "socks5", "socks5h")
-URL = "PREFECT_API_URL"
 SECONDS = 5.0
 NONE_IS_NAMED = f"{URL} is not set: name the server, for example http://127.0.0.1:4200/api, which `make server` starts"
 
@@ -80,34 +78,6 @@ def asked(request: RunRequest) -> Iterator[Question]:
     """The server itself."""
     if may_be_named() and is_usable():
         yield Question("server", "flows.preflight.server", {"required": request.on_workers}, FAR_S)
-
-
-def may_be_named() -> bool:
-    """Return whether the environment, the project or a profile may name a server, or hide it behind a mistake.
-
-    Prefect's settings, which know, take a second to import.
-    """
-    if os.environ.get(URL) or os.path.isfile("prefect.toml"):
-        return True
-    profiles = _read_text(profiles_path())
-    try:
-        tomllib.loads(profiles)
-    except tomllib.TOMLDecodeError:
-        return True
-    return URL in profiles or URL in _read_text(Path(".env"))
-
-
-def profiles_path() -> Path:
-    """Return the file that Prefect reads its profiles from."""
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def load_settings() -> None:

@@ -15,12 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from fsspec import get_filesystem_class
 
 from ipu_model.files import link_or_copy
 from tasks.host.checkpoint_remote import HASHES, NAME, step_of
-from tasks.jobs.device_job import Event
 from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
@@ -38,7 +38,7 @@ LOG = "checkpoint-remote.log"
 @contextlib.contextmanager
 def travelling(
     folder: Path, remote: str | None, key: str, root: Path = Path(), say: Say = print_line
-) -> Iterator[Callable[[Event], None] | None]:
+) -> Iterator[Callable[[dict[str, Any]], None] | None]:
     """Around a training job: fetch its newest checkpoint, then copy each new one; yields what takes its events.
 
     Args:
@@ -111,7 +111,7 @@ class _Courier:
         if failure:
             self._complain(f"nothing was fetched, going on with what is here; {failure}")
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         """Look after what is under way; take the next checkpoint when one was saved."""
         if event["event"] == "saved" and NAME.fullmatch(Path(event["path"]).name):
             self._newest = Path(event["path"])

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tasks.jobs.device_job import ConfigError, Job, device_python, read_ipu_config
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.config import read_ipu_config
+from ipu_model.jobs.job import Job
 from tasks.project.errors import ParamsError
 from tasks.project.params import DeviceParams
 
 DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
+DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
+
+
+def device_python() -> str:
+    """The interpreter that runs device jobs."""
+    return os.environ.get(DEVICE_PYTHON) or sys.executable
 
 
 @dataclass(frozen=True)

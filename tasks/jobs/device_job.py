@@ -1,8 +1,7 @@
 """A device job: writes job.json, runs `python -m ipu_model`, reads result.json.
 
-The only module of `tasks` that names `ipu_model.jobs.job`; the others import Job and its parts from here. The
-device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started
-by a launcher (tasks/host/launcher.py), which starts several processes of the job.
+Other modules of `tasks` import Job and its parts from here. The device's interpreter (PODIUM_DEVICE_PYTHON, default:
+this one) may be another Python than ours. A launcher (tasks/host/launcher.py) may start several processes of the job.
 
 SIGTERM and Ctrl-C are passed on: the device process makes a checkpoint and ends, then the stage does, as paused.
 """
@@ -15,7 +14,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -26,31 +24,27 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from ipu_model.errors import ConfigError
 from ipu_model.files import write_text
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.units import format_duration
 from tasks.host import ledger
+from tasks.host.launcher import DEVICE_PYTHON, device_python
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
     "BatchGeometry",
-    "ConfigError",
     "EvaluationConfig",
     "Job",
     "JobResult",
     "ModelConfig",
     "OptimizerConfig",
     "ScheduleConfig",
-    "device_python",
     "read_ipu_config",
     "run_device_job",
 ]
-
-DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
 PLACE = ("RANK", "WORLD_SIZE")
 """Variables that make a job one of several processes; a notebook or a batch system may have left them."""
 SECONDS_BETWEEN_LINES = 5.0
@@ -59,11 +53,6 @@ KEPT_LINES = 20
 """Lines of the log that an error message repeats."""
 
 Event = dict[str, Any]
-
-
-def device_python() -> str:
-    """The interpreter that runs device jobs."""
-    return os.environ.get(DEVICE_PYTHON) or sys.executable
 
 
 def run_device_job(

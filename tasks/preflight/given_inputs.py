@@ -33,8 +33,8 @@ from tasks.project.errors import InputError, ParamsError, PodiumError
 from tasks.project.given import INPUTS_OF_ENTRIES, check_given, find_parameters
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, check, parameter_values
-from tasks.project.plan_file import value_at
 from tasks.project.process import takes_no_words
+from tasks.project.strict_yaml import value_at
 
 SECONDS = 1.5
 """For the heads of many files; the others are left to their stage."""
@@ -178,7 +178,8 @@ def base_model(params: Params) -> str:
 
 def ipu_config(params: Params) -> str:
     """ipu_config.json with the keys of section `ipu` laid over it."""
-    from tasks.jobs.device_job import ConfigError, read_ipu_config
+    from ipu_model.errors import ConfigError
+    from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 
     stated = {phase: getattr(params.ipu, phase) for phase in PHASES if params.pretrain.enabled}

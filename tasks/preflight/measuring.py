@@ -16,7 +16,8 @@ from ipu_model.errors import OutOfMemory
 from ipu_model.files import write_text
 from ipu_model.memory import free_memory, memory_limit
 from ipu_model.units import format_bytes
-from tasks.jobs.device_job import Job, device_python
+from tasks.host.launcher import device_python
+from tasks.jobs.device_job import Job
 from tasks.preflight.planned_jobs import Rows, write_manifests
 from tasks.project.process import describe_exit, die_with_parent, python_path
 

@@ -30,7 +30,8 @@ import psutil
 from ipu_model.files import parse_json, read_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.plan_file import Plan, differences, read_dvc_file, stages_of, value_at
+from tasks.project.plan_file import Plan, differences, read_dvc_file, stages_of
+from tasks.project.strict_yaml import value_at
 
 LOCK = Path("dvc.lock")
 IGNORED = Path(".dvcignore")

@@ -28,7 +28,8 @@ from ipu_model.units import shorten
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.param_downstream import PUBLISHED
-from tasks.project.plan_file import Plan, Stage, leaves, read_plan, value_at
+from tasks.project.plan_file import Plan, Stage, read_plan
+from tasks.project.strict_yaml import leaves, value_at
 
 Links = Literal["none", "files", "any"]
 """Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""

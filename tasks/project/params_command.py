@@ -10,8 +10,7 @@ from typing import Any
 from tasks.project import artifacts
 from tasks.project.overlays import DEMO, layers, resolve
 from tasks.project.params import check
-from tasks.project.plan_file import leaves
-from tasks.project.strict_yaml import yaml_text
+from tasks.project.strict_yaml import leaves, yaml_text
 
 INDENT, COMMENT_COLUMN = 2, 44
 DEFAULT = "default"

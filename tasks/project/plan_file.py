@@ -28,6 +28,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tasks.project.errors import InputError, ParamsError
+from tasks.project.strict_yaml import value_at
 
 PLAN_FILE = Path("dvc.yaml")
 PARAMS_FILE, COMPOSED_FILE = "params.yaml", "plan.yaml"
@@ -271,22 +272,6 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
 def _text(value: Any, missing: str) -> str:
     """A value as DVC writes it into a text."""
     return missing if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def value_at(values: Any, name: str) -> Any:
-    """The value of a dotted name; None where there is none."""
-    for part in name.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
-
-
-def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*place, str(key)))
-        else:
-            yield ".".join((*place, str(key))), value
 
 
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:

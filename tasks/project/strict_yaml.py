@@ -5,6 +5,7 @@ An alias, a repeated key, a tag or a non-mapping is refused. What is written her
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,19 @@ def yaml_text(values: Any, flow: bool = False) -> str:
             values, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=float("inf"), default_flow_style=flow
         )
     )
+
+
+def value_at(values: Any, name: str) -> Any:
+    """The value of a dotted name; None where there is none."""
+    for part in name.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*place, str(key)))
+        else:
+            yield ".".join((*place, str(key))), value

@@ -5,6 +5,7 @@ The page is the template card.md.j2; a kind of task fills its blocks in a templa
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from tasks.project.artifacts import job_name
 from tasks.project.errors import PublishError
 from tasks.project.param_downstream import OwnDataParams
 from tasks.project.params import PHASES
-from tasks.release.provenance import finite
-from tasks.release.released_parameters import WITHHELD
 
+WITHHELD = "(not published)"
+"""Stands for a text of the parameters that is the user's own."""
 PRETRAINING = ("", "one phase", "two phases")
 """In words, by the number of phases."""
 SCHEDULES = {
@@ -312,3 +313,14 @@ def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> str:
         return "not recorded"
     said = f"{len(found) - len(failed)} of {len(found)} data sets valid"
     return f"{said} (not valid: {', '.join(failed)})" if failed else said
+
+
+def finite(value: Any, name: str) -> float:
+    """`value` as a python float.
+
+    Raises:
+        PublishError: it is no number, or not a finite one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise PublishError(f"{name}={value!r} must be a finite number: run the evaluation again; nothing was published")
+    return float(value)

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -255,14 +254,3 @@ def _refuse_constant(name: str) -> float:
 
 def _small_json(path: Path) -> dict[str, Any] | None:
     return read_json(path, "dvc repro") if path.is_file() else None
-
-
-def finite(value: Any, name: str) -> float:
-    """`value` as a python float.
-
-    Raises:
-        PublishError: it is no number, or not a finite one.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise PublishError(f"{name}={value!r} must be a finite number: run the evaluation again; nothing was published")
-    return float(value)

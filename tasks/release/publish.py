@@ -30,7 +30,8 @@ from tasks.project.errors import GateRejected, PublishError
 from tasks.project.given import check_written
 from tasks.project.main import run_main
 from tasks.project.params import Params, check, load_params, parameter_values
-from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of, value_at
+from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of
+from tasks.project.strict_yaml import value_at
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs

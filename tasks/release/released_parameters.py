@@ -17,10 +17,10 @@ from tasks.project.param_downstream import kind_params
 from tasks.project.param_sections import HUB_NAME, Place
 from tasks.project.params import Params
 from tasks.project.plan_file import stages_of
+from tasks.release.card import WITHHELD
 
 NOT_PUBLISHED = ("publish", "checkpoint", "tracking")
 """Sections that say where a release, its checkpoints and curves go, not what it is; `publish` of an entry, too."""
-WITHHELD = "(not published)"
 ON_HUB = ("dataset", "repository")
 OF_HUB = ("dataset_config", "dataset_split", "dataset_revision", "revision")
 """What is read of a data set or model of the Hub; public words where that one has a public name."""

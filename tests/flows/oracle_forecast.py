@@ -20,14 +20,8 @@ from flows.checkout import Checkout
 from ipu_model.files import read_json
 from tasks.project.dvc_records import LOCK, cache_of
 from tasks.project.errors import ParamsError
-from tasks.project.plan_file import (
-    COMPOSED_FILE,
-    PARAMS_FILE,
-    differences,
-    read_dvc_file,
-    stages_of,
-    value_at,
-)
+from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_dvc_file, stages_of
+from tasks.project.strict_yaml import value_at
 
 IGNORED = Path(".dvcignore")
 BLOCK = 1 << 20

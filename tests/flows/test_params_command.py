@@ -15,8 +15,7 @@ from tasks.project.errors import ParamsError
 from tasks.project.overlays import layers, preset_names, read_preset, resolve
 from tasks.project.param_docs import meanings
 from tasks.project.params_command import diff, differences, origins, search, show
-from tasks.project.plan_file import leaves
-from tasks.project.strict_yaml import parse_yaml, read_yaml
+from tasks.project.strict_yaml import leaves, parse_yaml, read_yaml
 from tests.places import ROOT
 
 PRESETS = ROOT / "presets"

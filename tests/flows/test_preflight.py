@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from flows import run_estimate
 from flows.preflight import checks, disk, question
 from flows.run_locks import FOLDER
 from flows.run_request import RunRequest, resolve_request
@@ -130,7 +131,7 @@ def test_settings_that_break_every_connection_are_refused_with_the_variable(
 
 
 def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
-    needed = disk.model_bytes(wanted := resolve_request(project, None, [])) + disk.data_bytes(wanted)
+    needed = run_estimate.model_bytes(wanted := resolve_request(project, None, [])) + run_estimate.data_bytes(wanted)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
     (finding,) = disk.room(wanted)
     assert finding.level == "warning"
@@ -156,16 +157,16 @@ def test_too_little_room_is_refused_with_what_is_needed(project):
 def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
     def of(*overrides):
         wanted = resolve_request(project, None, overrides)
-        return disk.data_bytes(wanted), disk.model_bytes(wanted)
+        return run_estimate.data_bytes(wanted), run_estimate.model_bytes(wanted)
 
     data, models = of()
     assert of("corpus.demo_documents=40000")[0] == pytest.approx(2 * data)
     more = of("pretrain_rows.phase1.duplicates=3")[0] - data
-    assert more == pytest.approx(20000 * disk.DEMO_DOCUMENT * disk.ROWS["phase1"])
+    assert more == pytest.approx(20000 * run_estimate.DEMO_DOCUMENT * run_estimate.ROWS["phase1"])
     assert of("model.num_layers=4")[1] > models
     text = project / "text.txt"
     text.write_bytes(b"word " * 1000)
-    factor = disk.CORPUS + 2 * disk.ROWS["phase1"] + disk.ROWS["phase2"]
+    factor = run_estimate.CORPUS + 2 * run_estimate.ROWS["phase1"] + run_estimate.ROWS["phase2"]
     assert of("corpus.source=files", f"corpus.path={text}")[0] == pytest.approx(5000 * factor)
 
 

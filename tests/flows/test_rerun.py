@@ -9,7 +9,7 @@ import pytest
 
 from flows import cli
 from flows.commands import run as run_command
-from flows.preflight.server import may_be_named
+from flows.own_server import may_be_named
 from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
 from tests.places import ROOT
 

@@ -22,8 +22,8 @@ from tasks.project.composing import compose, write_plan
 from tasks.project.dvc_records import LOCK
 from tasks.project.param_downstream import EntryPublishParams, defaults_of
 from tasks.project.params import Params, check, load_params, parameter_values
-from tasks.project.plan_file import read_plan, value_at
-from tasks.project.strict_yaml import parse_yaml, read_yaml
+from tasks.project.plan_file import read_plan
+from tasks.project.strict_yaml import parse_yaml, read_yaml, value_at
 from tasks.release.release_subject import Subject, subject_of
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.places import ROOT as PROJECT

@@ -9,8 +9,7 @@ from typing import Any
 from tasks.downstream.squad import about
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
-from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
-from tasks.release.provenance import finite
+from tasks.release.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, percentage, write_card
 
 TASK = "question-answering"
 METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))

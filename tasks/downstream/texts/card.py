@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tasks.downstream.texts import scores
-from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, write_card
-from tasks.release.provenance import finite
+from tasks.release.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, write_card
 
 TASK = "text-classification"
 HUB_METRICS = {"macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}

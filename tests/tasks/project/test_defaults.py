@@ -13,8 +13,7 @@ from tasks.project.errors import ParamsError
 from tasks.project.overlays import layers, preset_names, resolve
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import check, default_values
-from tasks.project.plan_file import leaves
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import leaves, read_yaml
 from tests.places import ROOT
 from tests.plans import resolved_params
 from tests.tasks.tiny_model import write_tiny_model

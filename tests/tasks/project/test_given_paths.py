@@ -25,7 +25,7 @@ from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.given import READ, check_given, check_readable, files_in, find_parameters, shown
 from tasks.project.params import check
-from tasks.project.plan_file import value_at
+from tasks.project.strict_yaml import value_at
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, text_lines
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary

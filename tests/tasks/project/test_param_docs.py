@@ -12,8 +12,7 @@ from tasks.project.overlays import preset_names, resolve
 from tasks.project.param_docs import meanings, params_schema, preset_schema, said_of_fields
 from tasks.project.param_downstream import defaults_of, kind_names, kind_params
 from tasks.project.params import Params, check, default_values
-from tasks.project.plan_file import leaves
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import leaves, read_yaml
 from tests.places import ROOT
 
 PRESETS = ROOT / "presets"
