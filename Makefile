@@ -93,7 +93,7 @@ soak: $(HOST) $(DEVICE)  ## the tests that take long, on both Pythons: whole run
 	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile -m soak tests/ipu_model
 
 # Tests of attacks, of which `make test` runs a part.
-ATTACKS := tests/flows/test_integrity.py tests/flows/test_one_plan.py tests/tasks/project/test_plans.py \
+ATTACKS := tests/flows/dvc/test_integrity.py tests/flows/dvc/test_one_plan.py tests/tasks/plan/test_plans.py \
   tests/tasks/release/test_verdict_under_dvc.py
 
 faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table

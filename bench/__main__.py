@@ -19,8 +19,8 @@ from bench.results import Results
 from bench.runner import run_case
 from ipu_model.files import write_json, write_text
 from ipu_model.strict import nearest
-from tasks.project.errors import ParamsError
-from tasks.project.main import run_main
+from tasks.plan.main import run_main
+from tasks.stage.errors import ParamsError
 
 REPORTS = Path("reports/bench")
 

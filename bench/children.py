@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from bench.protocol import Sample
-from tasks.project.process import describe_exit
+from tasks.stage.process import describe_exit
 
 OF_PEERS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 """Everything is on this disk. Set for children alone: whoever imports the benchmark may want the Hub."""

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 from bench.generated import write_generated
 from bench.setup import VOCABULARY
 from ipu_model.files import new_folder
-from tasks.downstream.entries import entry_of
+from tasks.corpus.corpus import make_corpus
 from tasks.downstream.rows import write_rows
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import QuestionsParams
-from tasks.downstream.task import part_of
-from tasks.inputs.corpus import make_corpus
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import Params, check
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.kinds import part_of
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.overlays import resolve
-from tasks.project.params import Params, check
-from tasks.project.strict_yaml import read_yaml
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 from tasks.vocabulary.tokenizer import make_tokenizer
 
 WORK = artifacts.RUNS / "bench"

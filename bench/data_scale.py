@@ -22,15 +22,15 @@ import pyarrow.parquet as pq
 from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
 from ipu_model.files import new_folder, read_json, write_json, write_text
-from tasks.inputs import world
-from tasks.preflight.estimate import MB, SAMPLE_DOCUMENTS, expected_mb
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.project.overlays import resolve
-from tasks.project.parallel import worker_count
-from tasks.project.params import check
-from tasks.project.strict_yaml import read_yaml, yaml_text
+from tasks.corpus import world
+from tasks.estimates.data_estimate import MB, SAMPLE_DOCUMENTS, expected_mb
+from tasks.params.overlays import resolve
+from tasks.params.schema import check
+from tasks.params.strict_yaml import read_yaml, yaml_text
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.parallel import worker_count
 
 ROOT = Path(__file__).parents[1]
 WORK = artifacts.RUNS / "bench" / "scale"
@@ -38,7 +38,7 @@ REPORTS = Path("reports/bench")
 SIZES = (10, 100, 1000)
 QUICK = (1, 4)
 STAGES = {
-    "corpus@text": ("tasks.inputs.corpus",),
+    "corpus@text": ("tasks.corpus.corpus",),
     "validate@corpus": ("tasks.validation.validate", "corpus"),
     "tokenizer": ("tasks.vocabulary.tokenizer",),
     "pretrain_rows@phase1": ("tasks.pretraining.rows.pretrain_rows", "phase1"),

@@ -21,13 +21,13 @@ from bench.setup import DROPOUT, OPTIMIZER, SEED, SIZES, VOCABULARY
 from ipu_model.files import write_text
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
+from tasks.estimates.measuring import measure
+from tasks.estimates.planned_jobs import Rows
 from tasks.host.ledger import LEDGER
 from tasks.jobs.device_job import run_device_job
-from tasks.preflight.measuring import measure
-from tasks.preflight.planned_jobs import Rows
-from tasks.project.errors import ParamsError
-from tasks.project.main import run_main
-from tasks.project.row_folders import read_manifest
+from tasks.plan.main import run_main
+from tasks.stage.errors import ParamsError
+from tasks.stage.row_folders import read_manifest
 
 DOCS = Path("docs/plan.md")
 BEGIN, END = "<!-- python -m bench.estimates -->", "<!-- end of estimates -->"

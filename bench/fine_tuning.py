@@ -24,21 +24,21 @@ from typing import Any
 from bench.children import OF_PEERS, THREAD_VARIABLES, TUNED_MALLOC
 from bench.host import host_facts, load_average
 from ipu_model.files import write_json
-from tasks.downstream.applying.entry import entry_of as applied_entry
-from tasks.downstream.applying.evaluate import evaluate
-from tasks.downstream.applying.job import How
-from tasks.downstream.applying.model import find_model
-from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import make_examples
+from tasks.downstream.inference.entry import entry_of as applied_entry
+from tasks.downstream.inference.evaluate import evaluate
+from tasks.downstream.inference.job import How
+from tasks.downstream.inference.model import find_model
 from tasks.downstream.squad.compare import compare_files
-from tasks.downstream.task import TRAIN, part_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError, PodiumError
-from tasks.project.main import run_main
-from tasks.project.overlays import resolve
-from tasks.project.param_sections import Place
-from tasks.project.params import ModelParams, Params, check
-from tasks.reading.model_folders import read_architecture
+from tasks.models.model_folders import read_architecture
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import ModelParams, Params, check
+from tasks.params.sections import Place
+from tasks.plan.kinds import TRAIN, part_of
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, PodiumError
 
 ENTRY, OURS = "squad", "podium"
 REPORT = Path("reports/bench/fine-tuning.json")

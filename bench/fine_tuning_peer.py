@@ -15,9 +15,9 @@ from bench.fine_tuning import ENTRY, Recipe
 from bench.host import peak_memory_mb
 from bench.peer import quiet
 from bench.run_qa import prepare_train_features
-from tasks.downstream.entries import entry_of
 from tasks.downstream.squad.params import WindowParams
-from tasks.project.params import Params
+from tasks.params.entries import entry_of
+from tasks.params.schema import Params
 
 
 def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:

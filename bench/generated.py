@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import new_folder, write_text
-from tasks.inputs import world
+from tasks.corpus import world
 
 SEED = 1
 ARTICLES, DOCUMENTS_PER_ARTICLE = 1000, 8

@@ -18,11 +18,11 @@ from ipu_model.estimates.estimate import DOES_NOT_FIT, MemoryEstimate
 from ipu_model.estimates.ipu import estimate_ipus
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream.entries import entries
+from tasks.estimates.planned_jobs import FINETUNE, PREDICT, PRETRAIN, planned_jobs
 from tasks.jobs.device_job import Job
-from tasks.preflight.planned_jobs import FINETUNE, PREDICT, PRETRAIN, planned_jobs
-from tasks.project.overlays import resolve
-from tasks.project.params import PHASES, check
+from tasks.params.entries import entries
+from tasks.params.overlays import resolve
+from tasks.params.schema import PHASES, check
 
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = ROOT / "presets"

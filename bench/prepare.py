@@ -23,9 +23,9 @@ def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -
 
 def questions_ours(spec: dict[str, Any], session: Session) -> None:
     """tasks.downstream.rows, its files written; units are questions."""
-    from tasks.downstream.entries import entry_of
     from tasks.downstream.rows import write_rows
-    from tasks.downstream.task import part_of
+    from tasks.params.entries import entry_of
+    from tasks.plan.kinds import part_of
 
     task = part_of(entry_of(params_for(spec["stages"]), "squad"), "rows")
     with tempfile.TemporaryDirectory() as folder:

@@ -17,13 +17,13 @@ import click
 
 from flows.cli import COMMANDS, cli
 from ipu_model.files import write_text
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.project.overlays import Preset, preset_names, read_preset, resolve
-from tasks.project.param_docs import params_schema, preset_schema
-from tasks.project.params import Params, check
-from tasks.project.process import takes_no_words
+from tasks.params.documentation import params_schema, preset_schema
+from tasks.params.overlays import Preset, preset_names, read_preset, resolve
+from tasks.params.schema import Params, check
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.process import takes_no_words
 
 PARAMS_HEAD = """# All parameters
 

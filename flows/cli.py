@@ -17,11 +17,11 @@ from pathlib import Path
 
 import click
 
-from flows import environment
 from flows.commands.project import CALLED_FROM, Place, current_folder, find_project
-from tasks.project import streams
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.main import run_main
+from flows.runs import environment
+from tasks.plan.main import run_main
+from tasks.stage import streams
+from tasks.stage.errors import InputError, ParamsError
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",

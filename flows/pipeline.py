@@ -16,28 +16,21 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import (
-    checkout,
-    environment,
-    on_server,
-    report,
-    run_locks,
-    run_params,
-    runs,
-    sent_runs,
-    stages,
-)
-from flows.on_server import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
-from flows.pages import run_page
-from flows.plan import ALL
-from flows.preflight import device
-from flows.run_log import checked_log
-from flows.run_request import CPU_QUEUE, RunRequest, resolve_request
-from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project import artifacts
-from tasks.project.errors import InputError, ParamsError, PodiumError
-from tasks.project.process import is_sent
-from tasks.project.streams import printable
+from flows.checks import device
+from flows.dvc import stages
+from flows.runs import checkout, environment, listing, locks, report, run_params
+from flows.runs.log import checked_log
+from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
+from flows.runs.stage_plan import ALL
+from flows.runs.stopping import AGAIN, Interrupted, stop
+from flows.server import run_artifacts
+from flows.server.run_artifacts import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
+from flows.views import run_page
+from flows.workers import dispatch
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.process import is_sent
+from tasks.stage.streams import printable
 
 REJECTED_STATE = "Rejected"
 _request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
@@ -46,7 +39,7 @@ MOST_READ = 10
 """Runs that the end of one reads for the page of all: its own, and some that others left; --page reads all."""
 
 
-@flow(name="podium", retries=0, flow_run_name=on_server.name_at_start)
+@flow(name="podium", retries=0, flow_run_name=run_artifacts.name_at_start)
 def pipeline(
     preset: Preset = NO_PRESET,
     overrides: Words = (),
@@ -99,7 +92,7 @@ def pipeline(
         checkout.check_inputs(project, request.values, request.plan)
         return _run(request, queues, command, log)
     except PodiumError as error:
-        on_server.label(on_server.name_of(called or recipe, "refused"))
+        run_artifacts.label(run_artifacts.name_of(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
         get_run_logger().error(printable(str(error)))  # else it is in a line of Prefect's, which is no error
@@ -120,29 +113,29 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     """Run it, its stages on workers where `queues` names those for the CPU and for devices."""
     project, name = request.project, request.called
     values, root, plan = request.values, request.root, list(request.target)
-    on_server.label(tags=on_server.tags_of(values, request.preset, project))
+    run_artifacts.label(tags=run_artifacts.tags_of(values, request.preset, project))
     if is_sent():  # podium run has looked at more than this before it starts a flow
         device.require_fit(request, stages.tell)
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.words}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
-    with run_locks.held(project, run.name, stages.tell, run_locks.HERE if queues is None else run_locks.SENT):
+    with locks.held(project, run.name, stages.tell, locks.HERE if queues is None else locks.SENT):
         run_params.require_same(project, values, name)
-        found = None if queues is None else sent_runs.queues_of(values["device"]["runtime"], *queues)
+        found = None if queues is None else dispatch.queues_of(values["device"]["runtime"], *queues)
         for queue in found or ():
-            sent_runs.require_deployment(queue)
+            dispatch.require_deployment(queue)
         checkout.prepare(request.checkout, stages.tell)
         if found is None:
             return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
         code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
-        sender = sent_runs.Sender(root, told, run, stages.tell, flow_run.id)
+        sender = dispatch.Sender(root, told, run, stages.tell, flow_run.id)
         return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 
 def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:
     """Do what `body` does, report how it went, and put that into a state."""
-    run_page.correct(project, runs.Run(run.name, root, report.read(project, root), at_work=False))
+    run_page.correct(project, listing.Run(run.name, root, report.read(project, root), at_work=False))
     run.begin(project)
     run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:
@@ -165,7 +158,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
     finally:
         run.end()
         _write_report(run, project, root)
-        on_server.show(run, project, root, name)
+        run_artifacts.show(run, project, root, name)
     if run.error is not None:
         return Failed(message=run.error)
     rejected = report.outcome(run) == "rejected"
@@ -174,7 +167,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
-    from flows.pages import index_page
+    from flows.views import index_page
 
     try:
         run.write(project)

@@ -3,5 +3,5 @@
 import os
 
 # Before pyarrow is imported anywhere. Its own allocator takes a gigabyte of address space at once, which no bound on
-# memory (tasks/project/memory.py) could tell from what a damaged file asks for.
+# memory (tasks/stage/memory.py) could tell from what a damaged file asks for.
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"

@@ -45,7 +45,7 @@ IPUS = "needs IPUs and the Poplar SDK; the IPU tests run such jobs on a double o
 GPUS = "needs GPUs; the CUDA tests run where there are some"
 HUB = "loads from or sends to the public Hub; tests do the same with a local server that speaks its protocol"
 OWN_SHELL = "a setting of one's own shell, or of a host that is not this one"
-SERVER = "needs a Prefect server that stays, and hosts of a team; tests/flows/test_workers.py has a team on loopback"
+SERVER = "needs a Prefect server and hosts of a team; tests/flows/workers/test_workers.py has a team on loopback"
 MEASURES = "measures this host for minutes to hours"
 
 NOT_RUN = {
@@ -63,8 +63,8 @@ NOT_RUN = {
     "python -m bench.fine_tuning --model DIR --train train.json --dev dev.json --epochs 2 --padded-updates 40": (
         MEASURES
     ),
-    "python -m tasks.preflight.estimate": MEASURES,
-    "python -m tasks.preflight.estimate --text-mb 20000": MEASURES,
+    "python -m tasks.estimates.data_estimate": MEASURES,
+    "python -m tasks.estimates.data_estimate --text-mb 20000": MEASURES,
     "python -m bench.ipu_rows": MEASURES,
     "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
     "python -m bench.ipu_rows --memory --updates 60": MEASURES,
@@ -96,7 +96,7 @@ NOT_RUN = {
     "export PODIUM_EXECUTABLE_CACHE=/some/disk/executables": OWN_SHELL,
     "podium run --preset ipu-base-pod16-examples": IPUS,
     "dvc repro --pull compile_pretrain compile": IPUS,
-    "dvc push --run-cache": "needs a DVC remote of one's own; tests/flows/test_remotes.py has one in a folder",
+    "dvc push --run-cache": "needs a DVC remote of one's own; tests/flows/dvc/test_remotes.py has one in a folder",
     "podium run --preset ipu-large-pod64-examples --set device.launcher=poprun --set device.processes=2": IPUS,
     "podium run --preset glue-sst2-ipu-base-pod4": IPUS,
     "export HF_TOKEN=...": OWN_SHELL,
@@ -126,16 +126,16 @@ NOT_RUN = {
     "dvc exp run --temp -S downstream.squad.finetune.learning_rate=3e-4": "trains the demo; it is DVC's own",
     "dvc exp show": "shows what DVC's own experiments left",
     "dvc metrics diff": "compares with another commit of one's own",
-    "podium publish --task squad": "needs a finished run; tests/flows/test_runs.py publishes one of a toy project",
+    "podium publish --task squad": "needs a finished run; tests/flows/runs/test_runs.py publishes one of a toy project",
     "python -m tasks.downstream.parity squad cpu:bf16 --baseline cpu:fp32 --model models/squad": (
         "needs a finished run; tests/tasks/downstream has the stage"
     ),
     'podium ask published/podium-demo "Who rules Gibarath?" --context "..." --compare cpu:bf16': (
         "needs the demo; tests/tasks/downstream asks a small model"
     ),
-    "podium evaluate published/podium-demo dev.json": "needs the demo; tests/tasks/downstream/applying has others",
+    "podium evaluate published/podium-demo dev.json": "needs the demo; tests/tasks/downstream/inference has others",
     "podium predict published/podium-demo questions.csv answers.parquet": (
-        "needs the demo; tests/tasks/downstream/applying has others"
+        "needs the demo; tests/tasks/downstream/inference has others"
     ),
     "podium predict published/reviews new.csv labels.csv": (
         "needs the run before it; tests/tasks/downstream/applying has others"
@@ -148,7 +148,7 @@ NOT_RUN = {
 
 RUN_BY = {
     "dvc exp run --temp --copy-paths my-data -S downstream.squad.finetune.learning_rate=3e-4": (
-        "tests/flows/test_experiments.py",
+        "tests/flows/dvc/test_experiments.py",
         "--copy-paths",
     ),
     "make setup": (".ci/fresh", "make setup"),
@@ -171,13 +171,13 @@ RUN_BY = {
         "test_the_document_has_the_tables_that_the_command_makes",
     ),
     "podium plan --preset ipu-base-pod16-examples --price 12.5 --page plan.html": (
-        "tests/flows/test_plan_command.py",
+        "tests/flows/commands/test_plan_command.py",
         "test_the_page_of_the_documents_shows_what_is_said",
     ),
-    "podium plan": ("tests/flows/test_plan_command.py", "test_figures_are_written_with_their_units"),
-    "podium runs show slow": ("tests/flows/test_compare_runs.py", "test_show_says_all_of_one_run"),
+    "podium plan": ("tests/flows/commands/test_plan_command.py", "test_figures_are_written_with_their_units"),
+    "podium runs show slow": ("tests/flows/views/test_compare_runs.py", "test_show_says_all_of_one_run"),
     "podium compare slow fast": (
-        "tests/flows/test_compare_runs.py",
+        "tests/flows/views/test_compare_runs.py",
         "test_parameters_scores_and_the_paired_test_against_the_first",
     ),
     "podium compare reviews faster": (
@@ -185,7 +185,7 @@ RUN_BY = {
         "test_parameters_scores_and_the_paired_test_against_the_first",
     ),
     "podium clean slow": (
-        "tests/flows/test_clean.py",
+        "tests/flows/commands/test_clean.py",
         "test_first_it_says_what_would_go_and_removes_nothing_unless_told",
     ),
     "dvc repro": ("tests/faults/small_run.py", "repro"),

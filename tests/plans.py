@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import checkout
-from flows.plan import ALL, stages_to_run
+from flows.runs import checkout
+from flows.runs.stage_plan import ALL, stages_to_run
 from tasks.downstream.texts.tasks import TASKS
-from tasks.project.composing import compose
-from tasks.project.overlays import base_of, resolve
-from tasks.project.params import Params, check
-from tasks.project.plan_file import Plan, read_plan
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.overlays import base_of, resolve
+from tasks.params.schema import Params, check
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.composing import compose
+from tasks.plan.plan_file import Plan, read_plan
 from tests.places import ROOT
 
 EVERYTHING = (

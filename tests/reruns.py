@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from tasks.project.plan_file import Plan, expand
+from tasks.plan.plan_file import Plan, expand
 from tests.places import ROOT
 from tests.plans import whole_plan
 from tests.test_architecture import lies_in

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.downstream.entries import entries
-from tasks.downstream.task import about
-from tasks.project import artifacts
-from tasks.project.composing import compose, require_plan
-from tasks.project.param_downstream import kind_names, kind_params
-from tasks.project.params import load_params
-from tasks.project.plan_file import VARIABLE
-from tasks.release.release_subject import subject_of
+from tasks.downstream.gate.subject import subject_of
+from tasks.params.downstream import kind_names, kind_params
+from tasks.params.entries import entries
+from tasks.params.schema import load_params
+from tasks.plan.composing import compose, require_plan
+from tasks.plan.kinds import about
+from tasks.plan.plan_file import VARIABLE
+from tasks.stage import artifacts
 from tests.plans import everything, whole_plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,12 +34,14 @@ ALLOWED = {
     "dvc": ("flows/dvc/child.py",),  # a process of its own
     "great_expectations": ("tasks/validation/judge.py",),
     "huggingface_hub": (
-        "tasks/reading/",
+        "tasks/downstream/card.py",
+        "tasks/models/",
+        "tasks/records/",
         "tasks/release/",
         "tests/",
     ),
     "fsspec": ("tasks/host/checkpoint_remote.py", "tasks/host/checkpoint_travel.py", "tests/"),
-    "datasets": ("tasks/reading/hub_inputs.py", "bench/", "tests/"),
+    "datasets": ("tasks/records/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("bench/", "tests/"),
     "torch": ("ipu_model/", "bench/", "tests/"),
     "wandb": ("tasks/tracking/track_wandb.py", "tests/tasks/"),
@@ -54,10 +56,10 @@ ALLOWED = {
         "tasks/pretraining/base_model.py",
         "tasks/host/launcher.py",
         "tasks/jobs/device_job.py",
-        "tasks/preflight/job_estimates.py",
-        "tasks/project/overlays.py",
-        "tasks/project/row_folders.py",
-        "tasks/reading/model_folders.py",
+        "tasks/estimates/job_estimates.py",
+        "tasks/params/overlays.py",
+        "tasks/stage/row_folders.py",
+        "tasks/models/model_folders.py",
         "tasks/rows/row_files.py",
         "bench/",
         "tests/",
@@ -294,7 +296,7 @@ def test_imports_point_down_only(path):
 
 
 FRAME = (
-    "tasks/project", "tasks/host", "tasks/tracking", "tasks/downstream/entries.py", "tasks/downstream/task.py",
+    "tasks/stage", "tasks/params", "tasks/plan", "tasks/host", "tasks/tracking",
     "ipu_model/__main__.py", "ipu_model/estimates", *(f"ipu_model/{helper}.py" for helper in HELPERS),
 )  # fmt: skip
 """Packages and modules that say how a stage runs, never what it makes."""
@@ -423,7 +425,7 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
 def test_a_stage_reads_its_own_sections_of_the_parameters_a_gate_all_that_it_judges_by():
     commands = {stage["cmd"].split()[2] for stage in dvc_stages().values()}
     whole = {name for name in commands if "load_params" in module_file(name).read_text(encoding="utf-8")}
-    assert whole == {"tasks.downstream.judging.gate"}
+    assert whole == {"tasks.downstream.gate.gate"}
 
 
 def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_or_who_watches():

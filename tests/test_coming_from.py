@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.strict_yaml import leaves, read_yaml
+from tasks.params.strict_yaml import leaves, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

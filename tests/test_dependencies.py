@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.project.composing import compose, write_plan
-from tasks.project.params import check
-from tasks.project.plan_file import Stage, read_plan
+from tasks.params.schema import check
+from tasks.plan.composing import compose, write_plan
+from tasks.plan.plan_file import Stage, read_plan
 from tests import reruns
 from tests.places import ROOT
 from tests.plans import values_with, whole_plan

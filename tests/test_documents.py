@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flows.cli import cli
-from tasks.project.composing import compose
-from tasks.project.overlays import base_of, resolve
-from tasks.project.params import check
+from tasks.params.overlays import base_of, resolve
+from tasks.params.schema import check
+from tasks.plan.composing import compose
 from tests.documented import (
     DOCUMENTS,
     FIRST_STEPS,

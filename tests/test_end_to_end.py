@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.project import artifacts
-from tasks.project.overlays import resolve
+from tasks.params.overlays import resolve
+from tasks.stage import artifacts
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = ROOT.parent / "shared" / "data"

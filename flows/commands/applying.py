@@ -12,15 +12,15 @@ import click
 
 from flows.commands.options import of_parameter, read_column, together
 from flows.commands.project import Place, given
-from tasks.project import streams
-from tasks.project.param_downstream import RowsParams
-from tasks.project.param_sections import DeviceParams
+from tasks.params.downstream import RowsParams
+from tasks.params.sections import DeviceParams
+from tasks.stage import streams
 
 if TYPE_CHECKING:
-    from flows.given_model import NamedModel
-    from tasks.downstream.applying.job import How
-    from tasks.downstream.applying.model import FoundModel
-    from tasks.downstream.entries import Entry
+    from flows.runs.given_model import NamedModel
+    from tasks.downstream.inference.job import How
+    from tasks.downstream.inference.model import FoundModel
+    from tasks.params.entries import Entry
 
 AT_LEAST_ONE = click.IntRange(min=1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
@@ -65,9 +65,9 @@ def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedM
     Raises:
         ParamsError: a run that trained no model yet, or several.
     """
-    from flows.checkout import own_folder
-    from flows.given_model import NamedModel, trained_in
-    from tasks.project import artifacts
+    from flows.runs.checkout import own_folder
+    from flows.runs.given_model import NamedModel, trained_in
+    from tasks.stage import artifacts
 
     place: Place = ctx.obj
     folder = given(ctx, Path(name))
@@ -79,8 +79,8 @@ def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedM
 
 def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:
     """The model that was named, and what it is for."""
-    from tasks.downstream.applying.entry import entry_of
-    from tasks.downstream.applying.model import find_model
+    from tasks.downstream.inference.entry import entry_of
+    from tasks.downstream.inference.model import find_model
 
     named = named_model(ctx, name, stated["tokenizer"])
     model = find_model(named.name, named.tokenizer)
@@ -99,7 +99,7 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
 
 def how(model: FoundModel, stated: Mapping[str, Any]) -> How:
     """Where and how the model is computed; progress is said on standard error."""
-    from tasks.downstream.applying.job import How, choose_place
+    from tasks.downstream.inference.job import How, choose_place
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)

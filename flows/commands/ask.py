@@ -14,20 +14,20 @@ from flows.commands.applying import AT_LEAST_ONE
 from flows.commands.project import given
 from ipu_model.files import open_regular
 from tasks.pages.markup import readable
-from tasks.project import streams
-from tasks.project.errors import InputError
+from tasks.stage import streams
+from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.downstream.applying.model import FoundModel
+    from tasks.downstream.inference.model import FoundModel
     from tasks.downstream.squad.answers import Answer
-    from tasks.project.param_sections import Place
+    from tasks.params.sections import Place
 
 MAX_CONTEXT_BYTES = 64 << 20
 """A long book has 5 MB."""
 
 
 def _read_place(text: str) -> Place:
-    from tasks.project.param_sections import Place
+    from tasks.params.sections import Place
 
     try:
         return Place.of(text)
@@ -51,7 +51,7 @@ def _read_place(text: str) -> Place:
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
-    from tasks.downstream.applying.job import choose_place
+    from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.ask import WindowShape, find_model
     from tasks.downstream.squad.no_answer import null_threshold_of
@@ -85,7 +85,7 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
 
 def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
     """Tokens of an answer at most, as `podium predict` and `podium evaluate` take them for this model."""
-    from tasks.downstream.applying.entry import entry_of
+    from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.squad.params import AnswerParams
 
     evaluate = entry_of(model, "squad", run=run).params.evaluate

@@ -19,18 +19,18 @@ from typing import Any
 
 import click
 
-from flows import environment, run_locks, run_log, runs
-from flows.checkout import own_folder
 from flows.commands import options
 from flows.commands.project import Place, entered
-from flows.report import read_json_object
+from flows.runs import environment, listing, locks, log
+from flows.runs.checkout import own_folder
+from flows.runs.report import read_json_object
 from ipu_model.files import read_json
 from ipu_model.units import format_bytes
-from tasks.project import artifacts, streams
-from tasks.project.composing import FOLDERS
-from tasks.project.dvc_records import DAMAGED, LOCK, cache_of, dvc_processes, uses_cache
-from tasks.project.errors import InputError
-from tasks.project.params_command import table
+from tasks.params.tables import table
+from tasks.plan.composing import FOLDERS
+from tasks.plan.dvc_records import DAMAGED, LOCK, cache_of, dvc_processes, uses_cache
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import InputError
 
 LIVE = ".live"
 """In executables/: programs for IPUs that PopTorch keeps on this host (ipu_model/ipu/executables.py)."""
@@ -66,9 +66,9 @@ class Part:
     """Whose lock has to be free; empty: nobody's. `*`: all, and DVC's cache."""
 
     @property
-    def size(self) -> runs.Size:
+    def size(self) -> listing.Size:
         """The room it takes."""
-        return runs.size_of(self.paths)
+        return listing.size_of(self.paths)
 
 
 @dataclass
@@ -88,12 +88,12 @@ def look(project: Path, chosen: Chosen) -> Found:
         InputError: a run that was named is at work, or holds what was published.
     """
     found, busy = Found(), _busy()
-    going = runs.named(project, chosen.names)
+    going = listing.named(project, chosen.names)
     for run in going:
         if reason := _in_use(run, busy) or _holds_release(run):
             raise InputError(f"{run.name} stays, and so does everything else: {reason}")
     before = time.time() - (chosen.older_than or 0.0)
-    every = [run for run in runs.every(project) if run.name not in chosen.names]
+    every = [run for run in listing.every(project) if run.name not in chosen.names]
     for run in every:
         if not chosen.every and (chosen.older_than is None or run.last >= before):
             continue
@@ -134,8 +134,8 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
             f"DVC's cache {cache} lies outside of the project, so that others may use it: dvc gc -w with -p for each "
             "project and checkout removes what none of them uses"
         )
-    locks = (run.folder / LOCK for run in runs.every(project) if run.name not in going)
-    used = set(_used(cache, [*locks, *_added(project)]))
+    lock_files = (run.folder / LOCK for run in listing.every(project) if run.name not in going)
+    used = set(_used(cache, [*lock_files, *_added(project)]))
     found = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
     return sorted(found, key=lambda path: (path.suffix != ".dir", path))
 
@@ -155,19 +155,19 @@ def _used(cache: Path, files: Iterable[Path]) -> Iterator[str]:
                 yield from _members(cache / OBJECTS / name[:2] / name[2:])
 
 
-def _members(listing: Path) -> Iterator[str]:
+def _members(folder_object: Path) -> Iterator[str]:
     """Yield the hashes that the `.dir` object of a folder lists; none where this host has no such object."""
-    if not listing.is_file():
+    if not folder_object.is_file():
         return
     try:
-        yield from (entry["md5"] for entry in read_json(listing))
+        yield from (entry["md5"] for entry in read_json(folder_object))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{listing} does not list a folder ({error}): run dvc fetch, or remove it, and again"
+            f"{folder_object} does not list a folder ({error}): run dvc fetch, or remove it, and again"
         ) from None
 
 
-def _part(run: runs.Run) -> Part:
+def _part(run: listing.Run) -> Part:
     status = f"{run.status}; what was published stays" if _receipts(run) else run.status
     return Part(run.name, status, tuple(path for path in run.parts() if os.path.lexists(path)), run.name)
 
@@ -177,26 +177,26 @@ def _busy() -> dict[Path, int]:
     return {here.resolve(): pid for pid, here in dvc_processes() if here is not None}
 
 
-def _in_use(run: runs.Run, busy: Mapping[Path, int]) -> str:
+def _in_use(run: listing.Run, busy: Mapping[Path, int]) -> str:
     if run.at_work:
         return "it is at work"
     pid = busy.get(run.folder.resolve())
     return f"DVC is at work there (process {pid})" if pid else ""
 
 
-def _to_be_named(run: runs.Run) -> str:
-    if run.name == runs.PROJECT:
+def _to_be_named(run: listing.Run) -> str:
+    if run.name == listing.PROJECT:
         return "the project's own results: name it to remove them"
     return "published: name it to remove its checkout; what was published stays" if _receipts(run) else ""
 
 
-def _receipts(run: runs.Run) -> list[dict[str, Any]]:
+def _receipts(run: listing.Run) -> list[dict[str, Any]]:
     """What publishing said, once for each release."""
     files = sorted(run.folder.glob(str(artifacts.receipt_file("*"))))
     return [receipt for path in files if (receipt := read_json_object(path)) is not None]
 
 
-def _holds_release(run: runs.Run) -> str:
+def _holds_release(run: listing.Run) -> str:
     """Why what was published would go with a run; empty where it would not."""
     parts = [path.resolve() for path in run.parts()]
     for release in [run.folder / str(one["folder"]) for one in _receipts(run) if one.get("folder")]:
@@ -212,8 +212,8 @@ def _left_over(project: Path) -> Iterator[Part]:
         yield Part("left over", "of a removal that was interrupted", left)
 
 
-def _aged(project: Path, left: Sequence[runs.Run], before: float) -> Iterator[Part]:
-    logs = [path for path in (project / run_log.LOGS).glob("*.log") if path.stat().st_mtime < before]
+def _aged(project: Path, left: Sequence[listing.Run], before: float) -> Iterator[Part]:
+    logs = [path for path in (project / log.LOGS).glob("*.log") if path.stat().st_mtime < before]
     if logs:
         yield Part("logs", f"{len(logs)} of runs", tuple(logs))
     for run in left:
@@ -222,7 +222,7 @@ def _aged(project: Path, left: Sequence[runs.Run], before: float) -> Iterator[Pa
             yield Part(f"{run.name}: damaged", "what was set aside as it had changed", tuple(damaged), run.name)
 
 
-def _caches(project: Path, left: Sequence[runs.Run]) -> Iterator[Part]:
+def _caches(project: Path, left: Sequence[listing.Run]) -> Iterator[Part]:
     home = project / environment.HOMES
     if home.is_dir():
         yield Part("home", "what libraries keep for users without a home", (home,), "*")
@@ -240,7 +240,7 @@ def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
     """
     going = {part.run for part in found.parts}
     for part in found.parts:
-        taken = run_locks.cache_taken(project) if part.run == "*" else run_locks.taken(project, part.run)
+        taken = locks.cache_taken(project) if part.run == "*" else locks.taken(project, part.run)
         with taken if part.run else contextlib.nullcontext(True) as free:
             if not free or _is_in_use_by_dvc(project, part):
                 say(f"{part.name} stays: a run, or DVC, is at work by now; again when it has ended")
@@ -255,7 +255,7 @@ def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
 def _is_in_use_by_dvc(project: Path, part: Part) -> bool:
     if part.run == "*":
         return uses_cache(cache_of(project))
-    return bool(part.run) and runs.folder_of(project, part.run).resolve() in _busy()
+    return bool(part.run) and listing.folder_of(project, part.run).resolve() in _busy()
 
 
 def _remove(path: Path) -> None:
@@ -271,7 +271,7 @@ def _remove(path: Path) -> None:
 
 def in_all(project: Path) -> int:
     """Bytes of everything that runs made, DVC's cache included."""
-    size = runs.size_of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
+    size = listing.size_of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
     return size.own + size.shared
 
 
@@ -334,7 +334,7 @@ def command(
 def _show(found: Found, how: str) -> None:
     rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
-        whole = runs.size_of([path for part in found.parts for path in part.paths])
+        whole = listing.size_of([path for part in found.parts for path in part.paths])
         streams.say(table([(how, "frees", ""), *rows, ("in all", format_bytes(whole.own), "")]))
         if whole.shared:
             size = format_bytes(whole.shared)

@@ -11,8 +11,8 @@ import click
 from flows.commands import options
 from flows.commands.project import Place, entered, given, output_file
 from ipu_model.files import write_json, write_text
-from tasks.project import artifacts
-from tasks.project.errors import ParamsError
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
 
 FILE = click.Path(path_type=Path)
 OF_FILES = ("questions", "confidence", "changed")
@@ -64,7 +64,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
-    from flows.pages import compare_page
+    from flows.views import compare_page
 
     project = entered(ctx)
     if len(set(words)) < len(words):
@@ -95,7 +95,7 @@ def _files(
 
 def _own_questions(project: Path) -> Path:
     """The dev questions of the only entry that has some."""
-    from tasks.downstream.entries import only_entry
-    from tasks.project.params import load_params
+    from tasks.params.entries import only_entry
+    from tasks.params.schema import load_params
 
     return project / artifacts.examples_file(only_entry(load_params(project / artifacts.PARAMS), "squad").name, "dev")

@@ -26,13 +26,13 @@ def command() -> None:
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
-    from flows.checkout import own_folder
-    from tasks.downstream.entries import entry_of
-    from tasks.downstream.task import about
-    from tasks.preflight.shown_rows import first_sequences
-    from tasks.project import artifacts
-    from tasks.project.errors import ParamsError
-    from tasks.project.params import PHASES, load_params
+    from flows.runs.checkout import own_folder
+    from flows.views.shown_rows import first_sequences
+    from tasks.params.entries import entry_of
+    from tasks.params.schema import PHASES, load_params
+    from tasks.plan.kinds import about
+    from tasks.stage import artifacts
+    from tasks.stage.errors import ParamsError
 
     project = entered(ctx)
     root = project if run is None else own_folder(project, run)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from flows.checks.server import load_settings
 from flows.commands import options
 from flows.commands.project import entered
-from flows.preflight.server import load_settings
-from tasks.project import streams
+from tasks.stage import streams
 
 
 @click.command(
@@ -19,8 +19,8 @@ from tasks.project import streams
 def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     project = entered(ctx)
     load_settings()
-    from flows.deploy import deploy_everything  # takes seconds
-    from flows.sent_runs import Queue
+    from flows.workers.deploy import deploy_everything  # takes seconds
+    from flows.workers.dispatch import Queue
 
     deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], streams.say_line)
     options.say_next("podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")

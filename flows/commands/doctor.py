@@ -9,12 +9,12 @@ import textwrap
 
 import click
 
+from flows.checks import preflight
 from flows.commands import options
 from flows.commands.project import entered
-from flows.preflight import checks
-from flows.run_request import resolve_request
-from tasks.project import streams
-from tasks.project.errors import FAILED, WRONG_USAGE
+from flows.runs.run_request import resolve_request
+from tasks.stage import streams
+from tasks.stage.errors import FAILED, WRONG_USAGE
 
 MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
 COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -43,7 +43,7 @@ def command(
     project = entered(ctx)
     options.tell_unread(project, preset)
     request = resolve_request(project, preset, overrides, publish=not no_publish, curious=True, name=name)
-    findings = checks.look(request)
+    findings = preflight.look(request)
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:
         options.print_json([dataclasses.asdict(finding) for finding in findings])
@@ -53,10 +53,10 @@ def command(
         options.say_next(f"podium run{request.words}")
         return
     options.say_next(f"turn what is named above, then again: podium doctor{request.words}")
-    raise SystemExit(WRONG_USAGE if checks.of_parameters(problems) else FAILED)
+    raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
 
 
-def _print_table(findings: list[checks.Finding]) -> None:
+def _print_table(findings: list[preflight.Finding]) -> None:
     names = max(len(finding.name) for finding in findings)
     width = min(WIDEST, shutil.get_terminal_size().columns)
     for finding in findings:

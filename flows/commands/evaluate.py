@@ -10,7 +10,7 @@ import click
 
 from flows.commands import applying, options
 from flows.commands.project import given
-from tasks.project import streams
+from tasks.stage import streams
 
 
 @click.command(
@@ -24,7 +24,7 @@ from tasks.project import streams
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, file: Path, output: Path | None, json_wanted: bool, **stated: Any) -> None:
-    from tasks.downstream.applying.evaluate import evaluate
+    from tasks.downstream.inference.evaluate import evaluate
 
     found, entry = applying.found_model(ctx, model, stated)
     named = given(ctx, Path(model))

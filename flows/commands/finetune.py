@@ -16,11 +16,11 @@ import click
 from flows.commands import options
 from flows.commands.options import Decorator, together
 from flows.commands.project import entered, given
-from tasks.project import streams
-from tasks.project.errors import ParamsError
-from tasks.project.overlays import Setting, settings
-from tasks.project.param_downstream import EntryParams, defaults_of, kind_names, kind_params
-from tasks.project.param_sections import HUB_NAME, DeviceParams
+from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
+from tasks.params.overlays import Setting, settings
+from tasks.params.sections import HUB_NAME, DeviceParams
+from tasks.stage import streams
+from tasks.stage.errors import ParamsError
 
 PRESET = "finetune"
 HYPERPARAMETERS = {
@@ -122,8 +122,8 @@ def carry_out(
 ) -> None:
     """Run what a verb made of its words, and write it as a preset where that was asked for."""
     from flows.commands import run
-    from flows.run_params import save
-    from flows.run_request import resolve_request
+    from flows.runs.run_params import save
+    from flows.runs.run_request import resolve_request
 
     request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:
@@ -137,7 +137,7 @@ def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[s
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
     """
-    from flows.given_model import model_values
+    from flows.runs.given_model import model_values
 
     model = model_values(stated["model"], given(ctx, Path()), project)
     entry = entry_values(ctx, project, kind, stated, released_as(stated["model"]))
@@ -153,7 +153,7 @@ def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any
         entry: its dotted name.
         model: the parameters of the model.
     """
-    from tasks.downstream.applying.entry import rows_within
+    from tasks.downstream.inference.entry import rows_within
 
     positions = model["model.max_positions"]
     if defaults_of(kind, entry)["rows"]["row_length"] <= positions:
@@ -222,7 +222,7 @@ def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, 
 
 
 def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    from flows.given_model import stated_path
+    from flows.runs.given_model import stated_path
 
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:

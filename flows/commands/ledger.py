@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from flows.checkout import own_folder
 from flows.commands import options
 from flows.commands.project import Place
-from flows.report import read_json_object
+from flows.runs.checkout import own_folder
+from flows.runs.report import read_json_object
 from tasks.host import ledger
 from tasks.host.ledger import FIGURES, Record, ledger_file
-from tasks.project import artifacts
-from tasks.project.params_command import table
+from tasks.params.tables import table
+from tasks.stage import artifacts
 
 TITLES = ("memory", "seconds", "tokens/s")
 """Of FIGURES."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import click
 
 from flows.commands.project import find_project
-from flows.plan import ALL
-from tasks.project import streams
-from tasks.project.strict_yaml import leaves
+from flows.runs.stage_plan import ALL
+from tasks.params.strict_yaml import leaves
+from tasks.stage import streams
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from tasks.project.param_sections import Section
+    from tasks.params.sections import Section
 
 Decorator = Callable[[Any], Any]
 
@@ -54,7 +54,7 @@ def _presets(project: Path, ctx: click.Context) -> list[str]:
 
 def _settings(project: Path, ctx: click.Context) -> list[str]:
     """Names of parameters with `=` behind them, of the preset where one was said."""
-    from tasks.project.overlays import base_of, resolve
+    from tasks.params.overlays import base_of, resolve
 
     said = ctx.params.get("preset")
     preset = said if said in _presets(project, ctx) else None
@@ -62,13 +62,13 @@ def _settings(project: Path, ctx: click.Context) -> list[str]:
 
 
 def _stages(project: Path, ctx: click.Context) -> Iterable[str]:
-    from tasks.project.plan_file import read_plan
+    from tasks.plan.plan_file import read_plan
 
     return read_plan(project)
 
 
 def _runs(project: Path, ctx: click.Context) -> list[str]:
-    from flows.checkout import own_folder
+    from flows.runs.checkout import own_folder
 
     return sorted(path.name for path in own_folder(project, "").glob("*/"))
 
@@ -120,7 +120,7 @@ as_json = click.option("--json", "json_wanted", is_flag=True, help="JSON on stan
 
 def tell_unread(project: Path, preset: str | None) -> None:
     """Where params.yaml was edited, as git sees it, say that a run of a preset takes nothing of it."""
-    from tasks.project.code_state import git
+    from tasks.plan.code_state import git
 
     if preset is not None and git(project, "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"):
         text = f"params.yaml was edited and is not read: the preset {preset} lies over the defaults; --set adds to it"
@@ -161,7 +161,7 @@ def of_parameter(section: type[Section], name: str, word: str | None = None, **h
         word: what is typed, where that is not the name.
         how: what else click is told, or is told in place of what the schema says.
     """
-    from tasks.project.param_docs import said_of_fields
+    from tasks.params.documentation import said_of_fields
 
     field, meaning = section.model_fields[name], said_of_fields(section)[name].rstrip(".")
     if isinstance(field.default, str):

@@ -6,10 +6,11 @@ import click
 
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.project import artifacts, param_docs, streams
-from tasks.project import params_command as params
-from tasks.project.overlays import DEMO, base_of, resolve
-from tasks.project.strict_yaml import leaves
+from tasks.params import documentation
+from tasks.params import tables as params
+from tasks.params.overlays import DEMO, base_of, resolve
+from tasks.params.strict_yaml import leaves
+from tasks.stage import artifacts, streams
 
 
 @click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")
@@ -25,7 +26,7 @@ def command() -> None:
 def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
     entered(ctx)
     values = resolve(base_of(preset), preset, list(overrides))
-    rows = params.search(values, param_docs.meanings(values), query)
+    rows = params.search(values, documentation.meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
     text = options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n"
@@ -54,7 +55,7 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
 @command.command(help="The JSON Schema of params.yaml, or of presets, for editors and other programs.")
 @click.option("--preset", "of_presets", is_flag=True, help="of the files in presets/")
 def schema(of_presets: bool) -> None:
-    options.print_json(param_docs.preset_schema() if of_presets else param_docs.params_schema())
+    options.print_json(documentation.preset_schema() if of_presets else documentation.params_schema())
 
 
 @command.command(help="What two presets say differently, by sections; demo stands for params.yaml.")

@@ -6,19 +6,20 @@ from pathlib import Path
 
 import click
 
-from flows import checkout, dvc
+from flows import dvc
 from flows.commands import options
 from flows.commands.project import entered, output_file
-from flows.pages import plan_page
-from flows.run_estimate import RunEstimate, estimate_run
-from flows.run_request import resolve_request
+from flows.runs import checkout
+from flows.runs.run_estimate import RunEstimate, estimate_run
+from flows.runs.run_request import resolve_request
+from flows.views import plan_page
 from ipu_model.files import write_text
-from tasks.preflight.job_estimates import MK2, EstimateOptions
-from tasks.project import artifacts, streams
-from tasks.project.composing import compose, remove_gone, write_plan
-from tasks.project.errors import WRONG_USAGE, ParamsError
-from tasks.project.given import given_paths
-from tasks.project.params import load_params
+from tasks.estimates.job_estimates import MK2, EstimateOptions
+from tasks.params.schema import load_params
+from tasks.plan.composing import compose, remove_gone, write_plan
+from tasks.plan.named_files import given_paths
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import WRONG_USAGE, ParamsError
 
 GB = 1e9
 

@@ -9,7 +9,7 @@ import click
 
 from flows.commands import applying
 from flows.commands.project import given, output_file
-from tasks.project import streams
+from tasks.stage import streams
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
 
@@ -29,8 +29,8 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 @applying.using_a_model
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
-    from tasks.downstream.applying.model import read_files
-    from tasks.downstream.applying.predict import Output, predict, spooled
+    from tasks.downstream.inference.model import read_files
+    from tasks.downstream.inference.predict import Output, predict, spooled
 
     found, entry = applying.found_model(ctx, model, stated)
     read = [given(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]

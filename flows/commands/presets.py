@@ -6,9 +6,9 @@ import click
 
 from flows.commands import options, params
 from flows.commands.project import entered
-from tasks.project import artifacts
-from tasks.project import params_command as parameters
-from tasks.project.overlays import Preset, preset_names, read_preset
+from tasks.params import tables as parameters
+from tasks.params.overlays import Preset, preset_names, read_preset
+from tasks.stage import artifacts
 
 SCORES = ("f1", "accuracy", "phase2_mlm_accuracy", "phase1_mlm_accuracy")
 """The figure a list of presets shows: the first there is."""

@@ -10,11 +10,11 @@ import click
 
 from flows.commands import finetune, options
 from flows.commands.project import entered, given
-from tasks.project import streams
-from tasks.project.errors import ParamsError
-from tasks.project.overlays import Setting, settings
-from tasks.project.param_sections import PhaseParams, PretrainRowsParams
-from tasks.project.params import PHASES
+from tasks.params.overlays import Setting, settings
+from tasks.params.schema import PHASES
+from tasks.params.sections import PhaseParams, PretrainRowsParams
+from tasks.stage import streams
+from tasks.stage.errors import ParamsError
 
 PRESET = "bert"
 ENTRY = "downstream.squad"
@@ -56,7 +56,7 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
     """
-    from flows.given_model import model_values, stated_path
+    from flows.runs.given_model import model_values, stated_path
 
     text = given(ctx, Path(stated["text"]))
     if not text.exists():

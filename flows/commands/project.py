@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from flows.environment import lend_home
-from tasks.project import streams
-from tasks.project.errors import ParamsError
+from flows.runs.environment import lend_home
+from tasks.stage import streams
+from tasks.stage.errors import ParamsError
 
 MARKS = ("dvc.yaml", "params.yaml", "presets")
 """What a project holds; the checkout of a run with overrides holds no presets, and is no project."""

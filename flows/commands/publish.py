@@ -9,14 +9,16 @@ from pathlib import Path
 
 import click
 
-from flows import checkout, dvc, releases, run_locks, run_params
+from flows import dvc
 from flows.commands import options
 from flows.commands.project import entered
+from flows.dvc import releases
+from flows.runs import checkout, locks, run_params
 from ipu_model.strict import nearest
-from tasks.project import artifacts, streams
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.given import given_paths, require_one_plan
-from tasks.project.plan_file import Stage, read_plan
+from tasks.plan.named_files import given_paths, require_one_plan
+from tasks.plan.plan_file import Stage, read_plan
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import InputError, ParamsError
 
 
 @click.command(
@@ -37,7 +39,7 @@ def command(
 ) -> None:
     project = entered(ctx)
     root = _root(project, preset, overrides, name)
-    with run_locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
+    with locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
         # In the checkout of the run; what it prints is for people.
         words = [sys.executable, "-m", *releases.module_of(gate), *(["--dry-run"] if dry_run else [])]
@@ -62,7 +64,7 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
             raise InputError(f"there is no run {name} here: podium runs lists those there are")
         values = run_params.params_of(project, root)
     else:
-        from flows.run_request import resolve_request
+        from flows.runs.run_request import resolve_request
 
         request = resolve_request(project, preset, overrides, name=name)
         values, root = request.values, request.root

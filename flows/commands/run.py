@@ -10,21 +10,21 @@ from typing import Any, NoReturn
 
 import click
 
-from flows import report, run_locks, run_params
+from flows.checks import preflight
+from flows.checks.server import load_settings
+from flows.checks.unchanged_run import tell_if_unchanged
 from flows.commands import options
 from flows.commands.project import Place, entered
-from flows.environment import can_write, prepare_run
-from flows.own_server import own_server, started_early
-from flows.plan import ALL
-from flows.preflight import checks
-from flows.preflight.server import load_settings
-from flows.rerun import tell_if_unchanged
-from flows.run_log import logged, new_log
-from flows.run_request import CPU_QUEUE, RunRequest, resolve_request
-from flows.screen import of_terminal, print_last, screen, shown, tell_end
-from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project import artifacts, process, streams
-from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
+from flows.runs import locks, report, run_params
+from flows.runs.environment import can_write, prepare_run
+from flows.runs.log import logged, new_log
+from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
+from flows.runs.stage_plan import ALL
+from flows.runs.stopping import AGAIN, Interrupted, stop
+from flows.server.local_server import own_server, started_early
+from flows.views.screen import of_terminal, print_last, screen, shown, tell_end
+from tasks.stage import artifacts, process, streams
+from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
 ANSWERS = {"exact_match", "exact"}
@@ -120,15 +120,15 @@ def useful_after(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
 def _ended(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:
     """Run what is to be run; returns the exit code and the record of the run."""
     project = request.project
-    kind = run_locks.SENT if request.on_workers else run_locks.HERE
-    if not can_write(project / run_locks.FOLDER):
+    kind = locks.SENT if request.on_workers else locks.HERE
+    if not can_write(project / locks.FOLDER):
         # It says whose folder this is, and what else is in the way.
-        checks.require(request, streams.note, streams.say_line)
-    with run_locks.held(project, request.name, streams.note, kind):
+        preflight.require(request, streams.note, streams.say_line)
+    with locks.held(project, request.name, streams.note, kind):
         run_params.require_same(project, request.values, request.called)  # who was waited for may have made it
         code = tell_if_unchanged(request)
         if code is None:
-            checks.require(request, streams.note, streams.say_line)
+            preflight.require(request, streams.note, streams.say_line)
             prepare_run(project, streams.note)
             code = _run(request, verbose, others)
         return code, report.read(project, request.root)
@@ -144,7 +144,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         with process.loading_packages():
             load_settings()
             from flows import pipeline  # takes seconds, in which the server comes up
-            from flows.api import UNREACHED, quiet_outages
+            from flows.server.api import UNREACHED, quiet_outages
 
         with logged(project / log), own_server(project / log, started) as is_own:
             quiet_outages()
@@ -185,7 +185,7 @@ def _tell_link(flow: Any, flow_run: Any, state: Any) -> None:
 
 def _end_without_server(run: report.RunReport | None, log: Path, error: Exception) -> NoReturn:
     """Say how a run ended whose last word the server did not take, and end with the code that says the same."""
-    from flows.api import end_without_server
+    from flows.server.api import end_without_server
 
     code = FAILED if run is None else tell_end(run, [report.total(run)], log)
     streams.note(

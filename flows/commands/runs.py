@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from flows import run_params, runs
 from flows.commands import options
 from flows.commands.project import entered
+from flows.runs import listing, run_params
 from ipu_model.units import format_bytes
-from tasks.project import artifacts, streams
-from tasks.project.dvc_records import cache_of
-from tasks.project.params import default_values
-from tasks.project.params_command import table
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.schema import default_values
+from tasks.params.strict_yaml import read_yaml
+from tasks.params.tables import table
+from tasks.plan.dvc_records import cache_of
+from tasks.stage import artifacts, streams
 
 WIDEST_COMMAND = 60
 
@@ -41,7 +41,7 @@ def command() -> None:
     "counted there, once for all runs.",
 )
 @click.argument("words", nargs=-1)
-@click.option("--status", "statuses", multiple=True, type=click.Choice(runs.STATUSES), help="keep these; repeatable")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(listing.STATUSES), help="keep these; repeatable")
 @click.option("--page", is_flag=True, help="write them all as a page that sorts and filters, reports/index.html")
 @options.as_json
 @click.pass_context
@@ -50,10 +50,10 @@ def listed(
 ) -> None:
     project = entered(ctx)
     if page:
-        _correct_pages(project, runs.every(project))
+        _correct_pages(project, listing.every(project))
         _write_page(ctx, project, bool(words or statuses or json_wanted))
         return
-    found = runs.holding(runs.every(project), words, statuses)
+    found = listing.holding(listing.every(project), words, statuses)
     _correct_pages(project, found)
     if json_wanted:
         options.print_json([run.as_values() for run in found])
@@ -65,14 +65,14 @@ def listed(
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
-    cache = format_bytes(sum(vars(runs.size_of([cache_of(project)])).values()))
+    cache = format_bytes(sum(vars(listing.size_of([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; DVC's cache, which all share, {cache}\n")
     options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
 
 
 def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
-    from flows.pages import index_page
+    from flows.views import index_page
 
     if narrowed:
         raise click.UsageError("--page is of all runs: its own filter keeps some of them", ctx)
@@ -80,17 +80,17 @@ def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
     streams.say(f"{artifacts.INDEX_PAGE}\n")
 
 
-def _correct_pages(project: Path, found: Sequence[runs.Run]) -> None:
+def _correct_pages(project: Path, found: Sequence[listing.Run]) -> None:
     """The page of a run that was killed says that it goes on, until somebody looks."""
     killed = [run for run in found if run.was_killed]
     if killed:
-        from flows.pages import run_page  # what draws a page takes time to import
+        from flows.views import run_page  # what draws a page takes time to import
 
         for run in killed:
             run_page.correct(project, run)
 
 
-def _row(run: runs.Run, size: int) -> tuple[str, ...]:
+def _row(run: listing.Run, size: int) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
     scores = ", ".join(
         f"{entry} {name} {value:.2f}" for entry, found in run.scores.items() for name, value in found.items()
@@ -107,10 +107,10 @@ def _row(run: runs.Run, size: int) -> tuple[str, ...]:
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
-    from flows.pages import run_texts
+    from flows.views import run_texts
 
     project = entered(ctx)
-    [run] = runs.named(project, [name])
+    [run] = listing.named(project, [name])
     _correct_pages(project, [run])
     # As params.yaml has them, or with a preset the defaults; of an entry that is not there, as its kind has them.
     of_preset = run.record is not None and run.record.preset is not None

@@ -11,10 +11,10 @@ import click
 
 from flows.commands import finetune, options
 from flows.commands.project import entered
-from tasks.project import streams
-from tasks.project.overlays import Setting, resolve
-from tasks.project.param_sections import FinetuneParams
-from tasks.project.params import check
+from tasks.params.overlays import Setting, resolve
+from tasks.params.schema import check
+from tasks.params.sections import FinetuneParams
+from tasks.stage import streams
 
 
 def _list_of(name: str) -> Callable[[str], list[Any]]:
@@ -74,8 +74,8 @@ def _finetune() -> None:
 
 
 def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
-    from flows.stopping import Interrupted, stop
-    from flows.sweeps import NEVER, SEED, Sweep, carry_out, require_held_out
+    from flows.commands.sweeps import NEVER, SEED, Sweep, carry_out, require_held_out
+    from flows.runs.stopping import Interrupted, stop
 
     project = entered(ctx)
     grid = {name: stated[name] for name in finetune.HYPERPARAMETERS if stated.get(name)}
@@ -111,7 +111,7 @@ def _aside(text: str) -> None:
 
 
 def _tell(found: dict[str, Any], json_wanted: bool) -> None:
-    from tasks.project.params_command import table
+    from tasks.params.tables import table
 
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")

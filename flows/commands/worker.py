@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from flows.checks.server import load_settings
 from flows.commands.project import entered
-from flows.preflight.server import load_settings
-from tasks.project import streams
+from tasks.stage import streams
 
 
 @click.command(
@@ -25,6 +25,6 @@ from tasks.project import streams
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
     project = entered(ctx)
     load_settings()
-    from flows.worker import work  # takes seconds
+    from flows.workers.worker import work  # takes seconds
 
     work(project, pool, list(queues), name, limit, streams.say_line)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.project.artifacts import RUNS
-from tasks.project.dvc_records import LOCK, at_work, cache_of, uses_cache
-from tasks.project.errors import ParamsError
-from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
+from tasks.plan.dvc_records import LOCK, at_work, cache_of, uses_cache
+from tasks.plan.plan_file import OUTS, definitions_of, read_dvc_file
+from tasks.stage.artifacts import RUNS
+from tasks.stage.errors import ParamsError
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""

@@ -20,20 +20,20 @@ from typing import Any
 
 from flows import dvc
 from flows.dvc import leftovers
-from flows.stopping import AGAIN, SIGNALS, RunFailed, RunPaused, RunStopped, stop
-from tasks.project import dvc_records
-from tasks.project.dvc_records import cache_of, default_remote
-from tasks.project.errors import PAUSED as PAUSED_CODE
-from tasks.project.errors import InputError
-from tasks.project.plan_file import read_plan
-from tasks.project.process import RUN, Say, describe_exit
-from tasks.project.stage_kinds import STAGES_SENT
+from flows.runs.stopping import AGAIN, SIGNALS, RunFailed, RunPaused, RunStopped, stop
+from tasks.plan import dvc_records
+from tasks.plan.dvc_records import cache_of, default_remote
+from tasks.plan.plan_file import read_plan
+from tasks.plan.stage_kinds import STAGES_SENT
+from tasks.stage.errors import PAUSED as PAUSED_CODE
+from tasks.stage.errors import InputError
+from tasks.stage.process import RUN, Say, describe_exit
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
 """How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
 ERROR = "error: "
-"""How a stage begins what went wrong (tasks/project/main.py)."""
+"""How a stage begins what went wrong (tasks/plan/main.py)."""
 PAUSED = "paused: "
 """How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
 HELD = "a checkpoint holds"

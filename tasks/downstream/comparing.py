@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.entries import Entry
-from tasks.downstream.judging.evidence import compare
-from tasks.downstream.judging.released import read_released, released_file
+from tasks.downstream.gate.evidence import compare
+from tasks.downstream.gate.released import read_released, released_file
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import Task
-from tasks.downstream.task import part_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError
+from tasks.params.entries import Entry
+from tasks.plan.kinds import part_of
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Generic
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.downstream.entries import entry_argument, load_entry
+from tasks.downstream.scoring.calibration import Bin, Calibration, calibration
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
-from tasks.downstream.task import part_of
 from tasks.pages.markup import csv_text
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.reading.near_duplicates import read_report
-from tasks.reading.text_files import read_reading
-from tasks.statistics.calibration import Bin, Calibration, calibration
+from tasks.params.entries import entry_argument, load_entry
+from tasks.plan.kinds import part_of
+from tasks.plan.main import run_main
+from tasks.records.near_duplicates import read_report
+from tasks.records.text_files import read_reading
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 
 
 @dataclass(frozen=True)

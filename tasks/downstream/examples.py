@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from ipu_model.files import new_folder
-from tasks.downstream.entries import entry_argument, load_entry
-from tasks.downstream.task import TRAIN, DownstreamTask, part_of
-from tasks.inputs.splits import Groups, sample, set_apart
-from tasks.project import artifacts, streams
-from tasks.project.main import run_main
-from tasks.project.param_downstream import OwnDataParams
-from tasks.reading.text_files import add_to_reading, read_reading
+from tasks.params.downstream import OwnDataParams
+from tasks.params.entries import entry_argument, load_entry
+from tasks.plan.kinds import TRAIN, DownstreamTask, part_of
+from tasks.plan.main import run_main
+from tasks.records.splits import Groups, sample, set_apart
+from tasks.records.text_files import add_to_reading, read_reading
+from tasks.stage import artifacts, streams
 
 
 class ExamplesTask(DownstreamTask):

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json, write_json
-from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import Task
-from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult, run_device_job
-from tasks.project import artifacts
-from tasks.project.errors import InputError, ParamsError, ParityLost
-from tasks.project.main import run_main
-from tasks.project.param_sections import Place
-from tasks.project.params import Params, load_sections
+from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_of
+from tasks.params.schema import Params, load_sections
+from tasks.params.sections import Place
+from tasks.plan.kinds import part_of
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError, ParityLost
 
 Logits = Mapping[str, Path]
 """Development set -> file of logits."""

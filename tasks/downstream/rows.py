@@ -26,18 +26,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder, sha256_of
-from tasks.downstream.entries import load_entry
-from tasks.downstream.task import TRAIN, DownstreamTask, part_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.project.parallel import Progress, ordered_map, useful_workers
-from tasks.project.row_folders import HELD_OUT
-from tasks.reading.parquet import count_rows, read_batches
+from tasks.params.entries import load_entry
+from tasks.plan.kinds import TRAIN, DownstreamTask, part_of
+from tasks.plan.main import run_main
+from tasks.records.parquet import count_rows, read_batches
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import pack
 from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry, to_arrow
 from tasks.rows.unknown import UnknownTokens
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.parallel import Progress, ordered_map, useful_workers
+from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of, learns_text
-from tasks.downstream.task import TRAIN, DownstreamTask, part_of
-from tasks.project import artifacts
-from tasks.project.main import run_main
-from tasks.project.params import Params, load_sections
-from tasks.reading.near_duplicates import Report, write_report
-from tasks.reading.parquet import read_batches
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of, learns_text
+from tasks.params.schema import Params, load_sections
+from tasks.plan.kinds import TRAIN, DownstreamTask, part_of
+from tasks.plan.main import run_main
+from tasks.records.near_duplicates import Report, write_report
+from tasks.records.parquet import read_batches
+from tasks.stage import artifacts
 from tasks.validation.checks import DataSet
 from tasks.validation.near_duplicates import contamination
 from tasks.validation.row_checks import RowData, RowSource

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
-from tasks.downstream.task import TRAIN, part_of
 from tasks.downstream.validate import ChecksTask
-from tasks.project import artifacts
-from tasks.project.main import run_main
-from tasks.project.params import Params, load_sections
-from tasks.project.row_folders import HELD_OUT, held_out_folder
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.schema import Params, load_sections
+from tasks.plan.kinds import TRAIN, part_of
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import DataSet
 from tasks.validation.row_checks import Examples, RowSource, Side
 from tasks.validation.validate import judge_and_report

@@ -22,8 +22,8 @@ from typing import Any
 import fsspec
 
 from ipu_model.files import new_folder, parse_json, sha256_of, write_json
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
+from tasks.plan.main import run_main
+from tasks.stage.errors import InputError
 
 HASHES = "sha256.json"
 """File name -> SHA-256 of a checkpoint's other files."""

@@ -21,8 +21,8 @@ from fsspec import get_filesystem_class
 
 from ipu_model.files import link_or_copy
 from tasks.host.checkpoint_remote import HASHES, NAME, step_of
-from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
-from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.stage.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 FETCH_SECONDS = 1800.0
 PUSH_SECONDS = 1800.0

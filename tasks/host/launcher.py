@@ -16,8 +16,8 @@ from itertools import pairwise
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import Job
-from tasks.project.errors import ParamsError
-from tasks.project.params import DeviceParams
+from tasks.params.schema import DeviceParams
+from tasks.stage.errors import ParamsError
 
 DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
 DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"

@@ -31,8 +31,8 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.units import format_duration
 from tasks.host import ledger
 from tasks.host.launcher import DEVICE_PYTHON, device_python
-from tasks.project.errors import DeviceJobFailed, StagePaused
-from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.stage.errors import DeviceJobFailed, StagePaused
+from tasks.stage.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
     "BatchGeometry",

@@ -16,9 +16,9 @@ from typing import Any
 from ipu_model.files import read_json, write_json
 from tasks.host.launcher import launch_words
 from tasks.jobs.device_job import Job, run_device_job
-from tasks.project import artifacts
-from tasks.project.errors import DeviceJobFailed
-from tasks.project.params import DeviceParams
+from tasks.params.schema import DeviceParams
+from tasks.stage import artifacts
+from tasks.stage.errors import DeviceJobFailed
 
 OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
 """Parts of a fingerprint that the host decides, not the parameters: checked before a program is used, not reported."""

@@ -24,13 +24,13 @@ from tasks.jobs.device_job import (
     figures_in_words,
     run_device_job,
 )
-from tasks.project import artifacts
-from tasks.project.code_state import git_state
-from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.project.param_sections import BatchParams, OptimizerParams, TrackingParams
-from tasks.project.params import DeviceParams, IpuParams, ModelParams
-from tasks.project.row_folders import Manifest, held_out_folder, read_manifest
+from tasks.params.schema import DeviceParams, IpuParams, ModelParams
+from tasks.params.sections import BatchParams, OptimizerParams, TrackingParams
+from tasks.plan.code_state import git_state
+from tasks.plan.named_files import require_readable
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import Manifest, held_out_folder, read_manifest
 from tasks.tracking.trackers import Trackers, description, tracked
 
 EXECUTION_ONLY = (

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tasks.pages.markup import markdown_code, markdown_link, markdown_text, readable
-from tasks.project.strict_yaml import yaml_text
+from tasks.params.strict_yaml import yaml_text
 
 FOLDER = "templates"
 

@@ -15,15 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import new_folder, sha256_of, write_json
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.project.main import run_main
-from tasks.project.param_sections import BaseModelParams
-from tasks.project.params import ModelParams, load_sections
-from tasks.project.process import takes_no_words
-from tasks.reading.model_card import CARD, read_origin
-from tasks.reading.model_folders import (
+from tasks.models.model_card import CARD, read_origin
+from tasks.models.model_folders import (
     NO_WEIGHTS,
     download_model,
     read_architecture,
@@ -31,6 +24,13 @@ from tasks.reading.model_folders import (
     take_in,
     weight_paths,
 )
+from tasks.params.schema import ModelParams, load_sections
+from tasks.params.sections import BaseModelParams
+from tasks.plan.main import run_main
+from tasks.plan.named_files import require_readable
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.process import takes_no_words
 from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
 from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, given_vocabulary
 

@@ -9,10 +9,10 @@ import argparse
 import sys
 
 from tasks.jobs.programs import build_program
+from tasks.params.schema import PHASES, load_sections
+from tasks.plan.main import run_main
 from tasks.pretraining.pretrain import pretrain_job
-from tasks.project.main import run_main
-from tasks.project.params import PHASES, load_sections
-from tasks.project.process import item
+from tasks.stage.process import item
 
 
 def main() -> None:

@@ -25,11 +25,11 @@ from tasks.jobs.training import (
     summary,
     train,
 )
-from tasks.project import artifacts
-from tasks.project.main import run_main
-from tasks.project.params import PHASES, Params, load_sections
-from tasks.project.process import item
-from tasks.project.row_folders import read_manifest
+from tasks.params.schema import PHASES, Params, load_sections
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.process import item
+from tasks.stage.row_folders import read_manifest
 
 
 def pretrain_job(

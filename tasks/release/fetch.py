@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.files import link_or_copy, new_folder, sha256_of
-from tasks.downstream.applying.fetched import (
+from tasks.downstream.inference.fetched import (
     COMMIT,
     CONFIG,
     KEPT,
@@ -26,14 +26,14 @@ from tasks.downstream.applying.fetched import (
     read_fetched,
     write_fetched,
 )
-from tasks.downstream.entries import ENTRY_SECTIONS, Entry, entry_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.main import run_main
-from tasks.project.param_downstream import PUBLISHED
-from tasks.project.params import Params, load_sections
+from tasks.params.downstream import PUBLISHED
+from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_of
+from tasks.params.schema import Params, load_sections
+from tasks.plan.main import run_main
 from tasks.release.hub.newest import Tagged, newest_releases
 from tasks.release.release import folder_hashes, tag_of
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
 
 Sources = Mapping[str, Callable[[str], Path]]
 """Tag -> where the file of a name lies."""
@@ -120,7 +120,7 @@ def _of_folder(
 
 def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease], Sources]:
     """Releases of the repository that the entry publishes to, in the Hub's own cache."""
-    from tasks.reading.hub_inputs import download_files
+    from tasks.records.hub_inputs import download_files
 
     repository, section = str(entry.params.publish.repository), entry.key("publish")
     releases: list[FetchedRelease] = []

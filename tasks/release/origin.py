@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.project.errors import PublishError
-from tasks.project.params import Params
+from tasks.params.schema import Params
+from tasks.stage.errors import PublishError
 
 REQUIRED = {"license": ("licence", "apache-2.0"), "language": ("language", "en")}
 """What a card on the Hub must state: how it is called, and an example."""

@@ -16,13 +16,13 @@ from typing import Any
 
 from ipu_model.files import find_object
 from ipu_model.files import read_json as read_json_file
-from tasks.project import artifacts
-from tasks.project.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
-from tasks.project.errors import PublishError
-from tasks.project.params import check
-from tasks.project.plan_file import stages_of
-from tasks.release.release_subject import Subject, plan_of
+from tasks.downstream.gate.subject import Subject, plan_of
+from tasks.params.schema import check
+from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
+from tasks.plan.plan_file import stages_of
 from tasks.release.released_parameters import released_parameters
+from tasks.stage import artifacts
+from tasks.stage.errors import PublishError
 
 FORMAT_VERSION = 1
 PACKAGES = (

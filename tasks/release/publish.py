@@ -18,21 +18,20 @@ from typing import Any
 
 from ipu_model.files import json_text, sha256_of, write_json
 from ipu_model.units import shorten
-from tasks.downstream.entries import Entry, entry_of, only_entry
-from tasks.downstream.judging.gate import CODE, JUDGED, judge
-from tasks.downstream.judging.released import scores_json
+from tasks.downstream.card import CardFacts, CardTask
+from tasks.downstream.gate.gate import CODE, JUDGED, judge
+from tasks.downstream.gate.released import scores_json
+from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
 from tasks.downstream.scoring.scores import ScoresTask
-from tasks.downstream.task import about, part_of
-from tasks.project import artifacts
-from tasks.project.composing import compose
-from tasks.project.dvc_records import LOCK, require_judged
-from tasks.project.errors import GateRejected, PublishError
-from tasks.project.given import check_written
-from tasks.project.main import run_main
-from tasks.project.params import Params, check, load_params, parameter_values
-from tasks.project.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of
-from tasks.project.strict_yaml import value_at
-from tasks.release.card import CardFacts, CardTask
+from tasks.params.entries import Entry, entry_of, only_entry
+from tasks.params.schema import Params, check, load_params, parameter_values
+from tasks.params.strict_yaml import value_at
+from tasks.plan.composing import compose
+from tasks.plan.dvc_records import LOCK, require_judged
+from tasks.plan.kinds import about, part_of
+from tasks.plan.main import run_main
+from tasks.plan.named_files import check_written
+from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs
 from tasks.release.release import (
@@ -48,7 +47,8 @@ from tasks.release.release import (
     read_compared,
     write_folder,
 )
-from tasks.release.release_subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
+from tasks.stage import artifacts
+from tasks.stage.errors import GateRejected, PublishError
 
 SHOWN = 5
 """Differences that an error names."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.files import clear_partial, link_or_copy, locked, new_folder, sha256_of
-from tasks.project import artifacts
-from tasks.project.errors import PublishError
+from tasks.downstream.gate.subject import Subject
 from tasks.release.provenance import read_json
-from tasks.release.release_subject import Subject
+from tasks.stage import artifacts
+from tasks.stage.errors import PublishError
 
 log = logging.getLogger(__name__)
 

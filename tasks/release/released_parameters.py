@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args, get_origin
 
-from tasks.project.given import READ, find_parameters
-from tasks.project.param_downstream import kind_params
-from tasks.project.param_sections import HUB_NAME, Place
-from tasks.project.params import Params
-from tasks.project.plan_file import stages_of
-from tasks.release.card import WITHHELD
+from tasks.downstream.card import WITHHELD
+from tasks.params.downstream import kind_params
+from tasks.params.schema import Params
+from tasks.params.sections import HUB_NAME, Place
+from tasks.plan.named_files import READ, find_parameters
+from tasks.plan.plan_file import stages_of
 
 NOT_PUBLISHED = ("publish", "checkpoint", "tracking")
 """Sections that say where a release, its checkpoints and curves go, not what it is; `publish` of an entry, too."""

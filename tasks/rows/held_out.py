@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 
 _WHOLE = 1 << 64
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 
 Composition = tuple[int, ...]
 NO_SEQUENCE = -1

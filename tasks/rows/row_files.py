@@ -31,7 +31,7 @@ from ipu_model.rows.format import (
     row_schema,
     to_arrow,
 )
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 
 __all__ = [
     "ABSENT",

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.project import artifacts
-from tasks.project.errors import DeviceJobFailed, StagePaused
-from tasks.project.param_sections import TrackingParams
-from tasks.project.process import Say, print_line
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.sections import TrackingParams
+from tasks.params.strict_yaml import read_yaml
+from tasks.stage import artifacts
+from tasks.stage.errors import DeviceJobFailed, StagePaused
+from tasks.stage.process import Say, print_line
 from tasks.tracking.tracker import End, Point, Tracker
 
 CLOSE_SECONDS = 60.0

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.project.params import ValidateParams
-from tasks.reading.parquet import corpus_files
-from tasks.reading.text_files import read_reading
+from tasks.params.schema import ValidateParams
+from tasks.records.parquet import corpus_files
+from tasks.records.text_files import read_reading
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ParquetFiles

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.project.errors import InputError
-from tasks.reading.text_files import read_reading
+from tasks.records.text_files import read_reading
+from tasks.stage.errors import InputError
 from tasks.validation import text_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
 from tasks.validation.histograms import Lengths

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.project import process
-from tasks.project.errors import ParamsError
+from tasks.stage import process
+from tasks.stage.errors import ParamsError
 from tasks.validation.checks import MAX_UNEXPECTED, RECORD, Check, Frame, Judgement, Unexpected, short
 
 LATER = ("altair", "scipy.stats")

@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.project.parallel import Progress
-from tasks.reading.near_duplicates import Pair, Report, Shown, Source
-from tasks.reading.parquet import corpus_files
+from tasks.records.near_duplicates import Pair, Report, Shown, Source
+from tasks.records.parquet import corpus_files
+from tasks.stage.parallel import Progress
 from tasks.validation import text_features
 
 Hashes = NDArray[np.uint64]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.reading.text_files import read_reading
+from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.histograms import Lengths

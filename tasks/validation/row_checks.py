@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.files import read_json, sha256_of
-from tasks.project.errors import InputError
-from tasks.project.row_folders import read_manifest
-from tasks.reading.parquet import read_batches
+from tasks.records.parquet import read_batches
 from tasks.rows.row_files import (
     ABSENT,
     FEATURE_IDS,
@@ -30,6 +28,8 @@ from tasks.rows.row_files import (
     from_arrow,
 )
 from tasks.rows.unknown import UnknownTokens
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import read_manifest
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals
 from tasks.validation.histograms import Lengths
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.project.errors import InputError
-from tasks.reading.parquet import read_batches
+from tasks.records.parquet import read_batches
+from tasks.stage.errors import InputError
 
 BATCH_RECORDS = 8192
 BATCH_BYTES = 16 << 20

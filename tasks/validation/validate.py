@@ -27,12 +27,12 @@ from urllib.parse import quote
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
 from tasks.pages.plots import Plot, bar_plot
 from tasks.pages.render import html_page
-from tasks.project import artifacts, streams
-from tasks.project.errors import DataInvalid
-from tasks.project.main import run_main
-from tasks.project.params import PHASES, Params, load_sections
-from tasks.project.process import item
-from tasks.project.row_folders import HELD_OUT, held_out_folder
+from tasks.params.schema import PHASES, Params, load_sections
+from tasks.plan.main import run_main
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import DataInvalid
+from tasks.stage.process import item
+from tasks.stage.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import (
     MAX_EXAMPLES,
     RECORD,

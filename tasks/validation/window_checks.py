@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tasks.project import artifacts
 from tasks.rows.row_files import from_arrow
+from tasks.stage import artifacts
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Total, Totals
 from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences

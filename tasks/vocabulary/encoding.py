@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipu_model.files import sha256_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError
 from tasks.rows.row_files import ranges
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_folder
 from tasks.vocabulary.tokenizer_files import build_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.reading.hub_inputs import download_files
+from tasks.plan.named_files import require_readable
+from tasks.records.hub_inputs import download_files
+from tasks.stage.errors import InputError
 from tasks.vocabulary.tokenizer_files import (
     MAX_CHARACTERS_PER_WORD,
     MAX_ENTRIES,

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ipu_model.files import new_folder
-from tasks.project import artifacts
-from tasks.project.main import run_main
-from tasks.project.params import TokenizerParams, load_sections
-from tasks.reading.parquet import corpus_files, read_batches
+from tasks.params.schema import TokenizerParams, load_sections
+from tasks.plan.main import run_main
+from tasks.records.parquet import corpus_files, read_batches
+from tasks.stage import artifacts
 from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tasks.vocabulary.wordpiece import train_vocabulary

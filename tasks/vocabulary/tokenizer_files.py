@@ -14,9 +14,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from ipu_model.files import write_json
-from tasks.project.errors import InputError
-from tasks.project.given import require_readable
-from tasks.reading.text_files import exact_lines
+from tasks.plan.named_files import require_readable
+from tasks.records.text_files import exact_lines
+from tasks.stage.errors import InputError
 from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
 
 NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}

@@ -14,7 +14,7 @@ from bench.cases import Case
 from bench.results import Results
 from bench.setup import Training
 from bench.variants import Variant
-from tasks.project.errors import ParamsError
+from tasks.stage.errors import ParamsError
 
 PEER = "hf fp32"
 

@@ -13,7 +13,7 @@ import pytest
 from bench import data_scale
 from bench.data_scale import Measured, marginal, promises, table, validation
 from bench.process_tree import run_measured
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 
 PARENT = """
     import subprocess, sys, time
@@ -63,7 +63,7 @@ def test_flat_and_small_are_judged_against_the_smallest_size() -> None:
 def test_a_stage_is_measured_once_for_each_size_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(data_scale, "STAGES", {"corpus@text": ("tasks.inputs.corpus",)})
+    monkeypatch.setattr(data_scale, "STAGES", {"corpus@text": ("tasks.corpus.corpus",)})
     monkeypatch.setenv("PODIUM_WORKERS", "1")
     words = ["--sizes", "1", "2", "--source", "files", "--work", str(tmp_path / "work"), "--output", str(tmp_path)]
     data_scale.main(words)

@@ -11,13 +11,13 @@ from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import Task as EntityTask
 from tasks.downstream.ner.page import type_slices
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
+from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import by_name
 from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.windows import Windows
 from tasks.downstream.texts.scores import Examples as Texts
-from tasks.reading.near_duplicates import Pair, Report, Shown, Source
-from tasks.statistics.calibration import calibration
+from tasks.records.near_duplicates import Pair, Report, Shown, Source
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import task_with
 

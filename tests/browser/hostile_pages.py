@@ -12,23 +12,23 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from flows.pages import compare_page, index_page, plan_page, run_page
-from flows.pages.index_page import Details, Shown
-from flows.report import RunReport, StageRecord
-from flows.run_estimate import estimate_run
-from flows.run_request import resolve_request
-from flows.run_view import RunView
-from flows.runs import Run
+from flows.runs.listing import Run
+from flows.runs.report import RunReport, StageRecord
+from flows.runs.run_estimate import estimate_run
+from flows.runs.run_request import resolve_request
+from flows.views import compare_page, index_page, plan_page, run_page
+from flows.views.index_page import Details, Shown
+from flows.views.run_view import RunView
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import EvaluationView
+from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.texts.scores import Examples
-from tasks.reading.near_duplicates import Pair, Report, Source
-from tasks.reading.near_duplicates import Shown as Pairs
-from tasks.statistics.calibration import calibration
+from tasks.records.near_duplicates import Pair, Report, Source
+from tasks.records.near_duplicates import Shown as Pairs
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.report import RunReport, StageRecord
+from flows.runs.report import RunReport, StageRecord
 from ipu_model.files import write_json, write_text
-from tasks.project.artifacts import stage_run_file
+from tasks.stage.artifacts import stage_run_file
 from tests.browser.planted import EVIL, LONG
 from tests.places import ROOT
 

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.pages import compare_page, index_page, plan_page, run_page
-from flows.pages.index_page import Shown
-from flows.run_estimate import estimate_run
-from flows.run_request import resolve_request
-from flows.run_view import RunView
+from flows.runs.run_estimate import estimate_run
+from flows.runs.run_request import resolve_request
+from flows.views import compare_page, index_page, plan_page, run_page
+from flows.views.index_page import Shown
+from flows.views.run_view import RunView
 from ipu_model.files import write_text
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG, at, everywhere
-from tests.flows.shown_runs import shown
+from tests.flows.views.shown_runs import shown
 from tests.places import copy_project
 
 Maker = Callable[[Path], Path]

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.flows.worker_hosts import Server
+from tests.flows.workers.worker_hosts import Server
 
 SECONDS = 30_000
 """Milliseconds that a page of the server may take on a busy host; it is waited for no longer than it takes."""

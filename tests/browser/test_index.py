@@ -6,11 +6,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
 
-from flows.pages import index_page
+from flows.views import index_page
 from tests.browser import chromium
 from tests.browser.looking import LOOKING, Watch
 from tests.browser.pages import all_runs
-from tests.flows.shown_runs import shown
+from tests.flows.views.shown_runs import shown
 
 
 def looked_at(page: Page, folder: Path, number: int) -> Page:

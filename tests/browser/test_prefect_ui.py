@@ -14,11 +14,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 
-from flows import on_server
-from flows.pages import run_texts
 from flows.pipeline import pipeline
-from flows.run_view import RunView
-from tasks.project.overlays import preset_names
+from flows.server import run_artifacts
+from flows.views import run_texts
+from flows.views.run_view import RunView
+from tasks.params.overlays import preset_names
 from tests.browser import chromium, made_runs
 from tests.browser.planted import SHOWN
 from tests.browser.prefect_forms import SECONDS, UiServer
@@ -45,7 +45,7 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
     deployment = client.create_deployment(client.create_flow(pipeline), "podium", parameter_openapi_schema=schema)
     report, root = made_runs.run(folder / "project", "rejected")
     view = RunView(report, root)
-    name = on_server.name_at_end("evening", view)
+    name = run_artifacts.name_at_end("evening", view)
     run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
     texts = {"run": run_texts.summary(view), "metrics": run_texts.metrics(view)}
     pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}

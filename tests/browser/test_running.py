@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from flows.pages import run_page
-from flows.run_view import RunView
+from flows.views import run_page
+from flows.views.run_view import RunView
 from ipu_model.files import write_text
 from tests.browser import chromium, made_runs
 

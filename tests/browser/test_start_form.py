@@ -14,12 +14,12 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-from flows.pages.run_texts import PAGES_URL
-from flows.report import revision_of
+from flows.runs.report import revision_of
+from flows.views.run_texts import PAGES_URL
 from tests.browser import chromium
 from tests.browser.prefect_forms import SECONDS, Form, UiServer
-from tests.flows.worker_hosts import ALL, wait_until
-from tests.flows.worker_team import Team, a_team
+from tests.flows.workers.worker_hosts import ALL, wait_until
+from tests.flows.workers.worker_team import Team, a_team
 
 pytestmark = pytest.mark.soak
 CHECKS = [{"name": "exact_match", "ok": True, "found": 90.0, "required": 50.0}]

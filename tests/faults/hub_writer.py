@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import tasks.release.hub.calls  # noqa: F401 (the imports are done when the start is given)
-from tasks.project.errors import PublishError
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import release_on_hub
+from tasks.stage.errors import PublishError
 from tests.tasks.release.hub_publishing import NAME, small_release
 
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tasks.project.process import die_with_parent
+from tasks.stage.process import die_with_parent
 from tests.faults.processes import wait_for
 from tests.faults.small_run import Case
 

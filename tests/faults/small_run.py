@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 import safetensors.numpy
 import yaml
 
-from flows.checkout import CODE
-from tasks.project.composing import compose, write_plan
-from tasks.project.overlays import resolve
-from tasks.project.params import check
-from tasks.project.strict_yaml import read_yaml
+from flows.runs.checkout import CODE
+from tasks.params.overlays import resolve
+from tasks.params.schema import check
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.composing import compose, write_plan
 from tasks.release.release import STAGE_RUNS
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost

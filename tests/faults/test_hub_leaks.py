@@ -46,7 +46,7 @@ sys.exit(os.environ.get("TOY_FAILS"))
 """
 PUBLISH = """
 from pathlib import Path
-from tasks.project.main import run_main
+from tasks.plan.main import run_main
 from tasks.release import publish, release_subject
 release_subject.PROJECT = Path.cwd()  # whose plan ran: the toy gate alone
 run_main(publish.main)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.errors import PublishError
+from tasks.stage.errors import PublishError
 from tests.faults import table
 from tests.hub_server import HubServer, running_hub
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)

@@ -8,13 +8,13 @@ import signal
 
 import pytest
 
-from tests.flows.worker_hosts import is_alive, kill_tree, wait_until
-from tests.flows.worker_team import Training, a_team
+from tests.flows.workers.worker_hosts import is_alive, kill_tree, wait_until
+from tests.flows.workers.worker_team import Training, a_team
 from tests.places import ROOT
 
 pytestmark = pytest.mark.faults
 DEAF = 77
-"""The seed of a training that does not hear SIGTERM (tests/flows/worker_hosts.py)."""
+"""The seed of a training that does not hear SIGTERM (tests/flows/workers/worker_hosts.py)."""
 
 
 @pytest.fixture(scope="module")

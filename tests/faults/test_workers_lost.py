@@ -1,14 +1,14 @@
 """Runs on workers when something is lost: a worker, a whole host, the server; and when a person cancels.
 
 What must hold: the run finishes on another worker or ends with the reason, and no stage works on for nobody. The
-stages are toys (tests/flows/worker_hosts.py); one team serves all tests, in order.
+stages are toys (tests/flows/workers/worker_hosts.py); one team serves all tests, in order.
 """
 
 import pytest
 
 from ipu_model.files import read_json
-from tests.flows.worker_hosts import is_alive, wait_until
-from tests.flows.worker_team import a_team
+from tests.flows.workers.worker_hosts import is_alive, wait_until
+from tests.flows.workers.worker_team import a_team
 
 pytestmark = pytest.mark.faults
 

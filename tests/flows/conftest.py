@@ -102,7 +102,7 @@ def toy_project(tmp_path, monkeypatch):
     for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
-    monkeypatch.setattr("flows.checkout.CODE", ("dvc.yaml", "stage.py", "tasks", ".dvcignore"))
+    monkeypatch.setattr("flows.runs.checkout.CODE", ("dvc.yaml", "stage.py", "tasks", ".dvcignore"))
     monkeypatch.chdir(project)
     return project
 

@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
-from flows import checkout, cli, pipeline, report
+from flows import cli, pipeline
 from flows.dvc.session import StageFailed
-from flows.pages import run_page, run_texts
-from flows.run_view import RunView
-from tasks.project.errors import ParamsError
-from tasks.project.plan_file import Plan
+from flows.runs import checkout, report
+from flows.views import run_page, run_texts
+from flows.views.run_view import RunView
+from tasks.plan.plan_file import Plan
+from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 from tests.plans import prepare_own, resolved_params
 from tests.tasks.hostile import without_own_script
@@ -162,7 +163,7 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
     values = resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     folder = prepare_own(toy_project, values, "mine")
-    from tasks.project.params import load_params
+    from tasks.params.schema import load_params
 
     params = load_params(folder / "params.yaml")
     assert (folder / params.corpus.path).resolve() == toy_project.parent / "mine.txt"

@@ -14,27 +14,27 @@ import click
 import pytest
 
 from flows import cli
-from flows.pages import index_page, run_page
-from flows.run_view import RunView
+from flows.views import index_page, run_page
+from flows.views.run_view import RunView
 from ipu_model.files import write_json, write_text
-from tasks.downstream.applying import job
-from tasks.project import artifacts
-from tasks.project.params import load_params
+from tasks.downstream.inference import job
+from tasks.params.schema import load_params
+from tasks.stage import artifacts
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.judge import Judge
 from tasks.validation.validate import page
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
 from tests.flows.conftest import prefect_session, toy_project  # noqa: F401 (fixtures)
-from tests.flows.shown_runs import shown
-from tests.flows.test_compare_runs import made
-from tests.flows.test_runs import FASTER
+from tests.flows.runs.test_runs import FASTER
+from tests.flows.views.shown_runs import shown
+from tests.flows.views.test_compare_runs import made
 from tests.golden.compare_commits import differences, outputs
 from tests.golden.masking import DURATION, NUMBER, SIZE, Masks, mask, require_same, text_of
 from tests.places import ROOT, copy_project
-from tests.tasks.downstream.applying.head_models import write_head_model
-from tests.tasks.downstream.applying.test_apply_commands import GOOD
-from tests.tasks.downstream.glue.glue_checkout import WORDS, device_job_here
+from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.inference.test_apply_commands import GOOD
+from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
 from tests.tasks.validation.validation_data import (
     corpus_columns,
     judged_rows,

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.flows.worker_team import Team
+from tests.flows.workers.worker_team import Team
 
 RESTARTS_AT = (0.25, 0.6)
 """Shares of the runs that have ended when the server is restarted."""

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.strict_yaml import read_yaml
 from tests.faults.small_run import SMALL
-from tests.flows.worker_hosts import Host, start_process
+from tests.flows.workers.worker_hosts import Host, start_process
 from tests.places import ROOT, copy_project
 
 QUEUE = "cpu/default"

@@ -17,8 +17,8 @@ from prefect.client.schemas.filters import (
     FlowFilterName,
 )
 
-from flows import on_worker
-from tasks.project.strict_yaml import parse_yaml
+from flows.workers import on_worker
+from tasks.params.strict_yaml import parse_yaml
 
 AT_ONCE = 200
 """Most that the server gives in one answer."""

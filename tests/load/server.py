@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.flows.worker_hosts import Server, start_process, wait_until
+from tests.flows.workers.worker_hosts import Server, start_process, wait_until
 
 SYSTEM = Path("/usr/lib/postgresql")
 """Where Debian's packages put each version's programs."""

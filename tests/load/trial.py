@@ -14,11 +14,11 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 
-from flows import on_worker
-from flows.api import STAGE_LOCK as LOCK_NAME
-from flows.api import UNREACHED
 from flows.pipeline import pipeline
-from tests.flows.worker_team import Team, a_team
+from flows.server.api import STAGE_LOCK as LOCK_NAME
+from flows.server.api import UNREACHED
+from flows.workers import on_worker
+from tests.flows.workers.worker_team import Team, a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
 from tests.load.hosts import QUEUE, LoadHost, overrides_of
 from tests.load.records import Records, read_flow_runs, read_records

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ipu_model.files import sha256_of, write_text
-from tasks.downstream.entries import entry_of
-from tasks.downstream.judging.gate import gate
-from tasks.downstream.task import about, part_of
+from tasks.downstream.gate.gate import gate
+from tasks.downstream.gate.subject import Subject, subject_of
 from tasks.downstream.texts.tasks import TASKS, TextTask
-from tasks.project import artifacts
-from tasks.project.composing import compose, write_plan
-from tasks.project.dvc_records import LOCK
-from tasks.project.param_downstream import EntryPublishParams, defaults_of
-from tasks.project.params import Params, check, load_params, parameter_values
-from tasks.project.plan_file import read_plan
-from tasks.project.strict_yaml import parse_yaml, read_yaml, value_at
-from tasks.release.release_subject import Subject, subject_of
+from tasks.params.downstream import EntryPublishParams, defaults_of
+from tasks.params.entries import entry_of
+from tasks.params.schema import Params, check, load_params, parameter_values
+from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
+from tasks.plan.composing import compose, write_plan
+from tasks.plan.dvc_records import LOCK
+from tasks.plan.kinds import about, part_of
+from tasks.plan.plan_file import read_plan
+from tasks.stage import artifacts
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.places import ROOT as PROJECT
 from tests.tasks.downstream.entries import lay_over, write_parameters

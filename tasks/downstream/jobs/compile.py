@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT, finetune_job, predict_job
-from tasks.downstream.task import about
 from tasks.jobs.programs import build_program
-from tasks.project import artifacts
-from tasks.project.main import run_main
-from tasks.project.params import load_sections
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.schema import load_sections
+from tasks.plan.kinds import about
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
 
 
 def main() -> None:

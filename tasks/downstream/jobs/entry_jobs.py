@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.downstream.entries import BASE, Entry, start_model
-from tasks.downstream.task import TRAIN, DownstreamTask
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import (
     carried_executables,
@@ -16,9 +14,11 @@ from tasks.jobs.training import (
     optimizer_config,
     require_verdict,
 )
-from tasks.project import artifacts
-from tasks.project.params import DeviceParams, ModelParams, Params
-from tasks.project.row_folders import read_manifest
+from tasks.params.entries import BASE, Entry, start_model
+from tasks.params.schema import DeviceParams, ModelParams, Params
+from tasks.plan.kinds import TRAIN, DownstreamTask
+from tasks.stage import artifacts
+from tasks.stage.row_folders import read_manifest
 
 FINETUNE, PREDICT = "finetune", "predict"
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sys
 
-from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
-from tasks.downstream.task import about
 from tasks.host.launcher import launch_words
 from tasks.jobs.training import summary, train
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.project.params import load_sections
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.schema import load_sections
+from tasks.plan.kinds import about
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 
 
 def main() -> None:

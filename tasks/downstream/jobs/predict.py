@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
-from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_measurements
-from tasks.project import artifacts
-from tasks.project.main import run_main
-from tasks.project.params import load_sections
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.schema import load_sections
+from tasks.plan.kinds import about
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
 
 
 def figures(result: JobResult) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.task import DownstreamTask
-from tasks.reading.labels import labels_of_rows
+from tasks.plan.kinds import DownstreamTask
+from tasks.records.labels import labels_of_rows
 
 FEATURES_SCHEMA = pa.schema(
     [

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
+from tasks.downstream.inference.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.format import ENDINGS, opened_file, usable
@@ -17,10 +17,10 @@ from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.scores import Answers, Examples
 from tasks.downstream.ner.sentences import SCHEMA, Found, checked
 from tasks.downstream.ner.tags import entities, parted, problem_of
-from tasks.project.errors import InputError
-from tasks.reading.labels import labels_of_examples, write_labels
-from tasks.reading.parquet import write_records
-from tasks.reading.text_files import Reading
+from tasks.records.labels import labels_of_examples, write_labels
+from tasks.records.parquet import write_records
+from tasks.records.text_files import Reading
+from tasks.stage.errors import InputError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
 ENTITY = pa.struct(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 from tasks.downstream.ner import about
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.ner.tags import parted
-from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 
 TASK = "token-classification"
 HUB_METRICS = {"token_accuracy": "accuracy"}
@@ -19,7 +19,7 @@ class Task(about.Task, CardTask):
     """Cards of models that find named entities."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.release.card.write_card`; on the Hub precision, recall, F1 and accuracy are fractions.
+        """See `tasks.downstream.card.write_card`; on the Hub precision, recall, F1 and accuracy are fractions.
 
         Raises:
             PublishError: a score is missing, or is no finite number.

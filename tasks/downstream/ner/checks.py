@@ -19,11 +19,11 @@ from tasks.downstream.ner import about
 from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
-from tasks.downstream.task import TRAIN
 from tasks.downstream.validate import ChecksTask
-from tasks.project import artifacts
-from tasks.reading.labels import labels_of_rows
+from tasks.plan.kinds import TRAIN
+from tasks.records.labels import labels_of_rows
 from tasks.rows.row_files import IGNORED, ranges
+from tasks.stage import artifacts
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
 from tasks.validation.example_files import ExampleFiles

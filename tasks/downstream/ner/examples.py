@@ -14,11 +14,11 @@ from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import SCHEMA, Found
 from tasks.downstream.ner.tags import entities, labels_of_types
-from tasks.inputs.splits import Groups, require_known
-from tasks.project.errors import InputError
-from tasks.reading.labels import write_labels
-from tasks.reading.parquet import read_batches, write_records
-from tasks.reading.text_files import Reading, write_reading
+from tasks.records.labels import write_labels
+from tasks.records.parquet import read_batches, write_records
+from tasks.records.splits import Groups, require_known
+from tasks.records.text_files import Reading, write_reading
+from tasks.stage.errors import InputError
 
 ROW_GROUP = 4096
 MAX_TYPES = 1000

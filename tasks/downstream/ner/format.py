@@ -20,7 +20,7 @@ from ipu_model.files import parse_json
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
-from tasks.inputs.tables import (
+from tasks.records.tables import (
     BLANK_LINES,
     Choose,
     Column,
@@ -35,8 +35,8 @@ from tasks.inputs.tables import (
     usual_name,
     without_rows,
 )
-from tasks.project.errors import InputError
-from tasks.reading.text_files import Problems, Reading, refuse_empty, text_lines
+from tasks.records.text_files import Problems, Reading, refuse_empty, text_lines
+from tasks.stage.errors import InputError
 
 MEANT = "tagged words"
 NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"

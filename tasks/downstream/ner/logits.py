@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.scoring.logits import Array, FeatureFiles
-from tasks.reading.labels import all_labels_in
+from tasks.records.labels import all_labels_in
 
 
 @dataclass(frozen=True)

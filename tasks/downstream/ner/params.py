@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_downstream import EntryParams, Expected, OwnDataParams, Points, ReleaseParams, RowsParams
-from tasks.project.param_sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
+from tasks.params.downstream import EntryParams, Expected, OwnDataParams, Points, ReleaseParams, RowsParams
+from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 
 class ColumnParams(Section):

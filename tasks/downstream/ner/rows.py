@@ -21,8 +21,8 @@ from tasks.downstream.ner import about
 from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.params import WindowParams
 from tasks.downstream.rows import RowsTask, Sequences, Sides, make_lists
-from tasks.downstream.task import TRAIN
-from tasks.reading.labels import labels_of_examples, with_labels
+from tasks.plan.kinds import TRAIN
+from tasks.records.labels import labels_of_examples, with_labels
 from tasks.rows.row_files import IGNORED, Layout, ranges
 from tasks.vocabulary.encoding import Encoded, Vocabulary, encode, lay_out_sequences, read_vocabulary
 

@@ -17,9 +17,9 @@ from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.reading.parquet import read_batches
+from tasks.records.parquet import read_batches
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 
 GOLD, WORDS, FOUND, CORRECT, RIGHT = range(5)
 """Columns of outcomes."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, from_bioes, problem_of, scheme_of, to_iob2
-from tasks.reading.text_files import Problems, Reading, surrogate_in
+from tasks.records.text_files import Problems, Reading, surrogate_in
 
 MAX_WORDS = 50_000
 """Of a sentence; a longer one most likely has no blank lines between its sentences."""

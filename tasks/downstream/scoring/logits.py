@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.project.errors import InputError
-from tasks.reading.parquet import read_batches
+from tasks.records.parquet import read_batches
+from tasks.stage.errors import InputError
 
 Array = NDArray[Any]
 FEATURE_ID = "feature_id"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.statistics.significance import RESAMPLES, Interval, McNemar, mcnemar_exact
+from tasks.downstream.scoring.significance import RESAMPLES, Interval, McNemar, mcnemar_exact
 
 Array = NDArray[np.float64]
 Outcomes = Mapping[str, Array]

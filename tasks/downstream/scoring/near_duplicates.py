@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
-from tasks.reading.near_duplicates import Pair, Report, Source
+from tasks.records.near_duplicates import Pair, Report, Source
 
 NEAR_DUPLICATES, FROM, WITHOUT = "near_duplicates", "near_duplicates_from", "without_near_duplicates"
 """What the metrics file calls their number, the similarity from which they count, and the scores without them."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
-from tasks.downstream.task import DownstreamTask
-from tasks.project.errors import InputError
+from tasks.plan.kinds import DownstreamTask
+from tasks.stage.errors import InputError
 
 E = TypeVar("E")
 """The examples of a development set."""

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.task import DownstreamTask
-from tasks.project.artifacts import HELD_OUT
+from tasks.plan.kinds import DownstreamTask
+from tasks.stage.artifacts import HELD_OUT
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
 SCHEMA = pa.schema(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
+from tasks.downstream.inference.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.about import SCHEMA
 from tasks.downstream.squad.answers import Answer
@@ -19,7 +19,7 @@ from tasks.downstream.squad.no_answer import NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
 from tasks.downstream.squad.windows import WindowFiles
-from tasks.reading.text_files import Reading
+from tasks.records.text_files import Reading
 
 SPAN = [
     pa.field("answer", pa.string()),

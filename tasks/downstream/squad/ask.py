@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from tasks.downstream.applying.entry import NAME
-from tasks.downstream.applying.job import How, compute_rows, scratch_checkout, write_model_rows
-from tasks.downstream.applying.model import FoundModel
-from tasks.downstream.applying.model import find_model as find_any_model
-from tasks.downstream.entries import Entry
+from tasks.downstream.inference.entry import NAME
+from tasks.downstream.inference.job import How, compute_rows, scratch_checkout, write_model_rows
+from tasks.downstream.inference.model import FoundModel
+from tasks.downstream.inference.model import find_model as find_any_model
 from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.apply import Task
@@ -31,12 +30,13 @@ from tasks.downstream.squad.format import Question
 from tasks.downstream.squad.params import AnswerParams, Params
 from tasks.downstream.squad.scores import flat_logits
 from tasks.downstream.squad.windows import Windows
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.param_downstream import defaults_of
-from tasks.project.param_sections import Place
-from tasks.project.params import build
+from tasks.params.downstream import defaults_of
+from tasks.params.entries import Entry
+from tasks.params.schema import build
+from tasks.params.sections import Place
 from tasks.rows.row_files import ranges
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 
 MAX_ANSWER_LENGTH = AnswerParams().max_answer_length

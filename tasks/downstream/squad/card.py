@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, percentage, write_card
 from tasks.downstream.squad import about
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
-from tasks.release.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, percentage, write_card
 
 TASK = "question-answering"
 METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
@@ -28,7 +28,7 @@ class Task(about.Task, CardTask):
     """Cards of models that answer questions."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.release.card.write_card`.
+        """See `tasks.downstream.card.write_card`.
 
         Raises:
             PublishError: exact_match or f1 is missing, or is not a finite number.

@@ -18,7 +18,7 @@ from tasks.downstream.squad import about
 from tasks.downstream.squad.about import FEATURES_SCHEMA, SCHEMA
 from tasks.downstream.squad.metrics import normalize_answer
 from tasks.downstream.validate import ChecksTask
-from tasks.reading.parquet import group_batches
+from tasks.records.parquet import group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals

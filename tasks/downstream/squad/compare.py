@@ -17,7 +17,7 @@ from tasks.downstream.squad.files import read_predictions, read_questions, read_
 from tasks.downstream.squad.scoring import References, score
 from tasks.downstream.squad.slices import OVERALL
 from tasks.pages.markup import csv_text
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 
 SHOWN = 20
 """Changed answers on the screen; --changed lists all."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ipu_model.files import new_folder
+from tasks.corpus import world
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
 from tasks.downstream.squad.about import SCHEMA
@@ -27,12 +28,11 @@ from tasks.downstream.squad.format import (
 )
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import ENDINGS, questions_of, read_question_file, wanted_columns
-from tasks.inputs import world
-from tasks.inputs.splits import Groups
-from tasks.inputs.tables import hub_lines, hub_source, require_file
-from tasks.project.errors import InputError
-from tasks.reading.parquet import write_records
-from tasks.reading.text_files import Reading, first_bytes, write_reading
+from tasks.records.parquet import write_records
+from tasks.records.splits import Groups
+from tasks.records.tables import hub_lines, hub_source, require_file
+from tasks.records.text_files import Reading, first_bytes, write_reading
+from tasks.stage.errors import InputError
 
 SECTION = "downstream.*.data"
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.project.errors import InputError
 from tasks.rows.row_files import ranges
+from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from tasks.downstream.squad.format import (
     records_of_articles,
     text_of,
 )
-from tasks.project.errors import InputError
-from tasks.project.memory import limited_steps
-from tasks.reading.parquet import group_batches, open_parquet
-from tasks.reading.text_files import Reading
+from tasks.records.parquet import group_batches, open_parquet
+from tasks.records.text_files import Reading
+from tasks.stage.errors import InputError
+from tasks.stage.memory import limited_steps
 
 READ_AT_ONCE = 1024
 """Questions; of long contexts a row group has fewer."""

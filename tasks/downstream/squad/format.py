@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import MAX_JSON_VALUES, each_key_once, parse_json, read_at_most
-from tasks.project.errors import InputError
-from tasks.project.memory import ALLOWANCE, limited, require_memory
-from tasks.reading.text_files import NUMBERS, Reading, decode, opened, surrogate_in
+from tasks.records.text_files import NUMBERS, Reading, decode, opened, surrogate_in
+from tasks.stage.errors import InputError
+from tasks.stage.memory import ALLOWANCE, limited, require_memory
 
 MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""

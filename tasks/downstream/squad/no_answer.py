@@ -19,11 +19,11 @@ import numpy as np
 
 from ipu_model.files import read_json, sha256_of
 from tasks.downstream.scoring.metrics import Array, drawn_counts
+from tasks.downstream.scoring.significance import RESAMPLES
 from tasks.downstream.squad.answers import Answer, with_probabilities
 from tasks.downstream.squad.windows import Windows
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.statistics.significance import RESAMPLES
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 
 WEIGHTS, SETTINGS, NULL_THRESHOLD = "model.safetensors", "podium.json", "null_threshold"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
+from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
@@ -20,7 +21,6 @@ from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
 from tasks.pages.plots import Line, Plot, Trace, line_plot, overlay_plot
 from tasks.pages.render import html_page
-from tasks.statistics.calibration import Calibration
 
 SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3

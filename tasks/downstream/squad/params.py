@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_downstream import (
+from tasks.params.downstream import (
     EntryParams,
     EvaluateParams,
     Expected,
@@ -17,7 +17,7 @@ from tasks.project.param_downstream import (
     ReleaseParams,
     RowsParams,
 )
-from tasks.project.param_sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Seed
+from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Seed
 
 IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 

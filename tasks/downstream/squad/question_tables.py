@@ -29,10 +29,10 @@ from tasks.downstream.squad.format import (
     text_of,
 )
 from tasks.downstream.squad.params import ColumnParams, QuestionsParams
-from tasks.inputs.tables import ENDINGS as TABLES
-from tasks.inputs.tables import Column, Columns, Line, ask_for, read_table, require_file, stated_by
-from tasks.project.errors import InputError
-from tasks.reading.text_files import Reading, ending_of
+from tasks.records.tables import ENDINGS as TABLES
+from tasks.records.tables import Column, Columns, Line, ask_for, read_table, require_file, stated_by
+from tasks.records.text_files import Reading, ending_of
+from tasks.stage.errors import InputError
 
 ENDINGS = (".json", *TABLES)
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"

@@ -15,10 +15,10 @@ from tasks.downstream.squad import about
 from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.features import find_answers, make_features
 from tasks.downstream.squad.params import AnswerParams, WindowParams
-from tasks.project.errors import InputError
-from tasks.reading.parquet import read_batches
+from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 from tasks.rows.row_files import IGNORED, Layout, from_arrow, to_arrow
+from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

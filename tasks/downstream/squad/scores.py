@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.downstream.entries import Entry
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, all_or_nothing, mean_metric, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask
@@ -24,10 +23,11 @@ from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
 from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.windows import WindowFiles, Windows
-from tasks.downstream.task import TRAIN
-from tasks.project import artifacts
-from tasks.project.artifacts import HELD_OUT
-from tasks.project.errors import InputError
+from tasks.params.entries import Entry
+from tasks.plan.kinds import TRAIN
+from tasks.stage import artifacts
+from tasks.stage.artifacts import HELD_OUT
+from tasks.stage.errors import InputError
 
 EXACT, OVERLAP = -2, -1
 """Columns of outcomes."""

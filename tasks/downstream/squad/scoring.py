@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tasks.downstream.squad.files import read_odds, read_predictions, read_references
 from tasks.downstream.squad.metrics import best_figures, exact_match, f1, figures_v2, percent, with_threshold
-from tasks.project.errors import InputError
-from tasks.reading.text_files import Reading
+from tasks.records.text_files import Reading
+from tasks.stage.errors import InputError
 
 log = logging.getLogger(__name__)
 

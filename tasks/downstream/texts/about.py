@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.downstream.entries import Entry
-from tasks.downstream.task import DownstreamTask
 from tasks.downstream.texts.tasks import text_task
-from tasks.reading.labels import labels_of_rows
+from tasks.params.entries import Entry
+from tasks.plan.kinds import DownstreamTask
+from tasks.records.labels import labels_of_rows
 
 
 class Task(DownstreamTask):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, write_card
 from tasks.downstream.texts import scores
-from tasks.release.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, write_card
 
 TASK = "text-classification"
 HUB_METRICS = {"macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
@@ -14,7 +14,7 @@ class Task(scores.Task, CardTask):
     """Cards of classifiers, and of models that give a value."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.release.card.write_card`; on the Hub these metrics are fractions.
+        """See `tasks.downstream.card.write_card`; on the Hub these metrics are fractions.
 
         Raises:
             PublishError: a score is missing, or is no finite number.

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.task import TRAIN
 from tasks.downstream.texts import about
 from tasks.downstream.validate import ChecksTask
-from tasks.reading.labels import all_labels_in, labels_of_rows
-from tasks.reading.parquet import begins_with_value
+from tasks.plan.kinds import TRAIN
+from tasks.records.labels import all_labels_in, labels_of_rows
+from tasks.records.parquet import begins_with_value
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
 from tasks.validation.checks import Check, DataSet, Frame, Total, Totals

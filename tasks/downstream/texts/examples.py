@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.downstream.entries import Entry
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.texts import about
 from tasks.downstream.texts.glue_files import GlueTexts, unused_files
 from tasks.downstream.texts.own_files import OwnTexts, as_known, class_of, in_order, value_of
 from tasks.downstream.texts.params import GlueData, TextsParams
 from tasks.downstream.texts.tasks import TRAIN, Example
-from tasks.inputs.splits import require_known, require_several
-from tasks.inputs.tables import stated_by
-from tasks.project.errors import InputError
-from tasks.reading.labels import with_labels
-from tasks.reading.parquet import begins_with_value, read_batches, write_records
-from tasks.reading.text_files import Reading, write_reading
+from tasks.params.entries import Entry
+from tasks.records.labels import with_labels
+from tasks.records.parquet import begins_with_value, read_batches, write_records
+from tasks.records.splits import require_known, require_several
+from tasks.records.tables import stated_by
+from tasks.records.text_files import Reading, write_reading
+from tasks.stage.errors import InputError
 
 ROW_GROUP = 8192
 HEAD = 10_000

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from tasks.downstream.texts.own_files import TEXT_PARTS, Taken, usable, value_of
 from tasks.downstream.texts.params import GlueData
 from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
-from tasks.inputs.tables import BLANK_LINES, NO_ROWS, Column, Columns, Line, actual_name, ask_for, numbered, read_table
-from tasks.inputs.tables import ENDINGS as TABLES
-from tasks.project.errors import InputError
-from tasks.project.given import files_in
-from tasks.reading.hub_inputs import open_dataset
-from tasks.reading.text_files import Reading, ending_of, refuse_empty, text_lines
+from tasks.plan.named_files import files_in
+from tasks.records.hub_inputs import open_dataset
+from tasks.records.tables import BLANK_LINES, NO_ROWS, Column, Columns, Line, actual_name, ask_for, numbered, read_table
+from tasks.records.tables import ENDINGS as TABLES
+from tasks.records.text_files import Reading, ending_of, refuse_empty, text_lines
+from tasks.stage.errors import InputError
 
 KEY = "downstream.*.data.path"
 LABEL = "label"

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from tasks.downstream.texts.params import ColumnParams, TextsParams
 from tasks.downstream.texts.tasks import Example
-from tasks.inputs.tables import (
+from tasks.plan.named_files import files_in
+from tasks.records.parquet import folded
+from tasks.records.tables import (
     Choose,
     Column,
     Columns,
@@ -24,10 +26,8 @@ from tasks.inputs.tables import (
     usual_name,
     without_rows,
 )
-from tasks.project.errors import InputError
-from tasks.project.given import files_in
-from tasks.reading.parquet import folded
-from tasks.reading.text_files import Problems, Reading, ending_of, surrogate_in
+from tasks.records.text_files import Problems, Reading, ending_of, surrogate_in
+from tasks.stage.errors import InputError
 
 TEXT_PARTS = ("text", "text_pair")
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")

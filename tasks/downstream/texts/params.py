@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from tasks.downstream.texts.tasks import TASKS
-from tasks.project.param_downstream import (
+from tasks.params.downstream import (
     DataParams,
     EntryParams,
     Expected,
@@ -17,7 +17,7 @@ from tasks.project.param_downstream import (
     RowsParams,
     require_dataset,
 )
-from tasks.project.param_sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
+from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
 FLOORS = {False: ("min_accuracy", "min_macro_f1"), True: ("min_pearson", "min_spearman")}

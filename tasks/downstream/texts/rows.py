@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tasks.downstream.rows import RowsTask, Sequences, Sides
 from tasks.downstream.texts import about
-from tasks.reading.labels import all_labels_in, with_labels
+from tasks.records.labels import all_labels_in, with_labels
 from tasks.rows.row_files import IGNORED, Layout, from_arrow
 from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
 

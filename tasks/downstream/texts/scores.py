@@ -17,11 +17,11 @@ from tasks.downstream.texts import about
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
 from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.tasks import TextTask
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.reading.labels import all_labels_in
-from tasks.reading.parquet import read_batches
+from tasks.records.labels import all_labels_in
+from tasks.records.parquet import read_batches
 from tasks.rows.row_files import from_arrow
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 
 TITLES = {"accuracy": "accuracy", "macro_f1": "F1, mean of classes", "pearson": "Pearson", "spearman": "Spearman"}
 """Of the metrics of own texts."""

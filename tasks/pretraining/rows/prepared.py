@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.pretraining.rows.masking import MaskedTokens
-from tasks.project.errors import InputError
 from tasks.rows.row_files import IGNORED
+from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import Vocabulary
 
 SHORTEST = 3

@@ -29,14 +29,14 @@ import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from ipu_model.files import open_regular
+from tasks.params.sections import PhaseRowsParams
+from tasks.plan.named_files import files_in
 from tasks.pretraining.rows.prepared import Prepared
-from tasks.project.errors import InputError
-from tasks.project.given import files_in
-from tasks.project.param_sections import PhaseRowsParams
-from tasks.reading.hub_inputs import open_tables
-from tasks.reading.parquet import record_batches
-from tasks.reading.text_files import Reading
+from tasks.records.hub_inputs import open_tables
+from tasks.records.parquet import record_batches
+from tasks.records.text_files import Reading
 from tasks.rows.row_files import IGNORED, MAX_ROW_LENGTH
+from tasks.stage.errors import InputError
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MAX_RECORD_BYTES = 4 << 20

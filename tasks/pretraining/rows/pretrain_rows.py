@@ -28,24 +28,24 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.files import new_folder, sha256_of
+from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, packed
+from tasks.params.sections import PhaseRowsParams
+from tasks.plan.main import run_main
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import lay_out_rows
 from tasks.pretraining.rows.prepared import Limits, masked_tokens, original_tokens, unpad
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.project.parallel import Progress
-from tasks.project.param_sections import PhaseRowsParams
-from tasks.project.params import PHASES, PretrainRowsParams, load_sections, packed
-from tasks.project.process import item
-from tasks.project.row_folders import HELD_OUT, Manifest
-from tasks.reading.text_files import Reading, repetitions, write_reading
+from tasks.records.text_files import Reading, repetitions, write_reading
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack
 from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.parallel import Progress
+from tasks.stage.process import item
+from tasks.stage.row_folders import HELD_OUT, Manifest
 from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
 
 SEQUENCES_PER_CHUNK = 16384

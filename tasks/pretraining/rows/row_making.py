@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
+from tasks.params.schema import PHASES, PretrainRowsParams
 from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, plan_shards, read_chunks
-from tasks.project.parallel import Progress, ordered_map, useful_workers
-from tasks.project.params import PHASES, PretrainRowsParams
-from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
-from tasks.reading.parquet import corpus_files
+from tasks.records.parquet import corpus_files
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry, row_file
+from tasks.stage.parallel import Progress, ordered_map, useful_workers
+from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 
 CHUNKS_FOR_PROCESSES = 4

@@ -14,8 +14,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.project.row_folders import HELD_OUT
-from tasks.reading.parquet import read_batches, sizes_of_groups
+from tasks.records.parquet import read_batches, sizes_of_groups
+from tasks.stage.row_folders import HELD_OUT
 
 SHARD_BYTES = 64 << 20
 """Text of a shard, about; a smaller rest at the end joins the shard before. A shard takes 20 to 50 s on one core, and

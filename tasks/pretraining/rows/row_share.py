@@ -12,13 +12,13 @@ import argparse
 import logging
 from pathlib import Path
 
+from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, packed
+from tasks.plan.main import run_main
 from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import Shard
-from tasks.project import artifacts
-from tasks.project.errors import ParamsError
-from tasks.project.main import run_main
-from tasks.project.params import PHASES, PretrainRowsParams, load_sections, packed
-from tasks.project.process import item
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
+from tasks.stage.process import item
 
 
 def write_share(

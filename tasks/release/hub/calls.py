@@ -25,7 +25,7 @@ from huggingface_hub import HfApi, constants, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import disable_progress_bars, get_session, hf_raise_for_status
 
-from tasks.project.errors import PublishError
+from tasks.stage.errors import PublishError
 
 log = logging.getLogger(__name__)
 

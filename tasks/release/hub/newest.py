@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.downstream.applying.fetched import COMMIT, TAG, WEIGHTS
-from tasks.project.errors import InputError, PublishError
-from tasks.reading.hub_inputs import failures_named
+from tasks.downstream.inference.fetched import COMMIT, TAG, WEIGHTS
+from tasks.records.hub_inputs import failures_named
 from tasks.release.release import TITLE, ComparedRelease, Release, released_meanwhile
+from tasks.stage.errors import InputError, PublishError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.project.errors import PublishError
+from tasks.stage.errors import PublishError
 
 TOKEN = "HF_TOKEN"
 WRITE, DISCUSS = "repo.write", "discussion.write"

@@ -22,11 +22,11 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from tasks.project.errors import PublishError
 from tasks.release.hub.calls import FAILURES, Caller, CallFailed, Patience, hub_client
 from tasks.release.hub.newest import require_compared
 from tasks.release.hub.token import refusal, token_of_environment
 from tasks.release.release import NAMES, STAGE_RUNS, ComparedRelease, Release
+from tasks.stage.errors import PublishError
 
 log = logging.getLogger(__name__)
 

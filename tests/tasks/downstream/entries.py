@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from tasks.downstream.entries import entry_of
-from tasks.downstream.task import part_of
-from tasks.project import artifacts
-from tasks.project.composing import compose, write_plan
-from tasks.project.param_downstream import defaults_of
-from tasks.project.params import Params, check
-from tasks.project.strict_yaml import read_yaml
-from tasks.reading.near_duplicates import Report, Source, write_report
+from tasks.params.downstream import defaults_of
+from tasks.params.entries import entry_of
+from tasks.params.schema import Params, check
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.composing import compose, write_plan
+from tasks.plan.kinds import part_of
+from tasks.records.near_duplicates import Report, Source, write_report
+from tasks.stage import artifacts
 from tests.places import ROOT
 
 

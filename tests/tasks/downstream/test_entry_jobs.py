@@ -11,15 +11,15 @@ import pytest
 from ipu_model.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream.entries import entry_of, only_entry
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
-from tasks.downstream.task import about
 from tasks.jobs.training import fingerprint
-from tasks.project import artifacts
-from tasks.project.composing import compose
-from tasks.project.errors import ParamsError
-from tasks.project.params import Params, check
-from tasks.project.plan_file import Plan, read_plan
+from tasks.params.entries import entry_of, only_entry
+from tasks.params.schema import Params, check
+from tasks.plan.composing import compose
+from tasks.plan.kinds import about
+from tasks.plan.plan_file import Plan, read_plan
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 from tests.tasks.downstream.entries import values_with
 

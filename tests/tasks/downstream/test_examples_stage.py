@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import ExamplesTask, make_examples
-from tasks.downstream.task import part_of
-from tasks.project.composing import compose
-from tasks.project.errors import InputError
-from tasks.project.given import check_given
-from tasks.project.params import check
-from tasks.reading.labels import labels_of_examples
-from tasks.reading.text_files import read_reading
-from tests.tasks.downstream.classification.classification_checkout import write_texts
+from tasks.params.entries import entry_of
+from tasks.params.schema import check
+from tasks.plan.composing import compose
+from tasks.plan.kinds import part_of
+from tasks.plan.named_files import check_given
+from tasks.records.labels import labels_of_examples
+from tasks.records.text_files import read_reading
+from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import values_with
-from tests.tasks.downstream.glue.glue_checkout import write_examples
+from tests.tasks.downstream.texts.classification_checkout import write_texts
+from tests.tasks.downstream.texts.glue_checkout import write_examples
 
 
 def examples_of(kind: str, **data: Any) -> ExamplesTask:

@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream import rows
-from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import make_examples
-from tasks.downstream.task import part_of
 from tasks.downstream.validate_rows import row_data
-from tasks.project import artifacts
-from tasks.project.params import check
-from tasks.project.row_folders import HELD_OUT
+from tasks.params.entries import entry_of
+from tasks.params.schema import check
+from tasks.plan.kinds import part_of
+from tasks.stage import artifacts
+from tasks.stage.row_folders import HELD_OUT
 from tasks.validation.judge import Judge
-from tests.tasks.downstream.classification.classification_checkout import write_csv
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
+from tests.tasks.downstream.texts.classification_checkout import write_csv
 from tests.tasks.pretraining.row_inputs import WORDS, word_tokenizer
 from tests.tasks.validation.validation_data import failed_checks, validate
 

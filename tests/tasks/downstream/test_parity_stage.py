@@ -22,14 +22,14 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.downstream.squad.params import AnswerParams
 from tasks.jobs import device_job
-from tasks.project import artifacts
-from tasks.project.errors import InputError, ParityLost
-from tasks.project.overlays import resolve
-from tasks.project.param_downstream import ParityParams
-from tasks.project.param_sections import Place
-from tasks.project.params import Params
-from tasks.project.params import check as check_params
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.downstream import ParityParams
+from tasks.params.overlays import resolve
+from tasks.params.schema import Params
+from tasks.params.schema import check as check_params
+from tasks.params.sections import Place
+from tasks.params.strict_yaml import read_yaml
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParityLost
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
@@ -217,7 +217,7 @@ def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     ],
 )
 def test_places_in_params_are_checked(override: str, message: str) -> None:
-    from tasks.project.errors import ParamsError
+    from tasks.stage.errors import ParamsError
 
     with pytest.raises(ParamsError, match=message):
         params_with(override)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tasks.downstream.squad.checks import AnswerRows
 from tasks.downstream.validate_rows import row_data
-from tasks.project import artifacts
-from tasks.project.params import load_params
-from tasks.project.row_folders import HELD_OUT
+from tasks.params.schema import load_params
+from tasks.stage import artifacts
+from tasks.stage.row_folders import HELD_OUT
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.validation.validation_data import row_columns, window_columns, write_rows, write_tokenizer

@@ -14,7 +14,7 @@ import pytest
 from tasks.host import checkpoint_travel
 from tasks.host.checkpoint_remote import Remote, newest_whole
 from tasks.host.checkpoint_travel import travelling
-from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
 
 KEY = "pretrain-phase1/0123456789ab"
 

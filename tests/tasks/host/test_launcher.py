@@ -13,10 +13,10 @@ import pytest
 from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import geometry
-from tasks.project.errors import ParamsError
-from tasks.project.overlays import resolve
-from tasks.project.params import DeviceParams, check
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.overlays import resolve
+from tasks.params.schema import DeviceParams, check
+from tasks.params.strict_yaml import read_yaml
+from tasks.stage.errors import ParamsError
 from tests.ipu_model.tiny_jobs import TORCHRUN
 from tests.optimizers import optimizer_config
 from tests.tasks.trained_checkout import PROJECT

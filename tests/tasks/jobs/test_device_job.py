@@ -19,8 +19,8 @@ from tasks.jobs.device_job import (
     run_device_job,
 )
 from tasks.jobs.training import optimizer_config as optimizer_of
-from tasks.project.errors import DeviceJobFailed
-from tasks.project.param_sections import OptimizerParams, PhaseParams
+from tasks.params.sections import OptimizerParams, PhaseParams
+from tasks.stage.errors import DeviceJobFailed
 from tests.optimizers import optimizer_config
 from tests.places import ROOT as PROJECT
 

@@ -13,12 +13,12 @@ import pytest
 
 from flows.commands import ledger as flows_ledger
 from ipu_model.errors import OutOfMemory
+from tasks.estimates import measuring
+from tasks.estimates.measuring import NotMeasured, measure
+from tasks.estimates.planned_jobs import Rows
 from tasks.host import ledger
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, run_device_job
-from tasks.preflight import measuring
-from tasks.preflight.measuring import NotMeasured, measure
-from tasks.preflight.planned_jobs import Rows
-from tasks.project.row_folders import read_manifest
+from tasks.stage.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.places import copy_project
 

@@ -20,10 +20,11 @@ from huggingface_hub import ModelCard
 from ruamel.yaml import YAML
 
 from flows.commands import ask
-from flows.pages import run_page, run_texts
-from flows.report import RunReport, StageRecord
-from flows.run_view import RunView
+from flows.runs.report import RunReport, StageRecord
+from flows.views import run_page, run_texts
+from flows.views.run_view import RunView
 from tasks.downstream.evaluate import EvaluationView, drawn
+from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
@@ -40,9 +41,8 @@ from tasks.pages.markup import (
     markdown_text,
     readable,
 )
-from tasks.project.errors import ParamsError
-from tasks.project.strict_yaml import yaml_text
-from tasks.statistics.calibration import calibration
+from tasks.params.strict_yaml import yaml_text
+from tasks.stage.errors import ParamsError
 from tasks.validation import validate
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
@@ -390,7 +390,7 @@ def test_nobody_else_writes_these_formats(kind: str) -> None:
         "html": {"tasks/validation/validate.py"},  # what pages of Great Expectations say, which they do not escape
         "templates": {"tasks/pages/render.py", "tasks/pages/plots.py"},  # the latter writes SVG as a tree
         "csv": {"tasks/pages/markup.py"},
-        "yaml": {"tasks/project/strict_yaml.py"},
+        "yaml": {"tasks/params/strict_yaml.py"},
     }
     assert set(found) <= allowed[kind]
 

@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer, Tokenizer
 
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.squad.params import WindowParams
-from tasks.project.param_sections import Phase2RowsParams, PhaseRowsParams, PretrainRowsParams
+from tasks.params.sections import Phase2RowsParams, PhaseRowsParams, PretrainRowsParams
 from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
 

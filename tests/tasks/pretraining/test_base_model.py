@@ -15,19 +15,19 @@ from safetensors.numpy import load_file, save_file
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.files import sha256_of
 from ipu_model.train.running import run_job
-from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job
-from tasks.downstream.task import about
 from tasks.jobs.device_job import Job
+from tasks.models.model_folders import wanted_files
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import Params, check
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.kinds import about
 from tasks.pretraining.base_model import RECORD, summary, write_base_model
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.project import artifacts
-from tasks.project.errors import InputError
-from tasks.project.overlays import resolve
-from tasks.project.params import Params, check
-from tasks.project.strict_yaml import read_yaml
-from tasks.reading.model_folders import wanted_files
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     WORDS,

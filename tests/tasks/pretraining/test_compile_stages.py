@@ -20,11 +20,11 @@ import pytest
 import yaml
 
 from ipu_model.files import sha256_of, write_json
-from tasks.project import artifacts
-from tasks.project.overlays import resolve
-from tasks.project.plan_file import read_plan
-from tasks.project.row_folders import HELD_OUT
-from tasks.project.strict_yaml import read_yaml
+from tasks.params.overlays import resolve
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.plan_file import read_plan
+from tasks.stage import artifacts
+from tasks.stage.row_folders import HELD_OUT
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters

@@ -10,20 +10,20 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.running import run_job
-from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job
-from tasks.downstream.task import about
 from tasks.jobs import training
 from tasks.jobs.device_job import in_words
 from tasks.jobs.training import fingerprint, summary, train
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import Params, check
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.kinds import about
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.project import artifacts
-from tasks.project.errors import ParamsError
-from tasks.project.overlays import resolve
-from tasks.project.params import Params, check
-from tasks.project.row_folders import HELD_OUT
-from tasks.project.strict_yaml import read_yaml
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
+from tasks.stage.row_folders import HELD_OUT
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     random_texts,

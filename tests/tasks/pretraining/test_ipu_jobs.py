@@ -14,20 +14,20 @@ import pytest
 from ipu_model.files import write_json, write_text
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
-from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import compile as of_entries
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
-from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs import programs
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import PHASES, Params, check
+from tasks.params.strict_yaml import read_yaml, yaml_text
+from tasks.plan.kinds import DownstreamTask, about
 from tasks.pretraining import compile as of_phases
 from tasks.pretraining.pretrain import pretrain_job
-from tasks.project import artifacts
-from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
-from tasks.project.overlays import resolve
-from tasks.project.params import PHASES, Params, check
-from tasks.project.strict_yaml import read_yaml, yaml_text
+from tasks.stage import artifacts
+from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError
 from tests.optimizers import optimizer_config
 from tests.places import ROOT
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.project.errors import PAUSED
+from tasks.stage.errors import PAUSED
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.tasks.trained_checkout import PROJECT
 

@@ -18,9 +18,9 @@ import pytest
 
 from tasks.pretraining.rows import prepared_files, pretrain_rows
 from tasks.pretraining.rows.pretrain_rows import write_prepared_rows
-from tasks.project.artifacts import READING
-from tasks.project.errors import InputError
-from tasks.project.row_folders import held_out_folder, read_manifest
+from tasks.stage.artifacts import READING
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import held_out_folder, read_manifest
 from tasks.validation.judge import Judge
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord

@@ -14,9 +14,9 @@ import yaml
 from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_shards import plan_shards
-from tasks.project.errors import InputError
-from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     CLS,

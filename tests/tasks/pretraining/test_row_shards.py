@@ -17,7 +17,7 @@ from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_making import RowMaking
 from tasks.pretraining.rows.row_shards import plan_shards, texts_of
 from tasks.pretraining.rows.row_share import write_share
-from tasks.project.row_folders import HELD_OUT, read_manifest
+from tasks.stage.row_folders import HELD_OUT, read_manifest
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.test_architecture import ROOT, import_closure
 
@@ -183,6 +183,14 @@ def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
     """Besides the frame, which makes nothing, and what reads the corpus, whose content decides as well."""
     makers = ("pair_rows", "row_making")
     closure = set().union(*(import_closure(ROOT / f"tasks/pretraining/rows/{name}.py") for name in makers))
-    others = ("tasks/project/", "tasks/reading/", "tasks/__init__.py", "tasks/pretraining/__init__.py", "ipu_model/")
+    others = (
+        "tasks/stage/",
+        "tasks/params/",
+        "tasks/plan/",
+        "tasks/records/",
+        "tasks/__init__.py",
+        "tasks/pretraining/__init__.py",
+        "ipu_model/",
+    )
     needed = {path.rpartition("/")[0] for path in closure if not path.startswith(others)}
     assert needed | {"ipu_model/rows", "ipu_model/row_kinds/pretrain.py"} == {*row_making.MADE_BY}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.project import artifacts
+from tasks.stage import artifacts
 from tests.tasks.downstream.entries import no_near_duplicates
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import sha256_of, write_json
-from tasks.downstream.entries import entry_of
-from tasks.project import artifacts
-from tasks.project.params import load_params, parameter_values
+from tasks.params.entries import entry_of
+from tasks.params.schema import load_params, parameter_values
 from tasks.release.fetch import Fetched, fetch, newest_on_hub
 from tasks.release.publish import publish
+from tasks.stage import artifacts
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME
 from tests.tasks.trained_checkout import write_gate, write_model

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ipu_model.files import sha256_of
-from tasks.downstream.applying.fetched import read_fetched, require_intact
-from tasks.downstream.entries import entry_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.params import load_params
-from tasks.project.process import STARTED_BY_A_WORKER
+from tasks.downstream.inference.fetched import read_fetched, require_intact
+from tasks.params.entries import entry_of
+from tasks.params.schema import load_params
 from tasks.release.fetch import Fetched, newest_on_hub, tagged
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.process import STARTED_BY_A_WORKER
 from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.release.hub_publishing import NAME, repository

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tasks.project.errors import PublishError
 from tasks.release.hub.token import refusal
+from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import NAME, TOKEN, publish_small
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ipu_model.files import sha256_of, write_json
-from tasks.project import artifacts
-from tasks.project.errors import GateRejected, PublishError
-from tasks.project.params import parameter_values
+from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import GateRejected, PublishError
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
 
 FOLDER = "published/podium-demo"

@@ -12,11 +12,11 @@ import pytest
 from huggingface_hub import ModelCard
 
 from ipu_model.files import sha256_of, write_json
-from tasks.project import artifacts
-from tasks.project.dvc_records import LOCK
-from tasks.project.errors import ParamsError, PublishError
-from tasks.project.params import load_params, parameter_values
+from tasks.params.schema import load_params, parameter_values
+from tasks.plan.dvc_records import LOCK
 from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError, PublishError
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import add_entry, make_checkout, make_glue_checkout, subject_in, write_gate
 

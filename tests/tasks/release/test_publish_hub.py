@@ -10,10 +10,10 @@ from email.utils import formatdate
 
 import pytest
 
-from tasks.project.errors import PublishError
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import HubRelease, release_on_hub
 from tasks.release.release import NAMES
+from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.hub_store import Commit
 from tests.tasks.release.hub_publishing import (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.errors import ParamsError, PublishError
-from tasks.project.params import parameter_values
+from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
+from tasks.stage.errors import ParamsError, PublishError
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import CALLS, NAME, commits, publish_small, repository, small_release
 from tests.tasks.trained_checkout import make_checkout, params_with

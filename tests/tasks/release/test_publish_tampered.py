@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ipu_model.files import sha256_of, write_json
-from tasks.project import artifacts
-from tasks.project.errors import GateRejected, InputError, PublishError
-from tasks.project.params import load_params, parameter_values
+from tasks.params.schema import load_params, parameter_values
 from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import GateRejected, InputError, PublishError
 from tests.tasks.trained_checkout import make_checkout, make_glue_checkout, subject_in, write_gate, write_model
 
 QUESTIONS, GLUE = "squad", "glue-sst2"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.params import parameter_values
+from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters

@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 
 from ipu_model.files import write_json
+from tasks.corpus import corpus
 from tasks.downstream import evaluate, rows, validate_rows
 from tasks.downstream import examples as read_examples
 from tasks.downstream import validate as validate_entry
+from tasks.downstream.gate import gate
 from tasks.downstream.jobs import finetune, predict
-from tasks.downstream.judging import gate
-from tasks.inputs import corpus
 from tasks.jobs import training
+from tasks.params.schema import load_params
 from tasks.pretraining import base_model, pretrain
 from tasks.pretraining.rows import pretrain_rows
-from tasks.project.params import load_params
 from tasks.release import publish
 from tasks.release.released_parameters import WITHHELD
 from tasks.validation import validate
 from tasks.vocabulary import tokenizer
 from tests.tasks.downstream.entries import change_parameters
-from tests.tasks.downstream.glue.glue_checkout import device_job_here
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.planted import (
     MARK,
     PLAIN,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from ipu_model.files import locked, read_json, sha256_of
-from tasks.downstream.applying.predict_released import predict_released
-from tasks.downstream.entries import entry_of
-from tasks.downstream.task import part_of
-from tasks.project import artifacts
-from tasks.project.errors import PublishError
-from tasks.project.params import load_params, parameter_values
+from tasks.downstream.inference.predict_released import predict_released
+from tasks.params.entries import entry_of
+from tasks.params.schema import load_params, parameter_values
+from tasks.plan.kinds import part_of
 from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, repository

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ipu_model.files import write_json, write_text
-from tasks.downstream.judging.evidence import compare
-from tasks.downstream.judging.released import read_released, read_scores, scores_json
+from tasks.downstream.gate.evidence import compare
+from tasks.downstream.gate.released import read_released, read_scores, scores_json
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.texts.scores import Examples
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
+from tests.tasks.downstream.gate.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 
 SQUAD = task_with("squad", "scores")
 WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")

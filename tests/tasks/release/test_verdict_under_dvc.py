@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from ipu_model.files import write_json
-from tasks.project import artifacts
+from tasks.stage import artifacts
 from tests.parts import in_part
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
 
@@ -216,12 +216,12 @@ def test_publish_says_where_code_differs_from_what_dvc_recorded(project: Path) -
     assert done.returncode == 0, done.stdout
     assert "the code here" not in done.stdout, "compiled files count for neither"
     code = json.loads((project / "published/podium-demo/provenance.json").read_text())["code_md5"]["gate@squad"]
-    assert {"tasks/release", "tasks/statistics", "tasks/rows"} <= set(code)
-    with (project / "tasks/statistics/__init__.py").open("a") as stream:
+    assert {"tasks/release", "tasks/downstream/scoring", "tasks/rows"} <= set(code)
+    with (project / "tasks/downstream/scoring/__init__.py").open("a") as stream:
         stream.write("# after the verdict\n")
     done = run(project, "tasks.release.publish")
     assert done.returncode == 0, done.stdout
-    assert "what its stages read of it changed: tasks/statistics\n" in done.stdout
+    assert "what its stages read of it changed: tasks/downstream/scoring\n" in done.stdout
     assert "unchanged" in done.stdout
 
 

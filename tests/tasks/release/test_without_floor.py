@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project.errors import PublishError
-from tasks.project.params import load_params, parameter_values
+from tasks.params.schema import load_params, parameter_values
 from tasks.release.publish import publish
+from tasks.stage.errors import PublishError
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import make_checkout, write_gate
@@ -51,7 +51,7 @@ def test_verdict_and_card_say_so(checkout: Path) -> None:
 
 
 def test_the_stage_says_so(checkout: Path) -> None:
-    words = [sys.executable, "-m", "tasks.downstream.judging.gate", "squad"]
+    words = [sys.executable, "-m", "tasks.downstream.gate.gate", "squad"]
     done = subprocess.run(
         words, cwd=checkout, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.project.errors import InputError
-from tasks.project.row_folders import HELD_OUT, held_out_folder, read_manifest
 from tasks.rows.held_out import choose_groups, is_held_out
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import HELD_OUT, held_out_folder, read_manifest
 from tasks.validation.checks import Check, Finding, Judgement
 from tasks.validation.validate import Judged
 from tests.tasks.pretraining.row_inputs import (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.features import make_features
-from tasks.project.errors import InputError
 from tasks.rows.packing import pack, plan_packs
+from tasks.stage.errors import InputError
 from tests.tasks.pretraining.row_inputs import bert_tokenizer, squad_questions, tokenizer_of
 
 

@@ -15,16 +15,16 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
 from tasks.downstream import rows
-from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import predict_job
 from tasks.downstream.jobs.predict import figures
-from tasks.downstream.task import about
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
+from tasks.params.entries import entry_of
+from tasks.params.schema import check, packed
+from tasks.params.strict_yaml import read_yaml
+from tasks.plan.kinds import about
 from tasks.pretraining.rows import pretrain_rows
-from tasks.project import artifacts
-from tasks.project.params import check, packed
-from tasks.project.row_folders import Manifest, read_manifest
-from tasks.project.strict_yaml import read_yaml
+from tasks.stage import artifacts
+from tasks.stage.row_folders import Manifest, read_manifest
 from tests.optimizers import optimizer_config
 from tests.places import ROOT
 from tests.tasks.downstream.entries import write_parameters

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.project.errors import InputError
-from tasks.project.row_folders import read_manifest
 from tasks.rows.packing import pack
 from tasks.rows.row_files import Layout, RowWriter, check_geometry, ranges, row_schema
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import read_manifest
 from tests.tasks.pretraining.row_inputs import folder_bytes, read_rows
 
 

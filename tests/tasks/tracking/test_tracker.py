@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tasks.project.errors import DeviceJobFailed, StagePaused
-from tasks.project.param_sections import TrackingParams
+from tasks.params.sections import TrackingParams
+from tasks.stage.errors import DeviceJobFailed, StagePaused
 from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point, Tracker, without_secrets

@@ -25,9 +25,9 @@ import pytest
 
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import fingerprint, train
-from tasks.project import artifacts
-from tasks.project.errors import StagePaused
-from tasks.project.param_sections import TrackingParams
+from tasks.params.sections import TrackingParams
+from tasks.stage import artifacts
+from tasks.stage.errors import StagePaused
 from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.downstream.squad.checks import QuestionData
-from tasks.project.errors import InputError
-from tasks.project.params import load_params
-from tasks.reading.text_files import Reading, write_reading
+from tasks.params.schema import load_params
+from tasks.records.text_files import Reading, write_reading
+from tasks.stage.errors import InputError
 from tasks.validation.checks import explain
 from tasks.validation.corpus_checks import CorpusData, corpus_data
 from tasks.validation.judge import Judge

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ipu_model.files import sha256_of, write_json
-from tasks.project.params import load_params
+from tasks.params.schema import load_params
 from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.judge import CheckCrashed, Judge, LimitJudge, great_expectations, suite_values
@@ -178,7 +178,7 @@ def test_a_judge_loads_no_package_that_it_does_not_use_and_hides_none_from_other
 
 NO_GARBAGE = """
 import atexit, gc
-from tasks.project.main import run_main
+from tasks.plan.main import run_main
 from tasks.validation.judge import Judge
 
 atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.project.errors import InputError
-from tasks.reading.near_duplicates import Report
+from tasks.records.near_duplicates import Report
+from tasks.stage.errors import InputError
 from tasks.validation import near_duplicates as searching
 from tasks.validation.near_duplicates import (
     MOST_MISSED,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
 from tests.tasks.validation.validation_data import (

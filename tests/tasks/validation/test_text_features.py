@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tasks.validation import text_features
 from tasks.validation.text_features import Keys, batches, characters, control_characters, is_missing, schema_differences
 

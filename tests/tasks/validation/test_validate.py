@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.project.errors import InputError
-from tasks.project.params import load_params
+from tasks.params.schema import load_params
+from tasks.stage.errors import InputError
 from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
 from tasks.validation.judge import CheckCrashed, Judge, great_expectations

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.squad import checks
 from tasks.downstream.squad.about import FEATURES_SCHEMA
-from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
+from tasks.stage.row_folders import Manifest
 from tasks.validation import corpus_checks
 from tasks.validation.checks import DataSet
 from tasks.validation.judge import Judge

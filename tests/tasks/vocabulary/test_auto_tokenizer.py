@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import encode, load_tokenizer
 from tasks.vocabulary.hub_tokenizer import given_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, build_tokenizer, write_tokenizer

@@ -17,9 +17,9 @@ from huggingface_hub import set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tasks.inputs import corpus, world
-from tasks.project.errors import InputError
-from tasks.project.params import TokenizerParams
+from tasks.corpus import corpus, world
+from tasks.params.schema import TokenizerParams
+from tasks.stage.errors import InputError
 from tasks.vocabulary import wordpiece
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, train_vocabulary

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tasks.downstream.squad.ask import WindowShape, find_model
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tasks.vocabulary import hub_tokenizer, tokenizer_files
 from tasks.vocabulary.encoding import load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.project import artifacts
-from tasks.project.params import Params
+from tasks.params.schema import Params
+from tasks.stage import artifacts
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.pretraining.row_inputs import SPECIAL, WORDS

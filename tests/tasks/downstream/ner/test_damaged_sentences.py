@@ -15,8 +15,8 @@ from tasks.downstream.ner.format import read_sentences
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import Found
 from tasks.downstream.ner.tags import begun_inside, problem_of
-from tasks.project.errors import PodiumError
-from tasks.reading.text_files import Reading
+from tasks.records.text_files import Reading
+from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 
 WORDS, TAGS = ["Ada", "of", "New", "Yörk"], ["B-person", "O", "B-place", "I-place"]

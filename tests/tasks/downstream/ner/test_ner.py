@@ -12,13 +12,13 @@ import torch
 from test_ner_tags import conlleval
 
 from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
+from tasks.downstream.gate import gate
 from tasks.downstream.jobs import finetune, predict
-from tasks.downstream.judging import gate
 from tasks.jobs import training
-from tasks.project.errors import GateRejected
 from tasks.release import publish
-from tests.tasks.downstream.glue.glue_checkout import device_job_here, run_stage
+from tasks.stage.errors import GateRejected
 from tests.tasks.downstream.ner.ner_checkout import NAME, make_checkout, values_of, write_sentences
+from tests.tasks.downstream.texts.glue_checkout import device_job_here, run_stage
 
 LABELS = ["O", "B-person", "I-person", "B-place", "I-place"]
 Sentences = list[tuple[list[str], list[str]]]

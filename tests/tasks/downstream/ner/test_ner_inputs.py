@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.format import NO_WORD, read_sentences
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
-from tasks.downstream.task import part_of
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.overlays import base_of, resolve
-from tasks.project.params import check
-from tasks.reading.labels import labels_of_examples
-from tasks.reading.text_files import Reading, read_reading
+from tasks.params.entries import entry_of
+from tasks.params.overlays import base_of, resolve
+from tasks.params.schema import check
+from tasks.plan.kinds import part_of
+from tasks.records.labels import labels_of_examples
+from tasks.records.text_files import Reading, read_reading
+from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
 from tests.places import ROOT, SHARED

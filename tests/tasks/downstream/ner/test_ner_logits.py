@@ -12,8 +12,8 @@ import pytest
 from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.project.errors import InputError
-from tasks.reading.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
+from tasks.records.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
+from tasks.stage.errors import InputError
 
 LABELS = ("O", "B-a", "I-a")
 WINDOWS = {"feature_id": [0, 1, 2], "example_index": [0, 0, 1], "n_tokens": [5, 4, 3], "positions": [[1, 2], [2], [1]]}

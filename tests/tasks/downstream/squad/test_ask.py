@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tasks.downstream.applying.entry import rows_within
-from tasks.downstream.applying.model import FoundModel
+from tasks.downstream.inference.entry import rows_within
+from tasks.downstream.inference.model import FoundModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import WindowShape, as_values, ask, find_model, number_words
 from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.no_answer import null_threshold_of
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
 from tests.tasks.downstream.squad.test_features import windows
@@ -176,7 +176,7 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
     from click.testing import CliRunner
 
     from flows.cli import cli
-    from tasks.downstream.applying.entry import entry_of
+    from tasks.downstream.inference.entry import entry_of
 
     folder = shutil.copytree(model, tmp_path / "release")
     entry = {"kind": "squad", "rows": {}, "evaluate": released}

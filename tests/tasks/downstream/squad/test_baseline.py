@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.files import read_json, write_json
-from tasks.downstream.entries import entry_of
-from tasks.downstream.judging.gate import gate
+from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.scores import RULES, choose_rule
-from tasks.downstream.task import part_of
-from tasks.project.params import check, load_params, parameter_values
+from tasks.params.entries import entry_of
+from tasks.params.schema import check, load_params, parameter_values
+from tasks.plan.kinds import part_of
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import make_checkout, write_gate
 

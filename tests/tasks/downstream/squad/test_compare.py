@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.downstream.scoring.significance import mcnemar_exact
 from tasks.downstream.squad.compare import changed_csv, compare, compare_files, in_words
-from tasks.project.errors import InputError
-from tasks.statistics.significance import mcnemar_exact
+from tasks.stage.errors import InputError
 from tests.places import ROOT
 
 REFERENCES = [(str(number), ("red house",)) for number in range(40)]

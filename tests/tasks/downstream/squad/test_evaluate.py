@@ -14,7 +14,7 @@ import pytest
 
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.squad.params import AnswerParams
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import without_own_script

@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tasks.downstream.squad.features import Features, find_answers, make_features
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import (
     CLS,

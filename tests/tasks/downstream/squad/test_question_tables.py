@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.applying.task import ApplyTask
+from tasks.downstream.inference.task import ApplyTask
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_references
 from tasks.downstream.squad.format import BLANKS
 from tasks.downstream.squad.params import ColumnParams, QuestionsParams
 from tasks.downstream.squad.question_tables import MADE, read_question_file
-from tasks.project.artifacts import READING
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.params import build
-from tasks.reading.text_files import NUMBERS, Reading, read_reading
+from tasks.params.schema import build
+from tasks.records.text_files import NUMBERS, Reading, read_reading
+from tasks.stage.artifacts import READING
+from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
 from tests.tasks.pretraining.row_inputs import squad_questions

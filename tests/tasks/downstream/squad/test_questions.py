@@ -14,7 +14,7 @@ from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad import format as squad_format
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import ColumnParams, QuestionsParams
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tests.places import SHARED
 
 SQUAD = SHARED / "data/squad"

@@ -15,9 +15,9 @@ from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.files import read_questions
 from tasks.downstream.squad.format import Answer, Question
 from tasks.downstream.squad.rows import Task
-from tasks.project.errors import InputError
-from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.pretraining.row_inputs import (

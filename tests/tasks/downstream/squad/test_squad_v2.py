@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from ipu_model.files import write_json
-from tasks.downstream.applying.entry import entry_of as applied_entry
-from tasks.downstream.applying.model import find_model
-from tasks.downstream.entries import entry_of
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.judging.gate import GateDecision, gate
-from tasks.downstream.judging.released import scores_json
+from tasks.downstream.gate.gate import GateDecision, gate
+from tasks.downstream.gate.released import scores_json
+from tasks.downstream.inference.entry import entry_of as applied_entry
+from tasks.downstream.inference.model import find_model
 from tasks.downstream.squad.card import Task as CardTask
 from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.no_answer import null_threshold_of
 from tasks.downstream.squad.scoring import score_files
-from tasks.downstream.task import part_of
-from tasks.project import artifacts
-from tasks.project.errors import InputError, ParamsError
-from tasks.project.params import check
+from tasks.params.entries import entry_of
+from tasks.params.schema import check
+from tasks.plan.kinds import part_of
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import no_near_duplicates, values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 from tests.tasks.pretraining.row_inputs import (

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.downstream.squad import windows as windows_module
 from tasks.downstream.squad.windows import WindowFiles
-from tasks.project.errors import InputError
+from tasks.stage.errors import InputError
 from tests.tasks.downstream.squad.window_files import (
     Window,
     read_windows,

@@ -1,0 +1,160 @@
+"""The device of training and prediction: its Python, its runtime, what starts several processes, and whether its jobs
+fit into its memory, which is worked out: nothing is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+from flows import dvc
+from flows.checks.disk import hashing_takes_long
+from flows.checks.probes import FAR_S, Finding, Question, ok, problem, warning
+from flows.runs.run_estimate import RUNS, jobs_of
+from flows.runs.run_request import RunRequest
+from flows.views.plan_page import JobView
+from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
+from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, split_words
+from tasks.params.sections import Place
+from tasks.plan.dvc_records import StageForecast
+from tasks.plan.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
+from tasks.plan.stage_kinds import STAGE_KINDS, offered_kinds
+from tasks.stage import streams
+from tasks.stage.errors import InputError, ParamsError
+
+JOBS = "device jobs"
+OF_THE_RECIPE = "ipu"
+"""The runtime whose memory no host changes; what a worker has of others is not known here."""
+
+
+def known(request: RunRequest) -> Iterator[Finding]:
+    """What nobody has to be asked for: a launcher that is not there, or a CPU job in this very Python."""
+    stages = _stages(request)
+    if not stages:
+        if request.curious:
+            yield ok("device", "no stage that needs one would run here: they are up to date, or only restored")
+        return
+    device = request.params.device
+    yield from _launcher(device.launcher)
+    if list(asked(request)):
+        return
+    if importlib.util.find_spec("torch") is None:
+        yield problem("device", f"{sys.executable} lacks torch: make setup installs it, or set {DEVICE_PYTHON}")
+    else:
+        yield ok("device", f"cpu, {device.precision}; torch {version('torch')} of this Python")
+
+
+def _launcher(named: str | None) -> Iterator[Finding]:
+    own, knob = os.environ.get(DEVICE_LAUNCHER), "device.launcher"
+    words = ["poprun"] if named == "poprun" else []
+    if own:
+        knob = DEVICE_LAUNCHER
+        try:
+            words = split_words(own)
+        except ParamsError as error:
+            yield problem("launcher", str(error))
+            return
+    if words and shutil.which(words[0], path=dvc.environment()["PATH"]) is None:
+        yield problem("launcher", f"{words[0]} is not on PATH: enable the SDK that brings it, or change {knob}")
+
+
+def asked(request: RunRequest) -> Iterator[Question]:
+    """The device's Python, unless that is this one and nothing but the CPU is asked of it."""
+    stages = _stages(request)
+    places = _places(request, stages)
+    own = os.environ.get(DEVICE_PYTHON)
+    if not stages or not (own or request.curious or any(place["runtime"] != "cpu" for place in places)):
+        return
+    device = request.params.device
+    told = {
+        "places": places,
+        "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
+        "compile_only": all(stage.host == COMPILER for stage in stages),
+        "ipus": _ipus(request, stages) if any(place["runtime"] in ("ipu", "auto") for place in places) else 1,
+    }
+    python = own or sys.executable
+    named = f"{DEVICE_PYTHON}={own}" if own else python
+    cannot = f"{named} cannot be asked what it has; set {DEVICE_PYTHON} to the device's Python, or unset it"
+    yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
+
+
+def _ipus(request: RunRequest, stages: list[Stage]) -> int:
+    """IPUs that a process here attaches at most."""
+    try:
+        return attached_ipus(request.params, request.project, request.root, [stage.name for stage in stages])
+    except (InputError, OSError):  # the check of files says so
+        return 1
+
+
+def _stages(request: RunRequest) -> list[Stage]:
+    """Those that need a device here, and not what this host may only restore."""
+    if request.on_workers:
+        return []
+    runtime, offered = request.params.device.runtime, (*offered_kinds(), "auto")
+    return [stage for stage in request.stages if stage.host != ANYWHERE and stage.kind(runtime) in offered]
+
+
+def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
+    device = request.params.device
+    places = []
+    named = [stage for stage in stages if stage.host not in (DEVICE, COMPILER)]
+    if len(named) < len(stages):
+        hint = f"device.runtime={device.runtime}, device.precision={device.precision}"
+        if device.runtime not in ("cpu", "auto"):
+            hint += f" (a host that only restores what others computed says {STAGE_KINDS}=cpu)"
+        places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
+    for stage in named:
+        place = Place.of(stage.host)
+        knob = f"{stage.meta.get('because', stage.name)} names {stage.host}"
+        places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
+    return places
+
+
+def fit(request: RunRequest) -> Iterator[Finding]:
+    """Each job that would run: what it will need, or that it does not fit or cannot run as stated."""
+    try:
+        stages = _to_run(request)
+        names = () if request.on_workers or request.curious else [one.stage for one in stages]
+        jobs = jobs_of(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
+    except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
+        yield warning(JOBS, f"nothing is estimated of them: {error}")
+        return
+    for job in jobs:
+        yield _finding(job, request)
+
+
+def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
+    """Say what the device jobs of a run will need, and refuse one that does not fit or cannot run as stated.
+
+    Raises:
+        ParamsError: names the largest part of its memory and what makes it smaller, or what the job requires.
+    """
+    findings = list(fit(request))
+    for finding in findings:
+        tell(finding.text)
+    if problems := [finding.text for finding in findings if finding.level == "problem"]:
+        raise ParamsError("\n".join(problems))
+
+
+def _to_run(request: RunRequest) -> list[StageForecast]:
+    """Those that would run; all, where looking would take long."""
+    if request.on_workers or hashing_takes_long(request):
+        return [StageForecast(stage, RUNS, ()) for stage in request.target]
+    return [one for one in request.forecast if one.status == RUNS]
+
+
+def _finding(job: EstimatedJob, request: RunRequest) -> Finding:
+    elsewhere = request.on_workers and job.runtime != OF_THE_RECIPE
+    if job.impossible and not elsewhere:
+        return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)
+    if job.estimate is None:  # what was assumed may be why, so that the job itself has the last word
+        return warning(JOBS, f"{job.name}: {job.problem}")
+    if not job.refusal or elsewhere:
+        return ok(JOBS, JobView(job).short)
+    if request.force:
+        return warning(JOBS, f"{job.refusal}; it is tried all the same (--force)")
+    return problem(JOBS, f"{job.refusal}. podium run --force tries it all the same (a flow: force)")

@@ -1,0 +1,358 @@
+"""What can be known of inputs before a run, asked of given files and of the Hub.
+
+Of files: that they are there, of a known kind, with the columns asked for. Of the Hub: that the token may publish, and
+that what is to be read from there is there.
+
+    python -m flows.checks.given_inputs < REQUEST
+
+REQUEST is JSON: `values`, the resolved parameters, and either `read`, what the stages depend on, or for the Hub
+`publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset or model),
+`section`, `name` and `revision`; and `origin`, whether README.md of a base model on the Hub decides if a release may go
+there. Of each input a line of JSON is printed (flows/checks reads it). The very readers of the stages look at the
+heads of the files, so that messages are theirs. Of the Hub nothing is downloaded but README.md and config.json of that
+model, and nothing is made or changed there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.downstream.examples import ExamplesTask
+from tasks.params.entries import BASE, Entry, entries
+from tasks.params.schema import PHASES, Params, check, parameter_values
+from tasks.params.strict_yaml import value_at
+from tasks.plan.kinds import part_of
+from tasks.plan.main import run_main
+from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_given, find_parameters
+from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.process import takes_no_words
+
+SECONDS = 1.5
+"""For the heads of many files; the others are left to their stage."""
+HEAD = 20
+"""Records of each file that are looked at."""
+LATER = "A run with --no-publish starts without it, and podium publish follows"
+
+
+@dataclass(frozen=True)
+class Given:
+    """Some of the inputs that the parameters may name."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Parameters that name them."""
+    is_given: Callable[[Params], bool]
+    look: Callable[[Params], str]
+    """Says what was found; raises PodiumError or OSError."""
+    note: Callable[[Params], str] = lambda params: ""
+    """Says what people should know of what was found; empty: nothing."""
+
+
+def corpus(params: Params) -> str:
+    """The text: every file of a known kind, and the first documents of as many as time allows."""
+    from tasks.corpus.documents import read_files, text_columns, usable_files
+    from tasks.records.text_files import Reading
+
+    given = params.corpus
+    columns = text_columns(given.text_column, given.title_column, given.id_column)
+    until, looked = time.monotonic() + SECONDS, 0
+    files = usable_files(Path(given.path), Reading())
+    for file in files:
+        _head(read_files(file, columns, given.layout, Reading(), given.separator))
+        looked += 1
+        if time.monotonic() > until:
+            break
+    return f"{len(files)} files of {given.path}; the heads of {looked} were read"
+
+
+def vocabulary(params: Params) -> str:
+    """vocab.txt, or the tokenizer of a model folder, whole."""
+    return f"{len(_entries(params)):,} entries in {params.tokenizer.path}"
+
+
+def _entries(params: Params) -> tuple[str, ...]:
+    from tasks.vocabulary.hub_tokenizer import given_vocabulary
+
+    return given_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
+
+
+def prepared(params: Params) -> str:
+    """The first sequences of each phase."""
+    from tasks.pretraining.rows.prepared_files import read_prepared
+    from tasks.records.text_files import Reading
+
+    for phase in PHASES:
+        section = getattr(params.pretrain_rows, phase)
+        next(read_prepared(section, "files", f"pretrain_rows.{phase}", Reading()), None)
+    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in PHASES)
+
+
+def examples(entry: Entry) -> Given:
+    """What the kind of an entry can say of its files at once."""
+
+    @functools.cache
+    def task() -> ExamplesTask:
+        made: ExamplesTask = part_of(entry, "examples")
+        return made
+
+    def look(params: Params) -> str:
+        said = task().check_files()
+        if task().has_pairs and (folder := _started_from(entry, params)) is not None:
+            _require_token_types(entry.name, folder)
+        return said
+
+    def note(params: Params) -> str:
+        folder = _started_from(entry, params)
+        return "" if folder is None else _describe_head(entry, task(), folder)
+
+    paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
+    keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
+    return Given(entry.name, keys, lambda params: _is_of_files(entry), look, note)
+
+
+def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
+    """What becomes of a model's head for the classes that check_files found; empty where nothing does."""
+    from tasks.models.model_folders import describe_head
+
+    if not task.first_labels:
+        return ""
+    return describe_head(folder, part_of(entry, "apply").architecture, task.first_labels, task.has_all_labels)
+
+
+def _is_of_files(entry: Entry) -> bool:
+    return getattr(entry.params.data, "source", "files") == "files"
+
+
+def _started_from(entry: Entry, params: Params) -> Path | None:
+    """The folder of the given model that the entry is fine-tuned from, if it is one and is on this host."""
+    from tasks.models.model_folders import cached_folder
+
+    base = params.base_model
+    if entry.start != BASE or base.source == "none":
+        return None
+    return Path(base.path) if base.source == "folder" else cached_folder(str(base.repository), base.revision)
+
+
+def _require_token_types(what: str, folder: Path) -> None:
+    """Refuse a model that cannot tell the first text of a pair from the second."""
+    from tasks.models.model_folders import read_architecture
+
+    try:
+        types = read_architecture(folder, str(folder)).type_vocab_size
+    except InputError:
+        return  # `base_model` says why it cannot be read
+    if types < 2:
+        raise InputError(
+            f"{folder} has one token type (type_vocab_size of its config.json), and {what} reads pairs of texts, which "
+            "need two: start from a model that has two"
+        )
+
+
+def base_model(params: Params) -> str:
+    """config.json against the section `model`, and the vocabulary where it is given; no weight is read."""
+    from tasks.pretraining.base_model import check_folder
+
+    tokens = None
+    if params.tokenizer.source == "file":
+        try:
+            tokens = _entries(params)
+        except (PodiumError, OSError):
+            tokens = None  # said by the check of the vocabulary
+    check_folder(params.base_model, params.model, tokens)
+    if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
+        _require_token_types("pre-training", Path(params.base_model.path))
+    for entry in entries(params):
+        if entry.start == BASE and not _is_of_files(entry) and part_of(entry, "examples").has_pairs:
+            _require_token_types(entry.name, Path(params.base_model.path))
+    return f"{params.base_model.path} is of the architecture that section model states"
+
+
+def ipu_config(params: Params) -> str:
+    """ipu_config.json with the keys of section `ipu` laid over it."""
+    from ipu_model.errors import ConfigError
+    from tasks.jobs.device_job import read_ipu_config
+    from tasks.jobs.training import ipu_config as laid_over
+
+    stated = {phase: getattr(params.ipu, phase) for phase in PHASES if params.pretrain.enabled}
+    for entry in entries(params):
+        stated |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
+    for job, keys in stated.items():
+        try:
+            read_ipu_config(laid_over(params.ipu, keys, params.device) or {}, f"the IPU config of {job}")
+        except ConfigError as error:
+            raise ParamsError(str(error)) from None
+    return f"{params.ipu.config} and what is laid over it, for {', '.join(stated)}"
+
+
+def _head(records: Iterator[object]) -> None:
+    for _ in itertools.islice(records, HEAD):
+        pass
+
+
+GIVEN = (
+    Given("vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary),
+    Given(
+        "base model",
+        ("base_model.path",),
+        lambda params: params.base_model.source == "folder",
+        base_model,
+    ),
+    Given(
+        "IPU config",
+        ("ipu.config",),
+        lambda params: params.device.runtime in ("ipu", "auto"),
+        ipu_config,
+    ),
+    Given(
+        "prepared rows",
+        tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
+        lambda params: params.pretrain_rows.source == "files",
+        prepared,
+    ),
+    Given("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
+)
+"""Those that take longest last: what was found by the end of the time counts."""
+
+
+def wanted(params: Params, read: Collection[str]) -> list[Given]:
+    """The inputs that the parameters name.
+
+    Args:
+        params: they name them.
+        read: the dependencies of the stages that will run; what is not among them is not looked at.
+    """
+    values = parameter_values(params)
+    known = [*map(examples, entries(params)), *GIVEN]
+    paths = {given.name: {value_at(values, key) for key in given.keys} for given in known}
+    return [given for given in known if not paths[given.name].isdisjoint(read) and given.is_given(params)]
+
+
+def look(given: Given, params: Params) -> Iterator[dict[str, Any]]:
+    """Findings of one input, as plain values."""
+    for level, say in (("ok", given.look), ("warning", given.note)):
+        found = _found(given.name, functools.partial(say, params), level)
+        if found["text"]:
+            yield found
+        if found["level"] == "problem":
+            return
+
+
+def _found(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, Any]:
+    """What was found of an input, at this level where nothing is wrong with it."""
+    try:
+        return {"name": name, "level": level, "text": say()}
+    except PodiumError as error:
+        text, of_parameters = str(error), isinstance(error, ParamsError)
+    except OSError as error:
+        place, of_parameters = error.filename or "a file", False
+        text = f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another"
+    return {"name": name, "level": "problem", "text": text, "of_parameters": of_parameters}
+
+
+def of_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Findings of the files and folders that the parameters name; REQUEST is `told`."""
+    params = check(told["values"])
+    unreadable = check_given(told["values"], Path())
+    for text in unreadable:
+        yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
+    for given in wanted(params, told["read"]):
+        if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
+            yield from look(given, params)
+
+
+def of_hub(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Findings of the Hub; REQUEST is `told`."""
+    if told["publish"]:
+        found = _found("hub", lambda: _rights(told["publish"], told["review"]))
+        yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
+    if told["origin"]:
+        found = _found("hub", lambda: _origin(check(told["values"])))
+        yield found if found["level"] == "ok" else {**found, "of_parameters": True}
+    for source in told["sources"]:
+        found = _found("hub input", functools.partial(_source, **source))
+        yield found
+        if source["section"] == "base_model" and found["level"] == "ok":
+            yield from _of_base_model(check(told["values"]))
+
+
+def _rights(repositories: list[str], review: bool) -> str:
+    from tasks.release.hub.calls import Patience
+    from tasks.release.hub.transaction import check_access
+
+    # One try: whoever waits for the answer would rather know now.
+    patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
+    return check_access(repositories, review=review, patience=patience)
+
+
+def _source(kind: str, section: str, name: str | None, revision: str | None) -> str:
+    from tasks.records.hub_inputs import check_dataset, download_files
+
+    if kind == "dataset":
+        check_dataset(section, name, revision)
+    elif name:
+        download_files(name, revision, lambda present: [], section)
+    return f"{kind} {name} ({section})"
+
+
+def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
+    """Those of these files that the base model on the Hub has, downloaded."""
+    from tasks.records.hub_inputs import download_files
+
+    base = params.base_model
+    _, _, files = download_files(str(base.repository), base.revision, set(names).intersection, "base_model")
+    return list(files.values())
+
+
+def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
+    """Findings of the entries that start from a base model on the Hub, whose config.json is downloaded."""
+    from tasks.models.model_folders import CONFIG
+
+    if not (files := _files_of_base_model(params, (CONFIG,))):
+        return
+    folder = files[0].parent
+    for entry in entries(params):
+        if entry.start != BASE:
+            continue
+        task: ExamplesTask = part_of(entry, "examples")
+        with contextlib.suppress(PodiumError, OSError):  # said by the check of its files
+            if _is_of_files(entry):
+                task.check_files()
+                if note := _describe_head(entry, task, folder):
+                    yield {"name": entry.name, "level": "warning", "text": note}
+        try:
+            if task.has_pairs:
+                _require_token_types(entry.name, folder)
+        except InputError as error:
+            yield {"name": entry.name, "level": "problem", "text": str(error)}
+
+
+def _origin(params: Params) -> str:
+    from tasks.models.model_card import FILES, read_origin
+    from tasks.release.origin import require_origin, resolve_origin
+
+    try:
+        files = _files_of_base_model(params, FILES)
+    except InputError as error:
+        return f"licence and language are not known yet: {error}"  # said by `sources`, or a worker may read it
+    require_origin(params, resolve_origin(params, read_origin(files[0].parent) if files else None))
+    return f"licence and language of {params.base_model.repository} or of section publish"
+
+
+def main() -> None:
+    takes_no_words("Look at the inputs of a run; a JSON object on standard input says at which.")
+    told = json.load(sys.stdin)
+    for finding in of_files(told) if "read" in told else of_hub(told):
+        print(json.dumps(finding), flush=True)
+
+
+if __name__ == "__main__":
+    run_main(main)

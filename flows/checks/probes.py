@@ -1,0 +1,169 @@
+"""What a check says, and checks that may wait for a device, a network or a slow disk: each in a process of its own.
+
+Such a program ends in time. It reads one JSON object from standard input and writes a line of JSON for each finding:
+{"name": ..., "level": "ok" | "warning" | "problem", "text": ..., "of_parameters": ...}. What it wrote before its time
+was over counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from tasks.stage.errors import InputError
+from tasks.stage.process import describe_exit, die_with_parent, python_path
+
+Level = Literal["ok", "warning", "problem"]
+HERE_S = 4.5
+"""For what this host knows: a run is refused within five seconds."""
+FAR_S = 14.0
+"""For a device's Python, CUDA and the network: within fifteen."""
+CHECK_SECONDS = "PODIUM_CHECK_SECONDS"
+"""Setting of a host that is slow, or in no hurry: takes the place of both."""
+KEPT_LINES = 3
+"""Last lines of a failed program that the message repeats."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `podium doctor`; a run is refused for every problem, and says the warnings."""
+
+    name: str
+    """What was looked at, in a word or two."""
+    level: Level
+    text: str
+    """For a problem: what was found, what is required, and which parameter or setting to change."""
+    of_parameters: bool = False
+    """Whether the parameters are at fault, which is exit code 2, and not the host."""
+
+
+def ok(name: str, text: str) -> Finding:
+    """All is well."""
+    return Finding(name, "ok", text)
+
+
+def warning(name: str, text: str) -> Finding:
+    """Worth a line, and no reason to refuse."""
+    return Finding(name, "warning", text)
+
+
+def problem(name: str, text: str, *, of_parameters: bool = False) -> Finding:
+    """A reason to refuse."""
+    return Finding(name, "problem", text, of_parameters)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A program to ask."""
+
+    name: str
+    """For the line that says that it did not answer."""
+    module: str
+    told: dict[str, Any]
+    limit_s: float
+    python: str = sys.executable
+    cannot: str = ""
+    """Why this cannot be known where the program fails to start or to answer; it is then a problem, else a warning."""
+
+
+@dataclass
+class Asked:
+    """A question under way."""
+
+    question: Question
+    process: subprocess.Popen[bytes] | None
+    said: IO[bytes]
+    limit_s: float
+    complaint: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def findings(self) -> list[Finding]:
+        """Wait for the answer, as long as the question may take."""
+        complaint = self.complaint or self._wait()
+        found = list(_findings(self.said))
+        if not complaint:
+            return found
+        if self.question.cannot and not complaint.startswith("no answer"):
+            return [*found, problem(self.question.name, f"{self.question.cannot}: {complaint}")]
+        return [*found, warning(self.question.name, f"not checked: {complaint}")]
+
+    def _wait(self) -> str:
+        """What went wrong; nothing where the program ended well."""
+        assert self.process is not None
+        try:
+            code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return f"no answer within {self.limit_s:g} s ({CHECK_SECONDS})"
+        return f"it ended with {describe_exit(code)}{_last_words(self.said)}" if code else ""
+
+
+@contextlib.contextmanager
+def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
+    """Start all programs at once, in `folder`; none outlives the body.
+
+    Raises:
+        InputError: PODIUM_CHECK_SECONDS is no number of seconds.
+    """
+    limit = _limit()
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(_started(one, folder, limit or one.limit_s)) for one in questions]
+
+
+def _limit() -> float | None:
+    text = os.environ.get(CHECK_SECONDS)
+    if not text:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise InputError(f"{CHECK_SECONDS}={text!r} is no number of seconds above 0: correct it, or unset it")
+
+
+@contextlib.contextmanager
+def _started(question: Question, folder: Path, limit_s: float) -> Iterator[Asked]:
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
+    env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    command, end = [question.python, "-m", question.module], subprocess.STDOUT
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
+        told.write(json.dumps(question.told).encode())
+        told.seek(0)
+        try:
+            process = subprocess.Popen(
+                command, cwd=folder, env=env, stdin=told, stdout=said, stderr=end, preexec_fn=die_with_parent
+            )
+        except OSError as error:
+            yield Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
+            return
+        try:
+            yield Asked(question, process, said, limit_s)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _lines(said: IO[bytes]) -> list[str]:
+    said.seek(0)
+    return said.read().decode("utf-8", "replace").splitlines()
+
+
+def _findings(said: IO[bytes]) -> Iterator[Finding]:
+    """Lines that are findings; others are warnings of libraries."""
+    for line in _lines(said):
+        with contextlib.suppress(ValueError, TypeError):
+            if line.startswith("{"):
+                yield Finding(**json.loads(line))
+
+
+def _last_words(said: IO[bytes]) -> str:
+    lines = [line.strip() for line in _lines(said) if line.strip() and not line.startswith("{")]
+    return f" ({' '.join(lines[-KEPT_LINES:])[-400:]})" if lines else ""

@@ -1,0 +1,90 @@
+"""A run with nothing to do: told without Prefect, whose server alone takes longer to start than the look at it all.
+
+reports/run.json and reports/run.html stay those of the run that made what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows import dvc
+from flows.dvc import releases
+from flows.dvc.session import DvcSession
+from flows.runs import checkout, report
+from flows.runs.run_request import RunRequest
+from flows.runs.stage_plan import PUBLISH, publish_after
+from flows.server.local_server import may_be_named
+from flows.views import run_page
+from flows.views.screen import screen, tell_end
+from tasks.plan.dvc_records import verify
+from tasks.plan.named_files import foreign_plans, given_paths
+from tasks.plan.plan_file import Stage
+from tasks.stage import streams
+
+ENDED_WELL = ("finished", "published", "rejected")
+REMAINS = ("command", "began", "ended", "user", "host", "python", "commit", "changed")
+"""Of the record of the run that made what is there."""
+
+
+def tell_if_unchanged(request: RunRequest) -> int | None:
+    """Say how a run stands of which nothing changed; returns its exit code, None where there may be something to do.
+
+    Publishing is looked at, too: a folder that is gone, or holds something else, is published again.
+    """
+    project, root, plan = request.project, request.root, list(request.target)
+    if request.on_workers or may_be_named() or (request.publish and request.values["publish"]["target"] != "local"):
+        return None
+    if any(stage.group == releases.READS_THEM for stage in request.stages):
+        return None  # something else may have been released meanwhile
+    before = report.read(project, root)
+    if before is None or not _is_of(before, plan) or dvc.has_remote(root):
+        return None
+    if foreign_plans(project, given_paths(request.values)):
+        return None  # before DVC starts: the run is refused with all that stands in its way
+    checkout.prepare(request.checkout, screen().tell)  # its code may be older than the project's
+    gates = [stage for stage in request.stages if stage.is_gate]
+    for text in verify([gate.name for gate in gates], root):
+        screen().tell(text)
+    with DvcSession(root) as session:
+        if session.look(plan).unchanged != plan:
+            return None
+    made = {name: getattr(before, name) for name in REMAINS}
+    run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
+    run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
+    run.read_results(root)
+    streams.say(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
+    published = False
+    try:
+        published = request.publish and _publish(gates, root, run)
+    except releases.ReleaseFailed as error:
+        run.error = str(error)
+    if run.error is None and not published:
+        before.write(project)
+    else:
+        run.write(project)
+        run_page.write_ended(run, project, root)
+    return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
+
+
+def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
+    """Publish what the gates accept; whether something was not as it was published before."""
+    changed = False
+    for gate in gates:
+        if not run.accepts(gate.name):
+            continue
+        began = time.perf_counter()
+        receipt = releases.publish(gate, root, screen().tell)
+        run.enter_receipt(receipt, gate.name)
+        status = "skipped" if receipt.get("unchanged") else "ran"
+        run.enter(report.StageRecord(publish_after(gate), status, round(time.perf_counter() - began, 2)))
+        changed = changed or status == "ran"
+    return changed
+
+
+def _is_of(before: report.RunReport, plan: Sequence[str]) -> bool:
+    """Whether the run that wrote a report came to an end, and had these stages."""
+    stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
+    return report.outcome(before) in ENDED_WELL and stages == list(plan)

@@ -1,0 +1,83 @@
+"""What a worker starts for a run: one of Podium's two flows, from this checkout, by the run's id and parameters alone.
+
+    python -m flows.commands.worker_entry       # by a worker, in its checkout; PREFECT__FLOW_RUN_ID names the run
+
+Entrypoint, path, pull steps and variables of the deployment are what its author says, and are not read.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.engine import handle_engine_signals
+from prefect.exceptions import Abort, ParameterBindError, SignatureMismatchError, TerminationSignal
+from prefect.flow_engine import load_flow_run, run_flow
+from prefect.states import Failed
+
+from flows.pipeline import pipeline
+from flows.server.api import quiet_outages
+from flows.workers.on_worker import run_stages
+from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
+
+
+def run_flow_of(run_id: UUID, worker: int) -> None:
+    """Run the flow of this checkout that has the name of the run's flow; a run of any other ends as Failed.
+
+    Args:
+        run_id: of the run.
+        worker: the process that started this one.
+    """
+    run, flows = load_flow_run(run_id), (pipeline, run_stages)
+    with get_client(sync_client=True) as client:
+        name = client.read_flow(run.flow_id).name
+        wanted = next((flow for flow in flows if flow.name == name), None)
+        if wanted is None:
+            message = f"this worker runs the flows {pipeline.name} and {run_stages.name} of its own checkout, no other"
+            client.set_flow_run_state(run_id, Failed(message=message))
+            return
+        wanted.fn = _leaving(wanted.fn, worker)
+        try:
+            run_flow(wanted, flow_run=run, return_type="state")
+        except (ParameterBindError, SignatureMismatchError) as error:
+            client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing, or others: {error}"))
+
+
+def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
+    """The function of a flow that leaves it to the worker to say how a run ended that was asked to end.
+
+    On SIGTERM Prefect would say at once that it crashed: of a cancelled run, too, and while its stages still end.
+    """
+
+    @functools.wraps(flow)
+    def leaving(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return flow(*args, **kwargs)
+        except TerminationSignal as asked:
+            if os.getppid() == worker:
+                raise Abort from asked
+            raise  # the worker is gone: nobody else says it
+
+    # Prefect looks for the types of parameters where the function stands that it is given, which is here.
+    leaving.__signature__ = inspect.signature(flow, eval_str=True)  # type: ignore[attr-defined]
+    return leaving
+
+
+def main() -> None:
+    """Run the flow, and say how it ended."""
+    takes_no_words("Run the flow of a run that a worker took; it names the run.")
+    worker = os.getppid()
+    die_with_parent()
+    quiet_outages()
+    run_id = UUID(os.environ[STARTED_BY_A_WORKER])
+    with handle_engine_signals(run_id):
+        run_flow_of(run_id, worker)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Checks before the first stage, by what they look at."""

@@ -1,0 +1,1 @@
+"""A run: its parameters, request, checkout, record, locks and log."""

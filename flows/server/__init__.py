@@ -1,0 +1,1 @@
+"""Prefect servers: local and remote, their API, and the artifacts of runs on them."""

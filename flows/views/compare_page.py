@@ -1,0 +1,245 @@
+"""Runs beside each other: the parameters that differ, scores with the paired test, and curves; on the terminal and as
+reports/compare-A-B.html."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.runs import listing, run_params
+from flows.views.curves import is_training, read_curve
+from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
+from tasks.pages.plots import COLORS, Line, Plot, line_plot
+from tasks.pages.render import html_page
+from tasks.params.entries import entries, entry_of
+from tasks.params.schema import Params, check
+from tasks.params.tables import differing, table
+from tasks.plan.plan_file import read_plan
+from tasks.stage.errors import ParamsError
+
+BARS = " ▁▂▃▄▅▆▇█"
+COLUMNS = 40
+"""Bars of a curve on the terminal."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What somebody named: a run, maybe one entry of it, or a folder with the scores of a release."""
+
+    said: str
+    root: Path
+    run: listing.Run | None
+    values: dict[str, Any] = field(default_factory=dict)
+    """The parameters of the run, paths as the project states them."""
+    entry: str = ""
+
+    @property
+    def params(self) -> Params:
+        """The same, checked."""
+        return check(self.values)
+
+
+def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
+    """What these words name.
+
+    Args:
+        here: folders count from it.
+
+    Raises:
+        ParamsError: one of them is neither a run nor a folder, or the first is no run.
+    """
+    found = []
+    for word in said:
+        name, _, entry = word.partition(":")
+        if (here / word).is_dir() and name not in {run.name for run in listing.every(project)}:
+            found.append(Word(word, here / word, None))
+        else:
+            [run] = listing.named(project, [name])
+            found.append(Word(word, run.folder, run, run_params.params_of(project, run.folder), entry))
+    if found[0].run is None:
+        raise ParamsError(
+            f"{found[0].said} is no run: name one first, as it has the examples that others are judged on"
+        )
+    return found
+
+
+def compared(words: Sequence[Word]) -> dict[str, Any]:
+    """All that is to be said of these runs, as plain values.
+
+    Raises:
+        ParamsError: they have no entry in common, and none was named.
+        InputError: one of them was not evaluated, or two have no example in common.
+    """
+    own = [word for word in words if word.run is not None]
+    rows = differing([word.values for word in own])
+    return {
+        "runs": [word.said for word in words],
+        "parameters": {
+            "runs": [word.said for word in own],
+            "rows": [{"name": name, "values": values} for name, values in rows],
+        },
+        "entries": [_entry(names, words) for names in _entries(words)],
+        "curves": _curves(own),
+    }
+
+
+def _entries(words: Sequence[Word]) -> list[list[str]]:
+    """The entries that are compared: for each comparison the entry of every run."""
+    own = [word for word in words if word.run is not None]
+    known = [[word.entry] if word.entry else [e.name for e in entries(word.params)] for word in own]
+    if all(len(names) == 1 for names in known):
+        return [[names[0] for names in known]]
+    common = [name for name in known[0] if all(name in names for names in known)]
+    if not common:
+        raise ParamsError(
+            f"{' and '.join(word.said for word in own)} have no entry of one name: say which to compare, as in "
+            f"{own[0].said}:{known[0][0] if known[0] else 'ENTRY'}"
+        )
+    return [[name] * len(own) for name in common]
+
+
+def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
+    """The scores of an entry, and of each run the paired test against the first."""
+    left = iter(names)
+    sides: list[Judged | None] = [
+        judged(entry_of(word.params, next(left)), word.root) if word.run is not None else None for word in words
+    ]
+    first = sides[0]
+    assert first is not None
+    pairs = []
+    for word, side in list(zip(words, sides, strict=True))[1:]:
+        found = against_scores(first, word.root) if side is None else against_run(first, side)
+        pairs.append({"first": words[0].said, "second": word.said, **found})
+    return {
+        "entry": names[0],
+        "titles": dict(first.task.metrics.titles),
+        "scores": {
+            word.said: figures_of(first.task, side.figures) for word, side in zip(words, sides, strict=True) if side
+        },
+        "pairs": pairs,
+    }
+
+
+def _curves(own: Sequence[Word]) -> list[dict[str, Any]]:
+    """Loss and held-out loss of every training, those of one stage together."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for word in own:
+        for stage in read_plan(word.root).values():
+            if is_training(stage):
+                loss, held_out = (read_curve(word.root / plot) for plot in stage.plots)
+                if loss:
+                    found.setdefault(stage.name, []).append({"run": word.said, "loss": loss, "held_out": held_out})
+    return [{"stage": stage, "lines": lines} for stage, lines in found.items()]
+
+
+def in_words(values: dict[str, Any]) -> str:
+    """For people, on the terminal."""
+    own, rows = values["parameters"]["runs"], values["parameters"]["rows"]
+    parts = []
+    if rows:
+        parts = ["parameters that differ\n" + run_params.in_words([(row["name"], row["values"]) for row in rows], own)]
+    elif len(own) > 1:
+        parts = ["the parameters are the same\n"]
+    for entry in values["entries"]:
+        cells = [
+            (run, *(interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
+            for run, found in entry["scores"].items()
+        ]
+        parts.append(f"{entry['entry']}\n" + table([("", *entry["titles"].values()), *cells]))
+        parts += [_pair(pair, entry["titles"]) for pair in entry["pairs"]]
+    parts += [_bars(curve) for curve in values["curves"]]
+    return "\n".join(parts)
+
+
+def interval(found: dict[str, float], middle: str, sign: str = "") -> str:
+    """A figure with the bounds of its interval."""
+    return f"{found[middle]:{sign}.2f} ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
+
+
+def _pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
+    ours, theirs = pair["examples"]
+    lines = [f"{pair['second']} against {pair['first']}: {on_what(pair, ours, theirs)}"]
+    for name, found in pair["differences"].items():
+        test = pair["mcnemar"].get(name)
+        more = f"; McNemar p = {test['p_value']:.3g}" if test else ""
+        lines.append(f"  {titles[name]} {interval(found, 'mean', '+')} points, {verdict(found)}{more}")
+    return "\n".join(lines) + "\n"
+
+
+def on_what(pair: dict[str, Any], ours: int, theirs: int | None) -> str:
+    """How many examples two are compared on, and of how many."""
+    if pair["common"] == ours == theirs:
+        return f"on the same {ours} examples"
+    return f"on the {pair['common']} examples of both, of {ours} and {'?' if theirs is None else theirs}"
+
+
+def verdict(found: dict[str, float]) -> str:
+    """What an interval of a difference says."""
+    if found["low"] > 0:
+        return "better"
+    return "worse" if found["high"] < 0 else "no significant difference"
+
+
+def _bars(curve: dict[str, Any]) -> str:
+    """Curves as rows of bars on one scale, over the updates of the longest."""
+    lines = curve["lines"]
+    top = max(value for line in lines for _, value in line["loss"]) or 1.0
+    last = max(line["loss"][-1][0] for line in lines)
+    width = max(len(line["run"]) for line in lines)
+    rows = [f"{curve['stage']}: loss over {last:.0f} updates, 0 to {top:.2f}"]
+    for line in lines:
+        held = f", held out {line['held_out'][-1][1]:.3f}" if line["held_out"] else ""
+        rows.append(f"  {line['run']:<{width}}  {_row(line['loss'], last, top)}  {line['loss'][-1][1]:.3f}{held}")
+    return "\n".join(rows) + "\n"
+
+
+def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
+    """The loss as bars: in each column what was measured last before its end."""
+    cells = []
+    for column in range(1, COLUMNS + 1):
+        before = [value for step, value in points if step <= column / COLUMNS * last]
+        cells.append(BARS[max(1, round(before[-1] / top * (len(BARS) - 1)))] if before else BARS[0])
+    return "".join(cells)
+
+
+def links(project: Path, words: Sequence[Word]) -> dict[str, str]:
+    """Where the pages of these runs lie from those in the project's reports/; of what has none, nothing."""
+    found = {word.said: listing.href(project, word.run) for word in words if word.run is not None}
+    return {said: href for said, href in found.items() if href}
+
+
+def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
+    """One self-contained page.
+
+    Args:
+        values: what `compared` said.
+        links: as `links` has them.
+        index: the page of all runs lies beside this one.
+    """
+    return html_page(
+        __file__,
+        "compare.html.j2",
+        **values,
+        colors={run: number % COLORS for number, run in enumerate(values["runs"])},
+        links=links,
+        called=listing.called,
+        index=index,
+        drawn=[(curve["stage"], _drawn(curve, values["runs"])) for curve in values["curves"]],
+        interval=interval,
+        verdict=verdict,
+        on_what=on_what,
+    )
+
+
+def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
+    """Curves on one scale that begins at zero: loss as lines, that on held-out rows as rings."""
+    lines = []
+    for line in curve["lines"]:
+        color = names.index(line["run"])
+        name = listing.called(line["run"])
+        lines.append(Line(name, line["loss"], color=color))
+        if line["held_out"]:
+            lines.append(Line(f"{name}, held out", line["held_out"], marks=True, color=color))
+    return line_plot(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")

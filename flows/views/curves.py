@@ -1,0 +1,228 @@
+"""What trainings did, update by update: loss, held-out scores, learning rate, tokens a second, memory.
+
+The curves of a training that has ended lie in plots/, those of one at work, or that was ended early, in its run folder,
+as does its log, which knows its speed and its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.runs.report import metrics_of
+from ipu_model.files import read_json
+from tasks.jobs.device_job import figures_in_words
+from tasks.pages.plots import Line, line_plot
+from tasks.plan.plan_file import Stage
+from tasks.stage import artifacts
+
+UPDATE, SCORES = "update", "Scores on held-out rows"
+WITHOUT = {SCORES: "no rows were held out, or it did not come that far"}
+STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued": '
+"""Of lines of a job's log: what an update gave, that the job began, and from which update it went on."""
+SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
+"""Fields of a step's event."""
+MEMORIES = (("of the process", MEMORY, 3), ("of the device, peak so far", DEVICE_MEMORY, 4))
+"""Name, field and colour of each line of memory."""
+Columns = dict[str, list[float]]
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What there is of a training stage."""
+
+    stage: str
+    history: Columns
+    held_out: Columns
+    steps: Columns
+    """What its log says of speed and memory; empty where the log is on another host, or gone."""
+    note: str
+    """Of its weights on held-out rows, in words; empty where there were none."""
+    resumed: int = 0
+    """The update that it went on from last; 0: it was not resumed."""
+    continued: tuple[int, ...] = ()
+    """Every update that it went on from, as its log says."""
+    loss_in: str = ""
+    """The unit of its loss; empty where its job is on another host, or gone."""
+
+
+def is_training(stage: Stage) -> bool:
+    """Whether it draws its loss, and that on held-out rows, which are its two plots."""
+    return stage.uses_device and len(stage.plots) == 2
+
+
+def training_of(stage: Stage, root: Path, project: Path, began: float | None = None) -> Training:
+    """What is known of a training.
+
+    Args:
+        root: the checkout of the run.
+        project: where runs keep what others restore.
+        began: when the stage did, in seconds since 1970; what a job that began before it left is not of it.
+    """
+    metrics, (plot, held_out_plot) = metrics_of(stage, root), (root / path for path in stage.plots)
+    folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
+    if not plot.is_file() and folder is not None:
+        plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
+    log, continued = ({}, ()) if folder is None else _read_log(folder / "job.log")
+    resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
+    columns = read_columns(plot), read_columns(held_out_plot)
+    return Training(stage.name, *columns, log, _note(metrics), resumed, continued, _unit_of_loss(folder))
+
+
+def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:
+    """Where a training works or worked: of one that ended its own, else what was written last in the first place."""
+    if fingerprint is not None:
+        there = (place / artifacts.RUNS / name / fingerprint for place in places)
+        return next((folder for folder in there if folder.is_dir()), None)
+    jobs = {job: job.stat().st_mtime for job in (places[0] / artifacts.RUNS / name).glob("*/job.json")}
+    newest = max(jobs, key=lambda job: jobs[job], default=None)
+    return None if newest is None or jobs[newest] < (began or 0.0) else newest.parent
+
+
+def _unit_of_loss(folder: Path | None) -> str:
+    """Of a cross-entropy with the natural logarithm, or of one value a sequence, whose loss is the mean square."""
+    path = None if folder is None else folder / "job.json"
+    if path is None or not path.is_file():
+        return ""
+    job = read_json(path)
+    if "head" not in job:
+        return ""
+    return "squared" if job["head"] == "sequence_classification" and job["labels"] == 1 else "nats"
+
+
+def _note(metrics: dict[str, Any]) -> str:
+    found = metrics.get("held_out")
+    if not found:
+        return ""
+    early = ", stopped early" if found["stopped_early"] else ""
+    return f"held-out rows, after update {found['step']:,}{early}: {figures_in_words(found)}"
+
+
+def read_columns(path: Path) -> Columns:
+    """The columns of a stage's history; empty where the stage has not run, or its last line is only half there."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    names, lines = (rows[0], rows[1:]) if rows else ([], [])
+    whole = [line for line in lines if len(line) == len(names) and all(line)]
+    return {name: [float(line[index]) for line in whole] for index, name in enumerate(names)}
+
+
+def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
+    """Return speed and memory after each step in a job's log, and the updates that the training went on from.
+
+    Of a step that was made again the last counts; what an earlier job made in this folder counts for nothing once one
+    begins from nothing.
+    """
+    steps: dict[float, dict[str, Any]] = {}
+    continued: set[int] = set()
+    begins = False
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        for line in stream:
+            if not line.endswith(b"\n"):  # it is being written
+                break
+            if line.startswith(PLAN):
+                begins = True
+            elif line.startswith(STEP):
+                event = json.loads(line)
+                if begins:
+                    steps.clear()
+                    continued.clear()
+                    begins = False
+                steps[event["step"]] = event
+            elif begins and CONTINUED in line and (event := json.loads(line)).get("event") == "message":
+                continued.add(event["continued"])
+                begins = False
+    columns: Columns = {"step": sorted(steps)}
+    for name in (SPEED, MEMORY, DEVICE_MEMORY):
+        values: list[Any] = [steps[step].get(name) for step in columns["step"]]
+        if values and None not in values:
+            columns[name] = values
+    return columns, tuple(sorted(continued))
+
+
+def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
+    """(update, value) of a column; empty where there is none."""
+    values = columns.get(name, ())
+    return tuple((x, factor * y) for x, y in zip(columns.get("step", ()), values, strict=False))
+
+
+def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
+    """A title for each kind of figure, and the figures of all trainings side by side; of a single one all together."""
+    kinds: list[tuple[str, str, Callable[[Training], tuple[Line, ...]]]] = [
+        ("Loss", "loss", _loss),
+        (SCORES, "%", _scores),
+        ("Learning rate", "learning rate", lambda one: _lines(one.history, [("learning rate", "learning_rate", 2)])),
+        ("Speed", "tokens a second", lambda one: _lines(one.steps, [("tokens that are no padding", SPEED, 5)])),
+        ("Memory", "MB", lambda one: _lines(one.steps, MEMORIES)),
+    ]
+    found: list[dict[str, Any]] = []
+    for title, up, lines_of in kinds:
+        figures = [(one, lines_of(one)) for one in trainings]
+        if not any(lines for _, lines in figures):
+            continue
+        drawn = [_figure(title, one, lines, up) for one, lines in figures]
+        found.append({"title": title, "figures": drawn, "without": WITHOUT.get(title, "not measured")})
+    if len(trainings) != 1:
+        return found
+    together = [{**figure, "title": section["title"]} for section in found for figure in section["figures"]]
+    return [{"title": trainings[0].stage, "figures": together, "without": ""}] if together else []
+
+
+def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
+    if title == "Loss" and training.loss_in:
+        up = f"loss ({training.loss_in})"
+    plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
+    note = training.note if title == "Loss" else ""
+    if title == "Loss" and training.history.get("loss"):
+        updates, loss = training.history["step"][-1], training.history["loss"][-1]
+        resumed = ", ".join(
+            f"{update:,}" for update in training.continued or ([training.resumed] * (training.resumed > 0))
+        )
+        words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed and f"resumed from update {resumed}", note]
+        note = "; ".join(filter(None, words))
+    return {"title": training.stage, "plot": plot, "note": note}
+
+
+@functools.lru_cache(maxsize=256)
+def _plot(lines: tuple[Line, ...], up: str, label: str) -> str:
+    """A page that is written again and again draws again only what changed."""
+    return line_plot(lines, UPDATE, up, label)
+
+
+def _loss(training: Training) -> tuple[Line, ...]:
+    """The loss of training, as a line that ends in a dot, all there is of a short run, and that of held-out rows."""
+    history, held_out = points(training.history, "loss"), points(training.held_out, "loss")
+    lines = [*_lines(training.history, [("training", "loss", 0)])]
+    lines += [Line("held-out rows", held_out, marks=True, color=1)] if held_out else []
+    # Where it went on, at the last loss that was kept before: the checkpoint may lie between two lines of the history.
+    before = [[point for point in history if point[0] <= update] for update in training.continued]
+    resumed = tuple(
+        (float(update), kept[-1][1]) for update, kept in zip(training.continued, before, strict=True) if kept
+    )
+    return (*lines, *([Line("resumed", resumed, marks=True, color=6)] if resumed else []))
+
+
+def _lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[Line, ...]:
+    """A line for each name, column and colour of which there are points; a single point is a dot."""
+    found = ((name, points(columns, column, factor), color) for name, column, color in named)
+    return tuple(Line(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
+
+
+def _scores(training: Training) -> tuple[Line, ...]:
+    names = [name for name in training.held_out if name.endswith("accuracy")]
+    named = ((name.replace("_", " "), name, color) for color, name in enumerate(names))
+    return _lines(training.held_out, named, 100.0)
+
+
+def read_curve(path: Path) -> list[tuple[float, float]]:
+    """(update, loss) of each line of a stage's history; empty when the stage has not run."""
+    return list(points(read_columns(path), "loss"))

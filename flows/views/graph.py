@@ -1,0 +1,110 @@
+"""Stages as a picture: boxes in rows, each below what it needs, with the data that lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from tasks.plan.plan_file import Plan
+
+WIDTH, BOX, GAP, COLUMNS = 360, 172, 16, 2
+"""Of the picture, in its own units, which are about pixels: a phone shows it as it is."""
+HIGH, LINE = 26, 13
+"""Of a box with the name alone, and of each line below that."""
+MOST_LINES = 2
+LONGEST = 29
+"""Characters in a line of a box."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A stage of the picture."""
+
+    name: str
+    status: str
+    """Names a class of the style sheet, s-<status>."""
+    says: str
+    """Of the stage, where somebody points at it."""
+    link: str | None = None
+
+
+def picture(boxes: Sequence[Box], plan: Plan, after: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Where boxes and the lines between them lie, for templates/graph.html.j2; lines that others imply are left out.
+
+    Args:
+        after: what those need that are no stages of the plan: publish, a gate.
+    """
+    names, further = [one.name for one in boxes], after or {}
+    known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
+    needs = {name: [other for other in known[name] if other in names] for name in names}
+    data = {name: _passed_on(name, names, plan) for name in names}
+    place, height = _placed(names, needs, data)
+    shown = [{"box": one, "data": _lines(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes]
+    lines = [(place[other], place[name]) for name in names for other in _direct(name, needs)]
+    return {"boxes": shown, "lines": lines, "height": height, "width": WIDTH, "box": BOX}
+
+
+def _placed(
+    names: Sequence[str], needs: Mapping[str, list[str]], data: Mapping[str, list[str]]
+) -> tuple[dict[str, dict[str, float]], float]:
+    """Left, top and height of each box, and the height of all."""
+    rank: dict[str, int] = {}
+    for name in names:
+        rank[name] = 1 + max((rank[other] for other in needs[name] if other in rank), default=-1)
+    place: dict[str, dict[str, float]] = {}
+    y = 0.0
+    for level in range(max(rank.values(), default=-1) + 1):
+        row = [name for name in names if rank[name] == level]
+        for first in range(0, len(row), COLUMNS):
+            together = row[first : first + COLUMNS]
+            left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
+            high = {name: float(HIGH + LINE * len(_lines(data[name]))) for name in together}
+            for index, name in enumerate(together):
+                place[name] = {"x": left + index * (BOX + GAP), "y": y, "high": high[name]}
+            y += max(high.values()) + GAP
+    return place, max(0.0, y - GAP)
+
+
+def _passed_on(name: str, names: Sequence[str], plan: Plan) -> list[str]:
+    """What other stages of the picture read of what a stage writes."""
+    if name not in plan:
+        return []
+    readers = [plan[other] for other in names if other in plan and name in plan.needs[other]]
+    read = {path for reader in readers for path in reader.reads}
+    return [out for out in plan[name].outs if any(_meet(out, path) for path in read)]
+
+
+def _meet(one: str, other: str) -> bool:
+    first, second = PurePosixPath(one), PurePosixPath(other)
+    return first == second or first in second.parents or second in first.parents
+
+
+def _lines(paths: Sequence[str]) -> list[str]:
+    """Some of the paths, each cut at its front where it is long."""
+    kept = list(paths) if len(paths) <= MOST_LINES else list(paths[: MOST_LINES - 1])
+    shown = [shortened(path) for path in kept]
+    return shown + ([f"and {len(paths) - len(kept)} more"] if len(kept) < len(paths) else [])
+
+
+def shortened(path: str) -> str:
+    """A path without its first folders where it is long, or the end of a long name."""
+    parts = path.split("/")
+    while len(parts) > 1 and len("/".join(parts)) > LONGEST - (len(parts) < path.count("/") + 1) * 2:
+        parts = parts[1:]
+    left = "/".join(parts)
+    if len(left) > LONGEST:
+        return f"…{left[1 - LONGEST :]}"
+    return left if left == path else f"…/{left}"
+
+
+def _direct(name: str, needs: Mapping[str, list[str]]) -> list[str]:
+    """What a stage needs, without what something else that it needs does already."""
+    behind: set[str] = set()
+    left = [further for other in needs[name] for further in needs[other]]
+    while left:
+        if (one := left.pop()) not in behind:
+            behind.add(one)
+            left += needs[one]
+    return [other for other in needs[name] if other not in behind]

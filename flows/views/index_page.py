@@ -1,0 +1,313 @@
+"""reports/index.html: all runs of a project on one page, with their scores and curves over each other.
+
+What the files of a run say beside its record is read once for as long as they stay: it is kept in the folder of the
+run, so that the end of a run reads its own alone, whatever number of others there is.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from flows.runs import listing, report, run_params
+from flows.views.curves import read_curve
+from flows.views.run_view import ResultView, RunView
+from ipu_model.files import read_json, write_json, write_text
+from ipu_model.units import format_duration
+from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
+from tasks.pages.render import html_page
+from tasks.params.schema import default_values
+from tasks.params.tables import ABSENT
+from tasks.stage import artifacts
+from tasks.stage.errors import PodiumError
+
+KEPT = artifacts.RUNS / "index.json"
+"""In the folder of a run: what was read of it, beside when these files were written."""
+MOST_POINTS = 30
+"""Of a curve."""
+MOST_RUNS = 500
+"""On the page: the newest; `podium runs` lists all."""
+MOST_DRAWN = 200
+"""Of these the curves of the newest: more lines over each other say nothing, and take a second to draw."""
+MOST_COLUMNS, MOST_PLOTS, MOST_COMPARISONS, MOST_STATED = 4, 8, 20, 4
+MOST_PLACES, MOST_DOTS, MOST_SCORES = 12_000, 1_200, 1_000
+"""Of all curves together: corners that are drawn, and values that can be looked at; and of all plots of scores."""
+LONGEST_VALUE = 100
+"""Characters of a parameter; what is longer is cut."""
+LARGEST = 950_000
+"""Bytes of the page: with names so long that it would have more, it shows fewer runs."""
+NONE = "–"
+KINDS = {
+    "finished": "good",
+    "published": "good",
+    "rejected": "bad",
+    "failed": "bad",
+    listing.NEVER: "",
+    listing.RUNNING: "",
+}
+"""Status -> colour of its badge; of others that of a warning."""
+UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What files raise that are of another revision, or damaged."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the files of a run say beside its record; empty where they cannot be read."""
+
+    runtime: str = ""
+    entries: dict[str, str] = field(default_factory=dict)
+    """Entry -> its kind."""
+    parameters: dict[str, list[str]] = field(default_factory=dict)
+    """Name -> default and value as JSON, of each that is not as the defaults have it."""
+    curves: dict[str, list[Point]] = field(default_factory=dict)
+    """Plot -> (update, loss)."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run, and what there is to be shown of it."""
+
+    run: listing.Run
+    details: Details
+
+    @cached_property
+    def results(self) -> dict[str, ResultView]:
+        """Entry -> what came of it."""
+        if self.run.record is None:
+            return {}
+        return {one.name: one for one in RunView(self.run.record, self.run.folder).results}
+
+    def score(self, entry: str, metric: str) -> dict[str, Any] | None:
+        """A score with its interval, what its gate requires of it, and the verdict on the entry."""
+        if entry not in self.results or metric not in (result := self.results[entry]).result["scores"]:
+            return None
+        value, interval = result.result["scores"][metric], result.intervals.get(metric)
+        return {"value": value, "interval": interval, "floor": result.floors.get(metric), "verdict": result.verdict}
+
+    def value(self, name: str) -> str:
+        """A parameter as JSON; NONE where the run has no such entry, or its parameters cannot be read."""
+        if (stated := self.details.parameters.get(name)) is not None:
+            return stated[1]
+        words = name.split(".")
+        there = self.details.entries if words[0] == "downstream" else [""]
+        if not self.details.runtime or (words[0] == "downstream" and words[1] not in there):
+            return NONE
+        return ""
+
+
+def every(project: Path, ended: str = "", anew: int | None = None) -> list[Shown]:
+    """All runs, the newest first.
+
+    Args:
+        ended: the run that has come to its end and holds its lock still.
+        anew: so many are read at most that were not read before; of others there is the record alone, this time.
+    """
+    found: list[Shown] = []
+    for run in listing.every(project):
+        one = replace(run, at_work=run.at_work and run.name != ended)
+        record = report.OWN_RECORD if one.name == listing.PROJECT else artifacts.RUN_REPORT
+        stamp = [_written(one.folder / path) for path in (record, artifacts.PARAMS)]
+        details = _read_kept(one.folder / KEPT, stamp)
+        if details is None and anew != 0:
+            details, anew = _read_details(project, one.folder), None if anew is None else anew - 1
+            if one.folder.is_dir() and not one.at_work:  # else its curves grow, and no stamp says so
+                write_json(one.folder / KEPT, {"stamp": stamp, **asdict(details)})
+        found.append(Shown(one, details or Details()))
+    return found
+
+
+def _written(path: Path) -> list[int]:
+    """When a file was written, and its size."""
+    return [path.stat().st_mtime_ns, path.stat().st_size] if path.is_file() else []
+
+
+def _read_kept(path: Path, stamp: list[list[int]]) -> Details | None:
+    """What was read before; None where that is of other files, or cannot be read."""
+    try:
+        kept = read_json(path)
+        return Details(**kept) if kept.pop("stamp") == stamp else None
+    except UNREADABLE:  # it is made again
+        return None
+
+
+def _read_details(project: Path, folder: Path) -> Details:
+    curves = _read_curves(folder / artifacts.PLOTS)
+    try:
+        params = run_params.params_of(project, folder)
+        entries = {name: entry["kind"] for name, entry in params["downstream"].items()}
+        rows = run_params.against(default_values(), params)
+        return Details(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows}, curves)
+    except UNREADABLE:
+        return Details(curves=curves)
+
+
+def _as_json(values: Sequence[Any]) -> list[str]:
+    return ["" if value is ABSENT else json.dumps(value, ensure_ascii=False) for value in values]
+
+
+def _read_curves(folder: Path) -> dict[str, list[Point]]:
+    """The loss of each training, and that on its held-out rows, which tells that a table is of a training."""
+    found = {}
+    for held_out in sorted(folder.glob(artifacts.held_out_plot("*").name)):
+        training = held_out.stem.removesuffix(artifacts.held_out_plot("").stem)
+        for name, path in ((training, folder / f"{training}.csv"), (f"{training}, held out", held_out)):
+            if points := _read_points(path):
+                found[name] = points
+    return found
+
+
+def _read_points(path: Path) -> list[Point]:
+    """Some points of a curve, its ends among them; none where it cannot be read."""
+    try:
+        points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
+    except (OSError, ValueError):
+        return []
+    apart = -(-len(points) // MOST_POINTS) or 1
+    return points[:-1:apart] + points[-1:]
+
+
+def write(project: Path, ended: str = "", anew: int | None = None) -> None:
+    """Write the page.
+
+    Args:
+        ended, anew: as of `every`.
+    """
+    write_text(project / artifacts.INDEX_PAGE, page(project, every(project, ended, anew)))
+
+
+def page(project: Path, found: Sequence[Shown]) -> str:
+    """Return the page of these runs, the newest first."""
+    most = MOST_RUNS
+    while (size := len((html := _draw(project, found, most)).encode())) > LARGEST and most > 1:
+        most = int(most * min(0.9, LARGEST / size))
+    return html
+
+
+def _draw(project: Path, found: Sequence[Shown], most: int) -> str:
+    comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
+    return html_page(
+        __file__,
+        "index.html.j2",
+        view=IndexView(project, found[:most]),
+        left_out=len(found[most:]),
+        statuses=Counter(one.run.status for one in found).most_common(),
+        kinds=KINDS,
+        drawn=MOST_DRAWN,
+        stated=MOST_STATED,
+        comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MOST_COMPARISONS]],
+        written=time.strftime("%Y-%m-%d %H:%M %Z"),
+    )
+
+
+class IndexView:
+    """Runs next to each other, the newest first."""
+
+    def __init__(self, project: Path, shown: Sequence[Shown]) -> None:
+        self.project, self.shown = project, shown
+        names = sorted({name for one in shown for name in one.details.parameters})
+        self.varied = [name for name in names if len({one.value(name) for one in shown} - {NONE}) > 1]
+        """The parameters that not all of these runs have alike, among those that have them at all."""
+        self._shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
+        entries = Counter(entry for one in shown for entry, result in one.results.items() if result.scores)
+        self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
+        """The entries that most runs have, each with the score that its gate asks for first."""
+        self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
+        self.dotted = MOST_SCORES // max(1, len(self._columns))
+        """Of how many runs the scores are drawn."""
+
+    def _leading(self, entry: str) -> str:
+        results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
+        return next(iter(next((one.floors for one in results if one.floors), results[0].result["scores"])))
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Name and default of each that varies."""
+        known = {name: both[0] for one in self.shown for name, both in one.details.parameters.items()}
+        return [(name, _cut(known[name])) for name in self.varied]
+
+    @property
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """What the table says of each run; of its parameters first those that it shares with the fewest others."""
+        for number, one in enumerate(self.shown):
+            run, details, record = one.run, one.details, one.run.record
+            seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
+            kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
+            own = [(name, details.parameters[name][1]) for name in self.varied if name in details.parameters]
+            published = [receipt["where"] for result in one.results.values() if (receipt := result.published)]
+            yield {
+                "number": number,
+                "name": listing.called(run.name),
+                "word": shlex.quote(run.name),
+                "href": listing.href(self.project, run),
+                "color": number % COLORS,
+                "status": run.status,
+                "kind": KINDS.get(run.status, "warn"),
+                "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
+                "began_s": round(run.began),
+                "seconds": seconds,
+                "took": NONE if seconds is None else format_duration(seconds),
+                "what": ", ".join(
+                    [(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]
+                ),
+                "scores": [one.score(entry, metric) for entry, metric in self._columns],
+                "stated": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
+                "values": "\n".join(
+                    f"{place} {_cut(value)}" for place, name in enumerate(self.varied) if (value := one.value(name))
+                ),
+                "published": ", ".join(published),
+            }
+
+    @property
+    def scores(self) -> Iterator[tuple[str, Plot]]:
+        """A plot for each score: dots with whiskers, the oldest run first."""
+        shown = self.shown[: self.dotted]
+        for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
+            traces = []
+            for number, one in enumerate(shown):
+                if (score := one.score(entry, metric)) is not None:
+                    place, both = float(len(shown) - number), score["interval"]
+                    whisker = [(place, bound) for bound in both] if both else []
+                    more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
+                    dot = (place, score["value"], f"{listing.called(one.run.name)}\n{name} {score['value']:.2f}{more}")
+                    traces.append(Trace(number, number, whisker, [dot], marks=True))
+            label = f"{name} of each run with its 95% interval"
+            yield name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, room=0.5)
+
+    @property
+    def curves(self) -> Iterator[tuple[str, Plot]]:
+        """A plot for each training and each table of held-out losses, those that most runs have, ordered by name."""
+        shown = self.shown[:MOST_DRAWN]
+        counts = Counter(name for one in shown for name in one.details.curves)
+        names = [name for name, _ in counts.most_common(MOST_PLOTS)]
+        drawn = sum(counts[name] for name in names) or 1
+        for name in sorted(names):
+            traces = []
+            for number, one in enumerate(shown):
+                if points := one.details.curves.get(name):
+                    told = [
+                        (x, y, f"{listing.called(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                        for x, y in _some(points, max(1, MOST_DOTS // drawn))
+                    ]
+                    line = _some(points, max(8, MOST_PLACES // drawn))
+                    traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # which is no line
+            yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
+
+
+def _some(points: Sequence[Point], most: int) -> list[Point]:
+    """At most so many, evenly apart, the last among them."""
+    apart = -(-len(points) // most)
+    return list(points[::-1][::apart][::-1])

@@ -1,0 +1,246 @@
+"""What a run would do and take: lines for a terminal and the page of `podium plan` are templates over one view."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
+from flows.runs.run_request import RunRequest
+from flows.views import placement
+from flows.views.graph import Box, picture
+from ipu_model.units import format_bytes, format_seconds, shorten
+from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
+from tasks.pages.render import html_page, text_page
+from tasks.params.tables import table
+
+BAR = 340
+"""Length of a bar that stands for the memory of a device, or for the time of an update."""
+SHOWN_LIMIT = 4.0
+"""How many times what a job takes a memory may be that a bar still shows the end of."""
+COLORS = 8
+"""Of terms, in the style sheet; the last one is of all that follow."""
+SHOWN = 3
+"""Reasons of a stage, and names of stages, on a terminal; --json has all."""
+WORDS = {RUNS: "run", SKIPPED: "up to date", "restored": "restored"}
+Unit = Callable[[float], str]
+
+
+def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
+    """What a run would do and take, as an HTML page.
+
+    Args:
+        preset: the name of it; None: params.yaml.
+    """
+    boxes = [Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
+    graph, name = picture(boxes, request.plan), preset or "params.yaml"
+    return html_page(
+        __file__, "plan.html.j2", view=PlanView(found), name=name, run=request.name, graph=graph, words=WORDS, bar=BAR
+    )
+
+
+def stages_text(found: RunEstimate) -> str:
+    """A table of the stages for a terminal, and how many there are of each kind."""
+    rows = [(one.stage, WORDS[one.status], shorten(one.why, SHOWN)) for one in found.stages]
+    count = PlanView(found).count
+    counts = f"{count[SKIPPED]} stages are up to date, {count['restored']} would be restored, {count[RUNS]} run"
+    return f"{table([('stage', 'would be', 'why'), *rows])}{counts}\n"
+
+
+def jobs_text(found: RunEstimate) -> str:
+    """The device jobs that would run, what decides each of them, and the whole, for a terminal of 80 columns."""
+    return text_page(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
+
+
+class PlanView:
+    """A plan as people see it."""
+
+    def __init__(self, found: RunEstimate) -> None:
+        self.found, self.stages = found, found.stages
+        self.count = Counter(one.status for one in found.stages)
+        estimates = [job.estimate for job in found.running if job.estimate is not None]
+        colors = _colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
+        self.jobs = [JobView(job, found.cost(job.seconds), colors) for job in found.running]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, memory, verdict and time of each job."""
+        return [
+            (one.job.name, one.memory or "not known", one.job.verdict, one.time or "not known" * bool(one.device))
+            for one in self.jobs
+        ]
+
+    @property
+    def totals(self) -> Iterator[tuple[str, str, str]]:
+        """Name, figure and note of what everything that would run takes."""
+        found, device = self.found, self.found.device_seconds
+        if any(job.seconds is not None for job in found.running):
+            yield "devices", between(device, format_seconds), f"likely {format_seconds(device.likely)}"
+        if found.other_seconds:
+            rest = total(found.other_seconds.values())
+            likely = f"roughly; likely {format_seconds(rest.likely)}; stages without a device"
+            yield "others", between(rest, format_seconds), likely
+        if found.unknown:
+            yield "not timed", f"{len(found.unknown)} stages", f"nothing is known of {shorten(found.unknown, SHOWN)}"
+        yield "disk", format_bytes(found.disk_bytes), f"will be written; {format_bytes(found.free_bytes)} are free"
+        if (cost := found.cost(device)) is not None:
+            likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
+            yield "cost", between(cost, "{:,.2f}".format), likely
+
+
+class JobView:
+    """A device job as people see it."""
+
+    def __init__(self, job: EstimatedJob, cost: Interval | None = None, colors: dict[str, int] | None = None) -> None:
+        """View a job.
+
+        Args:
+            job: what is estimated of it.
+            cost: of its device hours; None: they have no price.
+            colors: number of each name of a part of its memory, the same for all jobs of a page.
+        """
+        self.job, self.cost, self.colors = job, cost, colors or {}
+        self.device, self.estimates = "", tuple[MemoryEstimate, ...]()
+        if job.estimate is not None:
+            self.device, self.estimates = job.estimate.device, job.estimate.memory
+
+    @property
+    def memory(self) -> str:
+        """Of the fullest device, and how much it has; empty where it is not known."""
+        return format_memory(self.estimates[0]) if self.estimates else ""
+
+    @property
+    def time(self) -> str:
+        """Of the whole job; empty where it is not known."""
+        return "" if self.job.seconds is None else between(self.job.seconds, format_seconds)
+
+    @property
+    def short(self) -> str:
+        """A line of what it will need."""
+        job, verdict = self.job, f" ({self.job.verdict})"
+        if not self.device:
+            return f"{job.name}: no estimate ({job.problem})"
+        parts = [self.device, self.memory and self.memory + verdict, self.time, job.basis.partition(";")[0]]
+        return f"{job.name}: {', '.join(filter(None, parts))}"
+
+    @property
+    def facts(self) -> Iterator[tuple[str, str, str]]:
+        """Name and figure of what is known of it, and what decides the figure."""
+        job, time = self.job, self.job.time
+        for one in self.estimates[:1]:
+            yield "memory", format_likely(one.total, format_bytes), f"{one.where}; {_most(one.largest, format_bytes)}"
+        if job.seconds is None or time is None:
+            yield "time", "not measured; --measure", ""
+        else:
+            what = "calls" if job.planned.job.kind == "predict" else "updates"
+            each = format_likely(time.update_seconds, format_seconds)
+            yield "time", format_likely(job.seconds, format_seconds), ""
+            yield what, f"{time.updates:,} of {each}", _most(time.largest, format_seconds)
+            yield "speed", f"{format_likely(time.sequences_per_second, '{:,.0f}'.format)} sequences/s", ""
+        if self.cost is not None:
+            yield "cost", between(self.cost, "{:,.2f}".format), ""
+        yield "precision", job.precision, ""
+        if job.records:
+            ipu = "such jobs of this host widen these intervals (podium ledger)"
+            of_shape = f"record{'s' * (job.records > 1)} of this shape on this host"
+            yield "ledger", f"{job.records} {ipu if job.runtime == 'ipu' else of_shape}", ""
+        if job.basis:
+            yield "basis", job.basis, ""
+
+    @property
+    def bars(self) -> Iterator[dict[str, Any]]:
+        """The memory of each device that differs, all on one scale."""
+        most = max((one.total.high for one in self.estimates), default=0.0)
+        limits = [one.limit for one in self.estimates if one.limit <= SHOWN_LIMIT * most]
+        scale = BAR / (max([*limits, most]) or 1.0)
+        for one in sorted(self.estimates, key=lambda one: one.where):
+            yield {
+                "where": one.where,
+                "verdict": one.verdict,
+                "figure": format_memory(one),
+                "parts": _parts(one.terms, format_bytes, scale, self.colors),
+                "ends": [one.total.low * scale, one.total.high * scale],
+                "limit": one.limit * scale if one.limit * scale <= BAR + 1 else None,
+            }
+
+    @property
+    def key(self) -> list[tuple[int, str]]:
+        """Number and name of each colour in its memory."""
+        there = {term.name for one in self.estimates for term in one.terms if term.amount > 0}
+        colors = [(self.colors[name], name) for name in there]
+        return sorted({(color, name if color < COLORS - 1 else "others") for color, name in colors})
+
+    @property
+    def update(self) -> list[dict[str, Any]]:
+        """What the time of an update is made of; nothing where it is not known."""
+        if self.job.time is None:
+            return []
+        terms = self.job.time.terms
+        return _parts(terms, format_seconds, BAR / (sum(term.amount for term in terms) or 1.0), _colors(terms))
+
+    @property
+    def placement(self) -> dict[str, Any] | None:
+        """Its pipeline on the IPUs of a replica; None where there are no IPUs."""
+        if (plan := self.job.ipu_plan) is None:
+            return None
+        predicts, config = self.job.planned.job.kind == "predict", plan.config
+        mode = config.inference if predicts else config.training
+        recomputes = not predicts and plan.placement.forward_stages > 1
+        every = config.recompute_checkpoint_every_layer if recomputes else None
+        shares = mode.matmul_proportion
+        return placement.picture(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
+
+
+def _most(term: Term, unit: Unit) -> str:
+    knob = f" (to lower it: {term.knob})" if term.knob else ""
+    return f"most of it {term.name}, {unit(term.amount)}{knob}"
+
+
+def _colors(terms: Sequence[Term]) -> dict[str, int]:
+    """A number for each name of a term, those that come to most together first; the last is of all that are left."""
+    sums: Counter[str] = Counter()
+    for term in terms:
+        sums[term.name] += term.amount  # type: ignore[assignment]  # a counter of bytes or seconds
+    names = (name for name, amount in sums.most_common() if amount > 0)
+    return {name: min(index, COLORS - 1) for index, name in enumerate(names)}
+
+
+def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
+    """The parts of a bar from its left, in the order of the colours."""
+    found = sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name])
+    starts = accumulate((term.amount for term in found), initial=0.0)
+    return [
+        {
+            "name": term.name,
+            "amount": unit(term.amount),
+            "knob": term.knob,
+            "color": colors[term.name],
+            "x": start * scale,
+            "long": term.amount * scale,
+        }
+        for term, start in zip(found, starts, strict=False)
+    ]
+
+
+def format_memory(memory: MemoryEstimate) -> str:
+    """Return the ends of an estimate of memory, and how much there is where that is known."""
+    limit = "" if math.isinf(memory.limit) else f" of {format_bytes(memory.limit)}"
+    return f"{between(memory.total, format_bytes)}{limit}"
+
+
+def between(interval: Interval, unit: Unit) -> str:
+    """Both ends of an interval, a unit that is the same stated once: 1.2 to 1.5 GB."""
+    low, high = unit(interval.low), unit(interval.high)
+    if low == high:
+        return low
+    number, _, name = low.rpartition(" ")
+    return f"{number if name and high.endswith(f' {name}') else low} to {high}"
+
+
+def format_likely(interval: Interval, unit: Unit) -> str:
+    """Return both ends of an interval, then the likely figure: 1.2 to 1.5 GB (likely 1.3 GB)."""
+    ends, likely = between(interval, unit), unit(interval.likely)
+    return ends if ends == likely else f"{ends} (likely {likely})"

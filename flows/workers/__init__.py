@@ -1,0 +1,1 @@
+"""Runs on workers: deployments, dispatch, worker processes and their reports."""

@@ -1,0 +1,333 @@
+"""The side of a run that sends stages to workers and waits: any host that reaches the Prefect server will do.
+
+Consecutive stages for the same queue go together, as one run of the deployment `podium-stages/<pool>`, which is looked
+after until it has ended, and sent again when its worker was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound, TerminationSignal
+from prefect.states import Cancelling
+
+from flows import dvc
+from flows.dvc import releases
+from flows.dvc.session import restore
+from flows.dvc.stages import PAUSED_STATE, RunStopped
+from flows.runs.report import RunReport
+from flows.runs.stage_plan import publish_after
+from flows.runs.stopping import RunFailed
+from flows.server.api import UNREACHED, is_cancelled, patiently
+from flows.workers import on_worker, reports
+from ipu_model.files import read_json
+from tasks.plan.plan_file import Plan, read_plan
+from tasks.plan.stage_kinds import AUTO
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
+
+RECORDS_S = 10.0
+"""Seconds between looks at what the stages have sent; curves come along each time."""
+WORKERS_LOST = 3
+"""How often a run is sent again after its worker was lost; more often, its stages kill their workers."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Of a pool, or of a queue."""
+UNSEEN_S = 60.0
+"""After this long in a queue, the run says that it waits."""
+POLL_S = 2.0
+
+Say = Callable[[str], None]
+
+
+def checked_name(text: str, parameter: str) -> str:
+    """Return the name of a pool or queue, which is also a part of addresses.
+
+    Raises:
+        ParamsError: it cannot be one.
+    """
+    if not NAME.fullmatch(text):
+        raise ParamsError(f"{parameter}: {text!r} is not a name of a pool or queue; use letters, digits, '.', '_', '-'")
+    return text
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Where stages are sent: a work pool, and one of its queues."""
+
+    pool: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, parameter: str) -> Queue:
+        """A queue stated as `pool/queue`.
+
+        Raises:
+            ParamsError: it is stated otherwise.
+        """
+        pool, _, name = text.partition("/")
+        if not pool or not name or "/" in name:
+            raise ParamsError(f"{parameter}={text!r}: state pool/queue, for example ipu/pod-a")
+        return cls(checked_name(pool, parameter), checked_name(name, parameter))
+
+    def __str__(self) -> str:
+        return f"{self.pool}/{self.name}"
+
+
+def deployment_of(queue: Queue) -> str:
+    """The deployment that runs stages of a queue."""
+    return f"{on_worker.FLOW}/{queue.pool}"
+
+
+class SentRun:
+    """Consecutive stages on their way to a worker of a queue; sent when made.
+
+    Args:
+        publish: after the gate, if it accepts.
+    """
+
+    def __init__(
+        self, sender: Sender, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
+    ) -> None:
+        self._sender, self._client, self._queue = sender, client, queue
+        self._names, self._publish = list(names), publish
+        self._sent, self._lost, self._paused = 0, 0, ""
+        self._send()
+
+    def _send(self) -> None:
+        sender, names = self._sender, self._names
+        parameters = {**sender.parameters, "names": names, "publish": self._publish}
+        stages = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+        title = f"{sender.parameters['checkout_name']}: {stages}"
+        to, queue = deployment_of(self._queue), self._queue.name
+
+        def send() -> FlowRun:
+            # By this key a flow that lost its worker finds, when it runs again, what it sent before.
+            key = f"{sender.run_id} {' '.join(names)} {self._sent}"
+            sent = run_deployment(
+                to,
+                parameters=parameters,
+                work_queue_name=queue,
+                timeout=0,
+                flow_run_name=title,
+                idempotency_key=key,
+            )
+            return cast(FlowRun, sent)
+
+        while True:
+            self._sent += 1
+            sent = patiently(send, sender.say)
+            if sent.state is None or not sent.state.is_final() or _is_done(sent.state):
+                break
+        self._run = sent.id
+        self._entered: set[UUID] = set()
+        self._sent_at = self._looked_at = time.monotonic()
+        self._said_waiting = False
+
+    def look(self) -> bool:
+        """Look at the run once, and do what its state asks for; whether all its stages are up to date.
+
+        Raises:
+            RunFailed: a stage failed, or workers were lost too often.
+            RunStopped: the run was cancelled.
+        """
+        state = patiently(lambda: self._client.read_flow_run(self._run), self._sender.say).state
+        assert state is not None
+        if not state.is_final():
+            self._watch(state)
+            return False
+        self._take_records()
+        if _is_done(state):
+            entered = {stage.name for stage in self._sender.report.stages}
+            missing = set(self._names) - entered
+            if missing:
+                raise RunFailed(
+                    f"{self._queue} says that {', '.join(sorted(missing))} ended well, and no record of that came: "
+                    "start the run again; if it happens again, look who else writes to this Prefect server"
+                )
+            return True
+        self._require_hope(state)
+        self._send()
+        return False
+
+    def cancel(self) -> None:
+        """Tell the worker that nobody waits for it any more; of a run that has ended this changes nothing."""
+        with contextlib.suppress(*UNREACHED):
+            state = self._client.read_flow_run(self._run).state
+            if state is None or not state.is_final():
+                self._client.set_flow_run_state(self._run, Cancelling(message="the run that sent it has ended"))
+
+    def _require_hope(self, state: State) -> None:
+        """Say why the run is sent again; raise where that would not help."""
+        say, queue = self._sender.say, self._queue
+        if state.is_completed():  # paused
+            if state.message == self._paused:
+                raise RunFailed(
+                    f"{self._paused}; it paused there before, so it makes no progress: raise its time limit"
+                )
+            self._paused = str(state.message)
+            say(f"{state.message}; sent again to {queue}")
+        elif state.is_crashed() and self._lost < WORKERS_LOST:
+            self._lost += 1
+            say(f"the worker of {queue} was lost ({state.message}); sent again, {self._lost} of {WORKERS_LOST} times")
+        elif state.is_crashed():
+            stages = ", ".join(self._names)
+            raise RunFailed(f"{stages}: workers of {queue} were lost {self._lost + 1} times: {state.message}")
+        elif state.is_cancelled():
+            raise RunStopped(" and stage ".join(self._names))
+        else:
+            raise RunFailed(state.message or f"{', '.join(self._names)} ended as {state.name} on {queue}")
+
+    def _watch(self, state: State) -> None:
+        """Take what the stages have sent from time to time; say once that the run waits."""
+        now = time.monotonic()
+        if now - self._looked_at > RECORDS_S:
+            self._take_records()
+            self._looked_at = now
+        if state.is_scheduled() and not self._said_waiting and now - self._sent_at > UNSEEN_S:
+            self._said_waiting = True
+            self._sender.say(
+                f"still waiting in {self._queue}: its pod is busy, or no worker polls it (prefect work-pool ls)"
+            )
+
+    def _take_records(self) -> None:
+        wanted = ArtifactFilter(
+            flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.RECORD])
+        )
+        found = patiently(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._sender.say)
+        for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
+            if artifact.id in self._entered:
+                continue
+            self._entered.add(artifact.id)
+            root = self._sender.root
+            plan = list(read_plan(root))
+            # Prefect keeps an artifact's data as JSON text.
+            sent = reports.read(str(artifact.data), self._names, plan, root)
+            reports.write(sent, root)
+            if sent.record is not None:
+                record = sent.record
+                self._sender.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
+                self._sender.report.enter(record)
+
+
+def _is_done(state: State) -> bool:
+    """Whether all stages of a run are up to date; a run whose stage paused has completed, too."""
+    return state.is_completed() and state.name != PAUSED_STATE
+
+
+def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
+    """The queue of stages without a device and that of the others; the latter is `<runtime>/default` unless stated.
+
+    Raises:
+        ParamsError: a queue is misstated, or the device's cannot be known.
+    """
+    if device_queue is None and runtime == AUTO:
+        raise ParamsError("device.runtime=auto does not say whose workers train: state device_queue, such as ipu/pod-a")
+    cpu = Queue.parse(cpu_queue, "cpu_queue")
+    return cpu, Queue.parse(device_queue or f"{runtime}/default", "device_queue")
+
+
+def groups(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
+    """Consecutive stages that go to the same queue, in the order of the plan."""
+    for queue, names in itertools.groupby(plan, lambda stage: device if known[stage].uses_device else cpu):
+        yield queue, list(names)
+
+
+def require_deployment(queue: Queue) -> None:
+    """The server must know the deployment and the queue before anything is sent.
+
+    Raises:
+        ParamsError: it does not; says how to make it.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_deployment_by_name(deployment_of(queue))
+            client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
+        except ObjectNotFound:
+            raise ParamsError(
+                f"the Prefect server at {client.api_url} knows no queue {queue} with the deployment "
+                f"{deployment_of(queue)}: run `podium deploy --queue {queue}` once"
+            ) from None
+
+
+@dataclass
+class Sender:
+    """Sends runs of stages to queues and brings back what they say."""
+
+    root: Path
+    """The orchestrating checkout; figures of the stages and dvc.lock are written there."""
+    parameters: dict[str, Any]
+    """Arguments of `run_stages`, without `names` and `publish`."""
+    report: RunReport
+    say: Say
+    run_id: str | None
+    """Of the flow run that sends."""
+
+    def run_plan(self, plan: list[str], cpu: Queue, device: Queue, publish: bool) -> None:
+        """Run the stages of `plan` on their queues, then restore here what a person reads.
+
+        Raises:
+            RunFailed: see `run`.
+        """
+        known = read_plan(self.root)
+        self.parameters["released"] = releases.choose(plan, self.root)
+        gates = [stage for stage in plan if known[stage].is_gate]
+        for queue, names in groups(plan, known, cpu, device):
+            before, shares, rest = around_shares(names, known)
+            if shares:
+                self.run(queue, [before])
+                self.run(queue, [[share] for share in shares])
+            self.run(queue, [rest], publish and not set(gates).isdisjoint(names))
+        self.report.read_results(self.root)
+        entered = {stage.name for stage in self.report.stages}
+        for gate in (known[name] for name in gates if publish_after(known[name]) in entered):
+            receipt = read_json(self.root / artifacts.receipt_file(gate.item))
+            self.report.enter_receipt(receipt, gate.name)
+        pages = [stage for stage in plan if "page" in known[stage].meta]
+        if dvc.has_remote(self.root) and (said := restore(pages, self.root, self.say)) is not None:
+            self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
+
+    def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
+        """Send runs of consecutive stages to `queue` at once, and each again when its worker is lost or a stage paused.
+
+        Raises:
+            RunFailed, RunStopped: see `SentRun.look`; the others are cancelled.
+            TerminationSignal: on a worker, this process was ended. Stages go on, unless a person cancelled this run:
+                a worker that was lost or stopped takes nobody's stages along, as its runs are sent again.
+        """
+        runs: list[SentRun] = []
+        with get_client(sync_client=True) as client:
+            try:
+                for names in filter(None, together):
+                    runs.append(SentRun(self, client, queue, names, publish))
+                waiting = list(runs)
+                while waiting := [run for run in waiting if not run.look()]:
+                    time.sleep(POLL_S)
+            except BaseException as error:  # cancelled, interrupted or failed: no pod must work on for nobody
+                if not isinstance(error, TerminationSignal) or is_cancelled(self.run_id):
+                    for run in runs:
+                        run.cancel()
+                raise
+
+
+def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
+    """Stages of one queue before those that help others, these, and the run that follows, where they are restored.
+
+    around_shares(["tokenizer", "row_share@1", "pretrain_rows@phase1"], ...) ==
+    (["tokenizer"], ["row_share@1"], ["row_share@1", "pretrain_rows@phase1"]); without shares all is in the last.
+    """
+    places = [index for index, name in enumerate(names) if "helps" in known[name].meta]
+    if not places:
+        return [], [], list(names)
+    return list(names[: places[0]]), [names[place] for place in places], list(names[places[0] :])

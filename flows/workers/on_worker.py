@@ -1,0 +1,125 @@
+"""Consecutive stages of one run, on the worker they belong to, in that worker's own checkout.
+
+The worker trusts nothing that was sent: it checks names, paths and targets first (flows/runs/policy.py). The flow
+`podium` sends these runs to queues (flows/workers/dispatch.py). Results come back through the server: one artifact per
+stage, with its record and its small files. Models and data travel through the DVC remote alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import Artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows.dvc import stages
+from flows.runs import checkout, environment, locks, policy
+from flows.runs.report import RunReport, StageRecord
+from flows.server.api import patiently
+from flows.workers import reports
+from tasks.plan.dvc_records import LOCK
+from tasks.stage.errors import InputError, ParamsError
+
+RECORD = "podium-stage"
+"""Key of the artifacts that hold a stage's record and its small files."""
+FLOW = "podium-stages"
+
+
+@flow(name=FLOW, retries=0)
+def run_stages(
+    names: list[str],
+    values: dict[str, Any],
+    checkout_name: str,
+    code: dict[str, str],
+    publish: bool = False,
+    released: dict[str, list[str]] | None = None,
+) -> State:
+    """Bring consecutive stages up to date on this worker. Started by the flow `podium`, not by hand.
+
+    Args:
+        names: stages of dvc.yaml, in order.
+        values: the resolved parameters; this worker's own params.yaml is not read.
+        checkout_name: the folder under runs/checkouts/ to work in.
+        code: hashes of the code that sent this run; other code would make other stages.
+        publish: publish after the gate, if it accepts.
+        released: entry -> TAG@COMMIT of the releases that its gate compares with, the same on all workers.
+
+    Returns:
+        Completed, Completed named "Paused", or Failed with the reason.
+    """
+    project, log = Path.cwd(), get_run_logger()
+    try:
+        environment.prepare_run(project, log.info)
+        checkout.require_project(project)
+        _require_code(project, code)
+        params = policy.require_parameters(values, project)
+        policy.require_name(checkout_name, values)
+        place = checkout.checkout_of(project, values, params, checkout.own_folder(project, checkout_name))
+        policy.require_stages(names, place.plan)
+        policy.require_releases(released or {}, values)
+        checkout.check_inputs(project, values, place.plan)
+    except (InputError, ParamsError) as error:
+        return Failed(message=f"on {socket.gethostname()}: {error}")
+    with locks.held(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
+        checkout.prepare(place)
+        root = place.folder
+        try:
+            stages.run_plan(names, root, run, publish, True, lambda record: _send_record(record, root), released)
+        except stages.RunFailed as error:
+            run.error = str(error)
+            return Failed(message=f"on {socket.gethostname()}: {error}")
+        except stages.RunPaused as paused:
+            run.paused = str(paused)
+            return Completed(name=stages.PAUSED_STATE, message=run.paused)
+        _send(f"dvc.lock after {names[-1]}", [LOCK], root)  # with it, any out of the stages so far can be pulled
+    return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
+
+
+@contextlib.contextmanager
+def _recorded(project: Path, name: str) -> Iterator[RunReport]:
+    """The report of stages that were sent, kept for who lists the runs of this host."""
+    run = RunReport(os.path.relpath(checkout.own_folder(project, name), project), command="sent by another run")
+    run.begin(project)
+    try:
+        yield run
+    except stages.CANCELLED as stopped:
+        run.interrupted = stages.cancelled_by(stopped)
+        run.end()
+        run.keep(project)
+        raise
+    run.end()
+    run.keep(project)
+
+
+def _require_code(project: Path, code: dict[str, str]) -> None:
+    ours = checkout.code_hashes(project)
+    different = [name for name in sorted(ours) if ours[name] != code.get(name)]
+    if different or len(code) > len(ours):
+        raise ParamsError(
+            f"{', '.join(different) or 'the parts of the code'} of the checkout {project} differ from those of the "
+            "run: bring this worker, and where the run was started, to the same revision"
+        )
+
+
+def _send_record(record: StageRecord, root: Path) -> None:
+    """Give the orchestrating flow the record of a stage and what it measured."""
+    files = reports.figures_of(record.name, root) if record.status not in ("failed", "paused") else []
+    sent = dataclasses.replace(record, host=socket.gethostname())
+    said = f"{sent.name} {sent.status} on {sent.host} in {sent.seconds:.1f} s"
+    _send(said, files, root, record=dataclasses.asdict(sent))
+
+
+def _send(said: str, names: list[Path], root: Path, **data: Any) -> None:
+    """Give the orchestrating flow small files of the checkout, and what else is stated."""
+    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.SMALL]
+    data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
+    artifact = Artifact(key=RECORD, type="result", description=said, data=data)
+    patiently(artifact.create, get_run_logger().warning)

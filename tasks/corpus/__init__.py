@@ -1,0 +1,1 @@
+"""Documents to pre-train on: from files, tables, WikiExtractor output, the Hub, or the demo's generated world."""

@@ -1,0 +1,165 @@
+"""Stage `corpus`: the text to pre-train on, as Parquet files of (document_id, title, text).
+
+    python -m tasks.corpus.corpus
+
+`demo` generates an invented world, `files` reads the user's own files, `hub` streams a data set with the
+`datasets` library; `none` is for pre-training data that are prepared elsewhere (pretrain_rows.source). Documents flow
+through one by one; memory is flat in the size of the corpus but for eight bytes a document. What was left out or
+changed is counted in reading.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ipu_model.files import new_folder
+from tasks.corpus import world
+from tasks.corpus.documents import Document, as_documents, read_files, text_columns
+from tasks.params.schema import CorpusParams, load_sections
+from tasks.plan.main import run_main
+from tasks.records.hub_inputs import open_dataset
+from tasks.records.parquet import row_groups
+from tasks.records.tables import ask_for, numbered, without_rows
+from tasks.records.text_files import Reading, repetitions, write_reading
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.parallel import Progress
+
+SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
+GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
+"""A row group closes at either bound."""
+PART_CHARACTERS = 512 << 20
+"""A new file begins after about this much text."""
+EMPTY = "empty documents left out"
+REPEATED = "documents with the same text as an earlier one, kept"
+
+
+@dataclass
+class CorpusSummary:
+    """What was written."""
+
+    documents: int = 0
+    characters: int = 0
+    parts: int = 0
+    reading: Reading = field(default_factory=Reading)
+
+
+def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
+    """Write the corpus that `params` asks for to the folder `output`, whole or not at all.
+
+    Raises:
+        InputError: the source cannot be used as it is; the message says what to change.
+    """
+    reading = Reading()
+    return write_documents(read_documents(params, reading), params.source, output, reading)
+
+
+def write_documents(
+    documents: Iterable[Document], source: str, output: Path, reading: Reading | None = None
+) -> CorpusSummary:
+    """Write a corpus to the folder `output`, whole or not at all.
+
+    Args:
+        source: corpus.source; of `none` nothing is read, and no Parquet file written.
+        reading: what is counted while `documents` are read.
+
+    Raises:
+        InputError: no document has text.
+    """
+    summary = CorpusSummary(reading=reading or Reading())
+    with new_folder(output) as folder:
+        if source != "none":
+            _write(documents, folder, summary)
+            if not summary.documents:
+                raise InputError(
+                    f"no text was found ({summary.reading.counts[EMPTY]} empty documents)"
+                    f"{without_rows(summary.reading)}: check corpus.path, corpus.text_column and corpus.layout"
+                )
+        write_reading(folder, source, summary.reading)
+    return summary
+
+
+def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+    """The documents of the corpus that `params` asks for, those without text included.
+
+    Args:
+        reading: counts, filled on the way.
+
+    Raises:
+        InputError: the source cannot be used as it is.
+    """
+    columns = text_columns(params.text_column, params.title_column, params.id_column)
+    if params.source == "demo":
+        for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
+            yield Document(f"demo:{number}", made.title, made.text)
+    elif params.source == "files":
+        yield from read_files(Path(params.path), columns, params.layout, reading, params.separator)
+    elif params.source == "hub":
+        name, source = params.dataset, f"data set {params.dataset}"
+        rows = open_dataset("corpus", name, params.dataset_config, params.dataset_split, params.dataset_revision)
+        yield from as_documents(ask_for(numbered("row", rows), columns, source, reading), str(name), source, reading)
+
+
+def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
+    progress, writer, in_part = Progress("corpus", "documents"), None, 0
+    some = _with_text(documents, summary.reading)
+    with contextlib.ExitStack() as part:
+        for group in row_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
+            if writer is None or in_part >= PART_CHARACTERS:
+                part.close()
+                path = folder / f"part-{summary.parts:05d}.parquet"
+                writer = part.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
+                summary.parts, in_part = summary.parts + 1, 0
+            writer.write_table(_table(group), row_group_size=len(group))
+            characters = sum(len(document.text) for document in group)
+            in_part += characters
+            summary.characters += characters
+            summary.documents += len(group)
+            progress.update(summary.documents)
+
+
+def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Document]:
+    seen = array.array("q")
+    for document in documents:
+        if document.text.strip():
+            seen.append(hash(document.text))
+            yield document
+        else:
+            reading.counts[EMPTY] += 1
+    reading.counts[REPEATED] += repetitions(seen)
+
+
+def _table(group: list[Document]) -> pa.Table:
+    columns = [pa.array(values, pa.string()) for values in zip(*group, strict=True)]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description="Read, fetch or generate the corpus.").parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    params: CorpusParams = load_sections("corpus").corpus
+    started_at = time.perf_counter()
+    summary = make_corpus(params, artifacts.CORPUS)
+    if params.source == "none":
+        print("corpus (none): nothing to read, the rows of pre-training are prepared elsewhere (pretrain_rows.source)")
+        return
+    print(
+        f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
+        f"{summary.parts} files{''.join(f', {part}' for part in summary.reading.summary())}, "
+        f"{time.perf_counter() - started_at:.1f} s"
+    )
+    summary.reading.note_remarks()
+
+
+if __name__ == "__main__":
+    run_main(main)

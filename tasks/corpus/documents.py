@@ -1,0 +1,289 @@
+"""Documents of the user's own files: .txt, .jsonl, .csv, .parquet, and what WikiExtractor writes; records as documents.
+
+Memory stays flat. Every reader yields `Document`s and raises InputError, which says the file, the place in it, what is
+required and the params key to turn. Text must be UTF-8 (a byte order mark is accepted).
+
+WikiExtractor makes folders AA, AB, ... of files wiki_00, wiki_01, ... without an ending, of two forms: blocks
+`<doc id="12" url="..." title="..."> ... </doc>`, and with --json one object a line with id, title and text. Read from
+the program's source (wikiextractor/extract.py of version 3, WikiExtractor.py of versions 2): reserved characters of the
+text are written as HTML entities, those of the title are not, and a block begins with its title on a line of its own.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.plan.named_files import files_in
+from tasks.records import tables
+from tasks.records.tables import Column, Columns, Line, ask_for, json_objects, text_of_id
+from tasks.records.text_files import ZERO_WIDTH, Reading, ending_of, first_bytes, refuse_empty, surrogate_in, text_lines
+from tasks.stage.errors import InputError
+
+KEY = "corpus.path"
+KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
+"""Endings of files that are read in a folder, and of those that are read only by their own name: a folder may have
+settings and records in .json files."""
+_NEEDED = f"{', '.join(KNOWN)}, or without an ending as WikiExtractor writes them (wiki_00)"
+_TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
+_HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
+ID_COLUMN, TITLE_COLUMN = "document_id", "title"
+"""Read where they are there and params.yaml names no others."""
+NUMBERED = "documents without an id, numbered"
+FILE_NAME = re.compile(r"wiki_\d+")
+HEAD_BYTES = 4096
+_BEGIN = re.compile(r'<doc id="([^"]*)"(?: revid="[^"]*")? url="[^"]*" title="(.*)">\s*')
+_END = "</doc>"
+
+
+class Document(NamedTuple):
+    """One document as it will be written to the corpus."""
+
+    document_id: str
+    title: str
+    text: str
+    """Paragraphs apart by a newline, no empty lines; empty text is left out by the corpus stage."""
+
+
+def text_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
+    """Return what a table is asked for: the columns of the text, the title and the id of a document.
+
+    A column that params.yaml names must be there; else the title and the id are read where they have the usual names.
+    """
+    return {
+        "text": Column(text, "corpus.text_column", True),
+        "title": Column(title or TITLE_COLUMN, "corpus.title_column", title is not None),
+        "id": Column(id or ID_COLUMN, "corpus.id_column", id is not None),
+    }
+
+
+_WIKIEXTRACTOR = text_columns("text", "title", "id")
+
+
+def as_documents(lines: Iterable[Line], name: str, source: str, reading: Reading) -> Iterator[Document]:
+    """Documents from the records of a table that was asked for `text_columns`; `name` begins the ids that are made.
+
+    Raises:
+        InputError: a value that is no text, with its place; numbers are no text, and neither is NaN.
+    """
+    for number, line in enumerate(lines):
+        values = line.values | {"id": text_of_id(line.values.get("id"), reading)}
+        text, title, document_id = (_text(values.get(part), source, line, part) for part in ("text", "title", "id"))
+        document_id = document_id.strip()
+        if "id" in line.values and not document_id:
+            reading.counts[NUMBERED] += 1
+        yield Document(document_id or f"{name}:{number}", " ".join(title.split()), paragraphs(text))
+
+
+def paragraphs(text: str) -> str:
+    """`text` without lines of white space or ZERO_WIDTH characters, and without white space around the others."""
+    parts = (part.strip() for part in text.splitlines())
+    return "\n".join(part for part in parts if part.strip(ZERO_WIDTH + " "))
+
+
+def _text(value: Any, source: str, line: Line, part: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(
+            f"{source}, {line.where}: {line.columns[part].name} must be text, found {type(value).__name__} "
+            f"({str(value)[:40]}); "
+            "look at corpus.text_column, corpus.title_column and corpus.id_column"
+        )
+    if (place := surrogate_in(value)) is not None:
+        raise InputError(
+            f"{source}, {line.where}: {line.columns[part].name} holds half a surrogate pair (character {place}), "
+            "which is no Unicode text; repair the file"
+        )
+    return value
+
+
+def read_files(
+    path: Path, columns: Columns, layout: str, reading: Reading, separator: str | None = None
+) -> Iterator[Document]:
+    """All documents of a file, or of the usable files of a folder in order of their names.
+
+    Args:
+        path: a file or a folder (params key corpus.path).
+        columns: from `text_columns`, for .jsonl, .csv and .parquet.
+        layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
+        reading: counts, filled on the way.
+        separator: of the fields of .csv (corpus.separator); None: it is found.
+
+    Raises:
+        InputError: nothing there, nothing usable, or a file that cannot be read as what it says it is.
+    """
+    path = Path(path)
+    for file in usable_files(path, reading):
+        name = file.name if path.is_file() else file.relative_to(path).as_posix()
+        refuse_empty(file, f"{KEY}={path}")
+        reading.files += 1
+        ending = ending_of(file)
+        if ending in (*tables.ENDINGS, JSON):
+            lines = tables.read_table(file, columns, KEY, reading, separator)
+            yield from as_documents(lines, name, str(file), reading)
+        else:
+            chosen = _layout_of(file, layout)
+            reading.layouts[name] = chosen
+            yield from _READ_TEXT[chosen](file, name, reading)
+
+
+def _layout_of(file: Path, layout: str) -> str:
+    if not file.suffix:
+        return "wikiextractor"
+    return layout if layout != "auto" else detect_layout(file)
+
+
+def usable_files(path: Path, reading: Reading) -> list[Path]:
+    """The files that will be read, in order; those of a folder that will not are entered as ignored.
+
+    Raises:
+        InputError: nothing there, nothing usable, or packed files.
+    """
+    found = files_in(path, KEY)
+    if path.is_file():
+        if ending_of(path) != JSON and not _is_usable(path):
+            raise InputError(
+                f"{path} ends in {path.suffix or 'nothing'!r}: {KEY} needs {_NEEDED}{_packed([path.name])}"
+            )
+        return [path]
+    usable = []
+    for file in found:
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if hidden or not _is_usable(file):
+            reading.ignored.append(file.relative_to(path).as_posix())
+        else:
+            usable.append(file)
+    packed = [name for name in reading.ignored if _packed([name])]
+    if packed or not usable:
+        holds = f"only {', '.join(reading.ignored[:5])}" if reading.ignored else "nothing"
+        holds = f"{', '.join(packed[:5])} beside {len(usable)} files that can be read" if usable else holds
+        raise InputError(f"the folder {path} holds {holds}: {KEY} needs files ending in {_NEEDED}{_packed(packed)}")
+    return usable
+
+
+def _is_usable(file: Path) -> bool:
+    return ending_of(file) in KNOWN or (not file.suffix and is_wikiextractor(file))
+
+
+def _packed(names: list[str]) -> str:
+    """A hint where WikiExtractor's files (its --compress) or text files were left packed."""
+    for name in names:
+        stem, _, ending = name.rpartition("/")[2].rpartition(".")
+        if ending in ("bz2", "gz", "xz", "zst") and (FILE_NAME.fullmatch(stem) or Path(stem).suffix in KNOWN):
+            return f"; unpack {name} first: packed files are not read"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- plain text
+
+
+def detect_layout(path: Path) -> str:
+    """Find the layout of a .txt file.
+
+    `wikiextractor` when it begins with a block of it, `wikitext` when it begins with a level-1 heading (= Title =) and
+    has another heading, else `paragraphs`: a single line between signs of equality may stand in any text.
+    """
+    if is_wikiextractor(path):
+        return "wikiextractor"
+    lines = (line for line in text_lines(path, KEY) if line.strip())
+    if not _TITLE.match(next(lines, "")):
+        return "paragraphs"
+    return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
+
+
+def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document]:
+    """A document from each level-1 heading to the next; deeper headings are dropped, they are no sentences."""
+    number, title, body = 0, "", list[str]()
+    for line in text_lines(path, KEY):
+        heading = _TITLE.match(line)
+        if heading:
+            if title or body:
+                yield Document(f"{name}:{number}", title, "\n".join(body))
+                number += 1
+            title, body = heading.group(1), []
+        elif line.strip() and not _HEADING.match(line):
+            body.append(line.strip())
+    yield Document(f"{name}:{number}", title, "\n".join(body))
+
+
+def _read_paragraphs(path: Path, name: str, reading: Reading) -> Iterator[Document]:
+    """A document is a block of lines between blank lines; its lines are joined, they may be wrapped by hand."""
+    number, lines = 0, list[str]()
+    for line in text_lines(path, KEY):
+        if line.strip():
+            lines.append(line.strip())
+        elif lines:
+            yield Document(f"{name}:{number}", "", " ".join(lines))
+            number, lines = number + 1, []
+    if lines:
+        yield Document(f"{name}:{number}", "", " ".join(lines))
+
+
+# ---------------------------------------------------------------------------------------------- WikiExtractor
+
+
+def is_wikiextractor(path: Path) -> bool:
+    """Whether a file without an ending is of WikiExtractor: by its name, or by how it begins."""
+    if FILE_NAME.fullmatch(path.name):
+        return True
+    return first_bytes(path, HEAD_BYTES).startswith(b'<doc id="')
+
+
+def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Document]:
+    """The articles of one file, of either form; an article without text is empty, which the corpus stage counts.
+
+    Args:
+        path: the file.
+        name: begins the ids of articles that have none.
+        reading: counts, filled on the way.
+
+    Raises:
+        InputError: text outside of a block, a block that does not end (a file cut off), or broken JSON, with the line.
+    """
+    if not first_bytes(path, HEAD_BYTES).startswith(b"{"):
+        yield from _read_blocks(path, name)
+        return
+    lines = ask_for(json_objects(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
+    for document in as_documents(lines, name, str(path), reading):
+        body = html.unescape(document.text).split("\n")
+        yield document._replace(text=_without_title(body, document.title))
+
+
+def _read_blocks(path: Path, name: str) -> Iterator[Document]:
+    begun, number = 0, 0
+    document_id = title = ""
+    body: list[str] = []
+    for at, line in enumerate(text_lines(path, KEY), 1):
+        begin = _BEGIN.fullmatch(line)
+        if begin and not begun:
+            begun, (document_id, title), body = at, begin.groups(), []
+        elif begin:
+            raise InputError(f"{path}, line {at} begins an article inside the one of line {begun}: the file is damaged")
+        elif begun and line.strip() == _END:
+            yield Document(document_id or f"{name}:{number}", title, _without_title(body, title))
+            begun, number = 0, number + 1
+        elif begun:
+            body.append(html.unescape(line).strip())
+        elif line.strip():
+            raise InputError(
+                f'{path}, line {at} stands outside of <doc id="..." url="..." title="..."> ... </doc>: '
+                f"found {line.strip()[:60]!r}; files of WikiExtractor hold nothing else ({KEY})"
+            )
+    if begun:
+        raise InputError(f"{path} ends inside the article of line {begun}: the file is cut off; make it again ({KEY})")
+
+
+def _without_title(body: list[str], title: str) -> str:
+    lines = paragraphs("\n".join(body)).split("\n")
+    return "\n".join(lines[1:] if lines[0] == title.strip() else lines)
+
+
+_READ_TEXT: dict[str, Callable[[Path, str, Reading], Iterator[Document]]] = {
+    "wikitext": _read_wikitext,
+    "paragraphs": _read_paragraphs,
+    "wikiextractor": read_wikiextractor,
+}

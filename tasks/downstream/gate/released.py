@@ -1,0 +1,114 @@
+"""What a release says of every example without a word of it: a hash -> what it scored, or what was answered.
+
+Enough to compare another model with the released one, example by example, for whoever has the same examples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipu_model.files import read_json
+from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.scores import Task
+from tasks.stage.errors import InputError
+
+SCORES, PREDICTIONS = "scores.json", "predictions.json"
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def scores_json(task: Task, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:
+    """scores.json of a release, by development set; in order of the keys, which tells nothing of the examples' order.
+
+    What the examples state is left out of the outcomes: who has the examples knows it.
+    """
+    sets = {}
+    for split, one in examples.items():
+        rows = task.outcomes(one, predictions[split])[:, task.given :].tolist()
+        answered = zip(task.keys(one), rows, predictions[split], strict=True)
+        sets[split] = {key: row for key, row, prediction in answered if prediction is not None}
+    about = f"SHA-256 of an example -> {', '.join(task.quantities[task.given :])} of its answer"
+    found = ",\n".join(f"{json.dumps(split)}: {_by_line(scores)}" for split, scores in sorted(sets.items()))
+    return f'{{"about": {json.dumps(about)}, "scores": {{\n{found}\n}}}}\n'
+
+
+def _by_line(scores: Mapping[str, Any]) -> str:
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
+
+
+def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
+    """Outcomes of the released model on these examples, NaN where it answered nothing; None: none was released.
+
+    Raises:
+        InputError: damaged, or both scores.json and predictions.json, which may be of different models.
+    """
+    path = released_file(folder)
+    if path is None:
+        return None
+    if path.name == PREDICTIONS:
+        predictions = task.read_predictions(path, examples)
+        outcomes = task.outcomes_of(examples, predictions)
+        for split, found in predictions.items():
+            outcomes[split][[one is None for one in found]] = np.nan
+        return outcomes
+    return read_outcomes(task, examples, path)
+
+
+def read_outcomes(task: Task, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
+    """Read outcomes on these examples from a scores.json, NaN where it has no answer; errors as `read_scores`."""
+    scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.given), {}
+    for split, one in examples.items():
+        keys = task.keys(one)
+        outcomes[split] = task.outcomes(one, [None] * len(keys))
+        outcomes[split][:, task.given :] = [scores[split].get(key, nothing) for key in keys]
+    return outcomes
+
+
+def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
+    """Development set -> key -> quantities.
+
+    Raises:
+        InputError: not JSON, or no such scores.
+    """
+    again = f"take evaluation/{SCORES} of a release"
+    try:
+        sets = dict(read_json(path)["scores"])
+        sets = {split: dict(sets[split]) for split in task.development}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} holds no scores of {', '.join(task.development)} ({error!r}): {again}") from None
+    return {split: {key: _row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
+
+
+def _row(task: Task, path: Path, key: str, row: Any) -> list[float]:
+    names = task.quantities[task.given :]
+    good = (
+        KEY.fullmatch(key)
+        and isinstance(row, list)
+        and len(row) == len(names)
+        and all(type(one) in (int, float) and math.isfinite(one) for one in row)
+        and task.allows(row)
+    )
+    if not good:
+        raise InputError(
+            f"{path}: {key!r:.80} has {row!r:.40}; required are a SHA-256 and {', '.join(names)} of an answer: take "
+            f"evaluation/{SCORES} of a release"
+        )
+    return [float(one) for one in row]
+
+
+def released_file(folder: Path) -> Path | None:
+    """scores.json or predictions.json in the folder of a released model; None: neither is there.
+
+    Raises:
+        InputError: both are there, which may be of different models.
+    """
+    found = [folder / name for name in (SCORES, PREDICTIONS) if (folder / name).is_file()]
+    if len(found) > 1:
+        raise InputError(f"{folder} holds {SCORES} and {found[1].name}, which may be of two models: leave one of them")
+    return found[0] if found else None

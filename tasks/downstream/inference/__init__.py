@@ -1,0 +1,1 @@
+"""Use a finished model: load it, predict and evaluate a file."""

@@ -1,0 +1,79 @@
+"""The official scores of a finished model on a file with labels: what the stages make of an entry, in one folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipu_model.files import new_folder, write_json, write_text
+from tasks.downstream.evaluate import PageTask, answered, write_evaluation
+from tasks.downstream.gate.released import SCORES, scores_json
+from tasks.downstream.inference.job import How, compute, scratch_checkout
+from tasks.downstream.inference.model import FoundModel
+from tasks.downstream.inference.task import INPUT, ApplyTask
+from tasks.downstream.jobs.predict import figures, measurements
+from tasks.params.entries import Entry
+from tasks.plan.kinds import part_of
+from tasks.plan.named_files import shown
+from tasks.records.tables import require_file
+from tasks.records.text_files import Reading
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+
+METRICS = "metrics.json"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What was found."""
+
+    metrics: dict[str, Any]
+    """The content of metrics.json."""
+    words: str
+    """How many examples were scored, and the official metrics with their intervals, a line each."""
+    page: str
+    """Name of the page in the folder."""
+    reading: Reading
+
+
+def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How) -> Evaluated:
+    """Score the answers of `model` to the examples of the file `path`; make `folder`, whole or not at all.
+
+    It holds report.html, metrics.json, predictions.json, scores.json (by hashes of the examples, for comparisons) and
+    what else the evaluation of this kind of task has.
+
+    Raises:
+        InputError: examples that cannot be used, or a folder that is there already.
+        DeviceJobFailed: the model cannot be used on this device.
+    """
+    task: ApplyTask[Any, Any, Any] = part_of(entry, "apply")
+    judge: PageTask[Any, Any, Any] = part_of(entry, "page")
+    require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
+    if folder.exists():
+        raise InputError(f"{folder} is there already: move it away, or name another folder with --output")
+    model, split, reading = model.resolved(), task.development[0], Reading()
+    with new_folder(folder) as made, scratch_checkout(task, model):
+        task.write_labelled(path, task.examples_file(split), reading)
+        result = compute(task, model, split, how)
+        found = answered(judge, development=[split])
+        predictions = artifacts.predictions_file(entry.name).name
+        judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
+        write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
+        write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
+        metrics = {**found.metrics, "predict": {**figures(result), **measurements(result)}}
+        write_json(made / METRICS, metrics)
+    return Evaluated(metrics, _in_words(judge, path, metrics), artifacts.evaluation_page(entry.name).name, reading)
+
+
+def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any]) -> str:
+    titles = judge.metrics.only(judge.development[0]).titles
+    width = max(map(len, titles.values()))
+    lines = [
+        f"{title:{width}}  {metrics[name]:6.2f}  ({metrics[f'{name}_low']:.2f} to {metrics[f'{name}_high']:.2f})"
+        for name, title in titles.items()
+        if name in metrics
+    ]
+    if "constant_score" in metrics:
+        lines.append(f"{judge.baseline} has {metrics['constant_score']:.2f}")
+    return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {shown(path.name)}", *lines])

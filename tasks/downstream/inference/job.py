@@ -1,0 +1,165 @@
+"""One device job of a finished model, in a folder that looks like a checkout and is gone afterwards, and where it is
+computed: in the precision of the scores that the model's release or its run states."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipu_model.files import find_object, read_json
+from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, FoundModel
+from tasks.downstream.rows import write_rows
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
+from tasks.models.model_folders import as_safetensors
+from tasks.params.sections import PRECISIONS, Place
+from tasks.plan.kinds import DownstreamTask, part_of
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
+from tasks.stage.process import Say
+from tasks.vocabulary.encoding import tokenizer_file
+
+PATIENCE_SECONDS = 5.0
+"""What is done sooner needs no news of its progress."""
+
+
+@dataclass(frozen=True)
+class How:
+    """Where and how a model is computed."""
+
+    place: Place
+    batch_size: int
+    """Rows of one forward pass."""
+    say: Say
+    """Takes a line of progress."""
+
+
+@contextlib.contextmanager
+def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
+    """Make a new folder the current one, which looks like a checkout whose entry has this model; remove it at the end.
+
+    What stages do counts from the current folder, so that all of them work here, too. TMPDIR says where it lies.
+    """
+    with (
+        as_safetensors(model.folder, tokenizer_file(model.tokenizer)) as readable,
+        tempfile.TemporaryDirectory(prefix="podium-") as folder,
+        contextlib.chdir(folder),
+    ):
+        for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):
+            path.parent.mkdir(parents=True)
+        artifacts.model_folder(task.entry.name).symlink_to(readable)
+        part_of(task.entry, "apply").write_beside(task.examples_file(task.splits[0]).parent, model.labels)
+        yield
+
+
+def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
+    """Rows of the examples of a split, and the logits of the model for them, where stages write both.
+
+    Raises:
+        InputError, DeviceJobFailed: the examples, or the model, cannot be used.
+        KeyboardInterrupt: it was asked to stop.
+    """
+    write_model_rows(task, model, split)
+    return compute_rows(task, model, split, how)
+
+
+def write_model_rows(task: DownstreamTask, model: FoundModel, split: str) -> None:
+    """Write the rows of the examples of a split, and warn of a text that the vocabulary does not fit."""
+    made = write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
+    if made.unknown and made.unknown.warning:
+        streams.note(made.unknown.warning)
+
+
+def compute_rows(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
+    """Write the logits of the model for rows that are there; errors are those of `compute`."""
+    rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
+    logits.parent.mkdir(parents=True, exist_ok=True)
+    job = Job(
+        kind="predict",
+        head=task.head,
+        labels=list(model.labels) if task.labels_of(rows) else None,
+        rows=str(rows),
+        output=str(logits),
+        run_folder=str(artifacts.RUNS),
+        geometry=BatchGeometry(how.batch_size, how.batch_size),
+        runtime=how.place.runtime,
+        precision=how.place.precision,
+        init_checkpoint=str(artifacts.model_folder(task.entry.name).resolve()),
+        ipu_config=_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
+    )
+    try:
+        return run_device_job(job, say=_Patient(how.say))
+    except StagePaused:  # there is no checkpoint to go on from
+        raise KeyboardInterrupt from None
+    except DeviceJobFailed as error:  # its log goes with the folder
+        raise DeviceJobFailed(str(error).replace(f" (log: {artifacts.RUNS / 'job.log'})", "")) from None
+
+
+def _ipu_config(model: FoundModel) -> dict[str, Any] | None:
+    """That of a model folder, as Optimum Graphcore reads it; None where it has none: then everything is derived."""
+    path = model.folder / IPU_CONFIG
+    if not path.is_file():
+        return None
+    try:
+        return dict(read_json(path))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is no JSON object ({error}): take it away, and what it says is derived") from None
+
+
+class _Patient:
+    """Passes on progress once there was reason to ask for it, and nothing else."""
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._started_at = say, time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if text.startswith("[") and time.monotonic() - self._started_at > PATIENCE_SECONDS:
+            self._say(text)
+
+
+def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
+    """Return where and in which precision a model is computed.
+
+    Args:
+        model: the folder.
+        precision: as the user says; None: on IPUs auto, elsewhere that of the scores which the release or run states,
+            so that they come out again; fp32 where none is stated.
+    """
+    if precision is None and runtime == "ipu":
+        return Place(runtime, "auto")
+    chosen = precision or read_precision(model) or "fp32"
+    if precision is None and chosen == "fp16":
+        streams.note("the scores of this model were computed in fp16, which only IPUs have: fp32 is used here")
+        chosen = "fp32"
+    return Place(runtime, chosen)
+
+
+def read_precision(model: Path) -> str | None:
+    """Return the precision that predicted the development sets of a model.
+
+    A release states it in provenance.json; of models/NAME in a checkout metrics/NAME-predict.json does.
+
+    Args:
+        model: the folder.
+
+    Returns:
+        fp32, bf16 or fp16; None: nothing states it.
+    """
+    released = find_object(model / PROVENANCE)
+    if released is None:
+        folder = model.resolve()
+        return _precision_in(find_object(folder.parent.parent / artifacts.metrics_file(folder.name, "predict")))
+    return _precision_in(released.get("prediction"))
+
+
+def _precision_in(figures: Any) -> str | None:
+    """Return the precision in the figures of a prediction, or of the first split where there are several."""
+    if not isinstance(figures, Mapping):
+        return None
+    if "precision" in figures:
+        return figures["precision"] if figures["precision"] in PRECISIONS else None
+    return next((value for one in figures.values() if (value := _precision_in(one))), None)

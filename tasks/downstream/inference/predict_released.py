@@ -1,0 +1,156 @@
+"""Stage predict_released: what the model that was released last scores on the development sets of an entry.
+
+python -m tasks.downstream.inference.predict_released NAME
+
+Where its release says so for every example, that is taken. Else it answers them here, with its own tokenizer, rows and
+way of answering. A model that is published already is not compared with itself, but with the release before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
+from tasks.downstream.gate.released import SCORES, read_scores, scores_json
+from tasks.downstream.inference.entry import entry_of as entry_of_model
+from tasks.downstream.inference.fetched import STATED_SCORES, FetchedRelease, read_fetched, require_intact
+from tasks.downstream.inference.job import How, compute, scratch_checkout
+from tasks.downstream.inference.model import CONFIG, WEIGHTS, FoundModel, find_model
+from tasks.downstream.inference.task import ApplyTask
+from tasks.downstream.scoring.scores import Task
+from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
+from tasks.params.schema import DeviceParams, load_sections
+from tasks.params.sections import Place
+from tasks.plan.kinds import part_of
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+
+
+def predict_released(task: Task, device: DeviceParams, root: Path = Path()) -> str:
+    """Write the scores of the released model, or nothing where none was released; what was done, in words.
+
+    Args:
+        task: the entry.
+        device: where the model is computed, if it is.
+        root: the checkout.
+
+    Raises:
+        InputError: the fetched release is damaged, or its model is for something else than this entry.
+        DeviceJobFailed: it cannot be computed here.
+    """
+    name, folder = task.entry.name, root / artifacts.fetched_folder(task.entry.name)
+    release, itself = choose(read_fetched(folder), root / artifacts.model_folder(name))
+    said = f"{name}: {itself.title} is this very model; " if itself else f"{name}: "
+    if release is None:
+        _write(task, root, None, None)
+        return f"{said}no other was released, so that the gate has nothing to compare with"
+    require_intact(release, folder)
+    examples, where = task.read_all(root), folder / release.tag
+    count = sum(len(task.keys(one)) for one in examples.values())
+    text = stated_scores(task, examples, where / STATED_SCORES)
+    if text is not None:
+        how = (
+            f"scored on all {count:,} {task.record}s when it was released: these scores are taken, nothing is computed"
+        )
+    else:
+        predictions = answer(task, where, device, root)
+        text = scores_json(task, examples, predictions)
+        how = f"answered the {count:,} {task.record}s, which are others than those of its release"
+    _write(task, root, release, text)
+    return f"{said}{release.title} {how}"
+
+
+def choose(releases: Sequence[FetchedRelease], model: Path) -> tuple[FetchedRelease | None, FetchedRelease | None]:
+    """The newest release of another model than that in a folder; and the newest one, where it is that very model."""
+    weights = sha256_of(model / WEIGHTS)
+    others = [one for one in releases if one.weights != weights]
+    itself = releases[0] if releases and releases[0].weights == weights else None
+    return (others[0] if others else None), itself
+
+
+def stated_scores(task: Task, examples: Mapping[str, Any], path: Path) -> str | None:
+    """scores.json of a release, where it has every one of these examples; else None."""
+    try:
+        scores = read_scores(task, path)
+    except (FileNotFoundError, InputError):  # a release without them, or with other scores
+        return None
+    whole = all(set(task.keys(one)) <= set(scores[split]) for split, one in examples.items())
+    return path.read_text(encoding="utf-8") if whole else None
+
+
+def answer(task: Task, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
+    """The answers of a released model to the development sets of an entry.
+
+    Args:
+        folder: of the release.
+
+    Raises:
+        InputError: it is for another task, or has other classes.
+        DeviceJobFailed: it cannot be computed.
+    """
+    model = find_model(str(folder)).resolved()
+    own = entry_of_model(model)
+    _require_same_task(task.entry, own, folder.name)
+    _require_same_classes(task.entry, model, root)
+    applied: ApplyTask[Any, Any, Any] = part_of(own, "apply")
+    files = {split: task.examples_file(split, root).resolve() for split in task.development}
+    how = How(Place(device.runtime, device.precision), device.micro_batch_size, print)
+    found: dict[str, Sequence[Any]] = {}
+    with scratch_checkout(applied, model):
+        for split, file in files.items():
+            link_or_copy(file, applied.examples_file(split))
+            compute(applied, model, split, how)
+            examples, rows = applied.read_examples(applied.examples_file(split)), applied.rows_folder(split)
+            logits = applied.read_logits(examples, rows, artifacts.logits_file(own.name, split))
+            found[split] = applied.predictions(applied.answer(examples, logits))
+    return found
+
+
+def _require_same_task(entry: Entry, theirs: Entry, called: str) -> None:
+    asked, found = ({"kind": one.kind, **one.params.options} for one in (entry, theirs))
+    if asked != found:
+        shown = [", ".join(f"{key} {value}" for key, value in one.items()) for one in (found, asked)]
+        raise InputError(
+            f"the released model {called} is for {shown[0]}, this entry for {shown[1]}: {_other_model(entry)}"
+        )
+
+
+def _require_same_classes(entry: Entry, theirs: FoundModel, root: Path) -> None:
+    folder = root / artifacts.model_folder(entry.name)
+    ours = FoundModel(folder, folder, theirs.max_positions, read_json(folder / CONFIG))
+    if ours.labels != theirs.labels:
+        raise InputError(
+            f"the released model {theirs.folder.name} has the classes {', '.join(theirs.labels)}, this one "
+            f"{', '.join(ours.labels)}: answers of one say nothing of the other; {_other_model(entry)}"
+        )
+
+
+def _other_model(entry: Entry) -> str:
+    return (
+        f"let {entry.key('gate', 'released')} name a folder (with scores.json of a model, or with nothing to compare "
+        f"with), or {entry.key('publish')} a place of its own"
+    )
+
+
+def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str | None) -> None:
+    about = (
+        None if release is None else {"tag": release.tag, "repository": release.repository, "commit": release.commit}
+    )
+    values = {"release": about, "weights": None if release is None else release.weights}
+    with new_folder(root / artifacts.released_scores(task.entry.name)) as folder:
+        write_json(folder / artifacts.RELEASED_RECORD, values)
+        if scores is not None:
+            write_text(folder / task.released_below / SCORES, scores)
+
+
+def main() -> None:
+    params = load_sections(*ENTRY_SECTIONS, "device")
+    entry = entry_of(params, entry_argument("Scores of the released model on the development sets of an entry."))
+    print(predict_released(part_of(entry, "scores"), params.device))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,1 +1,0 @@
-"""May a model be released: the gate, what it goes by, and what a release says of its answers."""

@@ -1,0 +1,1 @@
+"""Estimates of memory, time and disk before a run, and measurements of single updates."""

@@ -1,0 +1,259 @@
+"""What preparing a corpus takes: time and disk of every stage, from a sample that is prepared here and now.
+
+    python -m tasks.estimates.data_estimate [--text-mb 20000] [--sample-mb 4]
+    python -m tasks.estimates.data_estimate --size      # MB of text alone, nothing where the source does not say
+
+The sample is the first documents of the corpus that params.yaml names. A quarter of it and all of it go through the
+very functions of the stages: what the other three quarters cost more is the cost of their MB. How much text there is
+follows from the source (files: their size; demo: its number of documents); of a Hub data set it has to be stated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.corpus import corpus, world
+from tasks.corpus.documents import Document, usable_files
+from tasks.params.schema import PHASES, Params, load_params, packed
+from tasks.params.sections import CorpusParams
+from tasks.plan.dvc_records import md5_of
+from tasks.plan.main import run_main
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.records.parquet import sizes_of_groups
+from tasks.records.text_files import Reading
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.parallel import WORKER_STAGES, worker_count
+from tasks.validation import validate
+from tasks.validation.checks import FRAME_RECORDS
+from tasks.vocabulary.tokenizer import make_tokenizer
+
+MB = 10**6
+SAMPLE_DOCUMENTS = 2000
+"""Documents of the demo: their mean length is known within a percent."""
+SAMPLE_MB = 4.0
+FIRST_PART = 0.25
+"""Share of the sample that is prepared by itself, and once before, so that libraries are loaded and caches filled."""
+FEWEST = 8
+"""Documents."""
+CORPUS_HASHED, ROWS_HASHED = 5, 3
+"""How often the bytes of a stage are hashed: by DVC, and by stages that read them (tasks/plan/dvc_records.py)."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """By a stage on some text."""
+
+    cpu_s: float
+    """Seconds of one core."""
+    disk: float = 0.0
+    """Bytes that stay."""
+    records: float = 0.0
+    """Judged, at a fixed price for each FRAME_RECORDS of them."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a corpus takes."""
+
+    text_mb: float
+    sample_mb: float
+    """Text that it was measured on."""
+    stages: dict[str, Spent]
+    """By stage, as a single process spends it."""
+
+
+def estimate(params: Params, text_mb: float | None = None, sample_mb: float = SAMPLE_MB) -> Estimate:
+    """What the whole corpus will take; MB are 10**6 bytes of text.
+
+    Args:
+        text_mb: of the corpus; None: as its source says.
+        sample_mb: text to measure on.
+
+    Raises:
+        InputError: the corpus cannot be read.
+        ParamsError: nobody knows how much text there is, or no rows are made of text.
+    """
+    if params.pretrain_rows.source != "corpus":
+        raise ParamsError(f"pretrain_rows.source={params.pretrain_rows.source}: no rows are made of text here")
+    started_at = time.process_time()
+    documents = list(_first(corpus.read_documents(params.corpus, Reading()), sample_mb * MB))
+    reading = (time.process_time() - started_at) / max(1, len(documents))
+    if len(documents) < FEWEST:
+        raise InputError(
+            f"{len(documents)} documents are too few to measure on, at least {FEWEST} are required: check corpus.path, "
+            "corpus.text_column and corpus.layout"
+        )
+    few = documents[: round(len(documents) * FIRST_PART)]
+    few_mb, mb = _text_mb(few), _text_mb(documents)
+    if text_mb is None and (text_mb := expected_mb(params.corpus)) is None:
+        raise ParamsError(f"corpus.source={params.corpus.source} does not say how much text there is: state --text-mb")
+    with tempfile.TemporaryDirectory(prefix="podium-estimate-") as folder:
+        _prepare(params, few, Path(folder) / "warm-up", ("corpus",))  # one verdict loads all that verdicts need
+        less = _prepare(params, few, Path(folder) / "part")
+        more = _prepare(params, documents, Path(folder) / "whole")
+    for made, number in ((less, len(few)), (more, len(documents))):
+        made["corpus"] = dataclasses.replace(made["corpus"], cpu_s=made["corpus"].cpu_s + reading * number)
+    stages = {stage: scaled(less[stage], few_mb, spent, mb, text_mb) for stage, spent in more.items()}
+    return Estimate(text_mb, mb, stages)
+
+
+def expected_mb(params: CorpusParams) -> float | None:
+    """MB (10**6 bytes of UTF-8) of text in the corpus that is asked for; None where nobody says (hub).
+
+    Of .jsonl and .csv this is the size of the files, whatever else stands in them.
+
+    Raises:
+        InputError: corpus.path cannot be read.
+    """
+    if params.source == "demo":
+        number = min(params.demo_documents, SAMPLE_DOCUMENTS)
+        made = world.documents(params.seed, "corpus", number)
+        return params.demo_documents * sum(len(document.text.encode()) for document in made) / number / MB
+    if params.source == "files":
+        return sum(_bytes_of(file, params.text_column) for file in usable_files(Path(params.path), Reading())) / MB
+    return 0.0 if params.source == "none" else None
+
+
+def _bytes_of(file: Path, text_column: str) -> int:
+    if file.suffix.lower() != ".parquet":
+        return file.stat().st_size
+    return sum(size.bytes for size in sizes_of_groups(file, text_column, "corpus"))
+
+
+def _first(documents: Iterator[Document], most: float) -> Iterator[Document]:
+    taken = 0
+    for document in documents:
+        yield document
+        taken += len(document.text.encode())
+        if taken >= most:
+            return
+
+
+def _text_mb(documents: Sequence[Document]) -> float:
+    return sum(len(document.text.encode()) for document in documents) / MB
+
+
+def _prepare(
+    params: Params, documents: Sequence[Document], root: Path, judged: Sequence[str] = ("corpus", *PHASES)
+) -> dict[str, Spent]:
+    """Run the stages on these documents in the folder `root`; what each of them spent, rows with a single process."""
+    found: dict[str, Spent] = {}
+    folder, tokenizer = root / artifacts.CORPUS, root / artifacts.TOKENIZER
+    rows = packed(params.pretrain_rows, params.packing)
+    with _timed(found, "corpus", folder):
+        corpus.write_documents(iter(documents), params.corpus.source, folder)
+    with _timed(found, "validate@corpus") as records:
+        records.append(_judge("corpus", params, root))
+    with _timed(found, "tokenizer", tokenizer):
+        make_tokenizer(params.tokenizer, params.model.max_positions, folder, tokenizer)
+    for phase in PHASES:
+        made = root / artifacts.rows_folder(phase)
+        with _timed(found, f"pretrain_rows@{phase}", made):
+            write_pretrain_rows(rows, phase, folder, tokenizer, made, workers=1)
+        with _timed(found, f"validate@{phase}") as records:
+            records.append(_judge(phase, params, root) if phase in judged else 0)
+    with _timed(found, "hashes (DVC)"):
+        for path, times in ((folder, CORPUS_HASHED), *((root / artifacts.rows_folder(p), ROWS_HASHED) for p in PHASES)):
+            for _ in range(times):
+                md5_of(path)
+    return found
+
+
+@contextlib.contextmanager
+def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iterator[list[int]]:
+    """Enter what happens inside as what `stage` spent, and `out` as what it wrote; yields a list for records."""
+    records: list[int] = []
+    started_at = time.process_time()
+    yield records
+    cpu = time.process_time() - started_at
+    files = [path for path in out.rglob("*") if path.is_file()] if out is not None else []
+    found[stage] = Spent(cpu, sum(path.stat().st_size for path in files), sum(records))
+
+
+def _judge(name: str, params: Params, root: Path) -> int:
+    """Judge data sets; return their records."""
+    sets = validate.data_sets(name, params, root)
+    return sum(validate.judged(data, validate.judge_of(data)).rows for data in sets)
+
+
+def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) -> Spent:
+    """What `mb` of text take when `less_mb` and `more_mb` took so much.
+
+    What the one took more than the other grows with the text. The rest is paid once, or for every frame of records.
+    """
+
+    def slope(first: float, second: float) -> float:
+        return max(0.0, second - first) / (more_mb - less_mb)
+
+    records = more.records / more_mb * mb
+    frames = max(1.0, records / FRAME_RECORDS)
+    cpu = slope(less.cpu_s, more.cpu_s)
+    disk = slope(less.disk, more.disk)
+    return Spent(
+        cpu * mb + max(0.0, more.cpu_s - cpu * more_mb) * frames,
+        disk * mb + max(0.0, more.disk - disk * more_mb),
+        records,
+    )
+
+
+def report(found: Estimate, workers: int, free: int) -> str:
+    """The estimate for people.
+
+    Args:
+        workers: processes that share the making of rows.
+        free: bytes left on the disk.
+    """
+    lines = [
+        f"estimate for {found.text_mb:,.0f} MB of text, from {found.sample_mb:.1f} MB of it prepared here and now;",
+        f"time: {workers} processes make rows, the host does nothing else; disk: twice where DVC's cache cannot link",
+        "",
+        f"{'stage':<22} {'core time':>10} {'time':>10} {'disk':>10}",
+    ]
+    walls = {stage: spent.cpu_s / (workers if stage in WORKER_STAGES else 1) for stage, spent in found.stages.items()}
+    for stage, spent in found.stages.items():
+        lines.append(f"{stage:<22} {_time(spent.cpu_s):>10} {_time(walls[stage]):>10} {_size(spent.disk):>10}")
+    disk = sum(spent.disk for spent in found.stages.values())
+    cpu = sum(spent.cpu_s for spent in found.stages.values())
+    lines.append(f"{'all':<22} {_time(cpu):>10} {_time(sum(walls.values())):>10} {_size(disk):>10}")
+    enough = "enough" if free > disk else "NOT enough: make room, or lower pretrain_rows.*.duplicates"
+    return "\n".join([*lines, "", f"free on this disk: {_size(free)}, {enough}"])
+
+
+def _time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / MB:,.0f} MB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.estimates.data_estimate",
+        description="Estimate the time and disk of preparing a corpus.",
+    )
+    parser.add_argument("--text-mb", type=float, metavar="MB", help="of the whole corpus; default: from its source")
+    parser.add_argument("--sample-mb", type=float, default=SAMPLE_MB, metavar="MB", help="text to measure on")
+    parser.add_argument("--size", action="store_true", help="print the MB of text in the corpus, and nothing else")
+    options = parser.parse_args()
+    if options.size:
+        if (megabytes := expected_mb(load_params().corpus)) is not None:
+            print(megabytes)
+        return
+    found = estimate(load_params(), options.text_mb, options.sample_mb)
+    print(report(found, worker_count(), shutil.disk_usage(Path()).free))
+
+
+if __name__ == "__main__":
+    run_main(main)

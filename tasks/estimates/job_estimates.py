@@ -1,0 +1,453 @@
+"""What the device jobs of a plan will need: memory, time and throughput, without a device and without torch.
+
+Of IPUs the figures are those of ipu_model/estimates, their intervals widened by what the ledger of this host says of
+such jobs. Of CPUs and GPUs they are what the ledger has of jobs of the same shape; without, there is a bound of memory.
+`measure` runs a few updates in the device's Python and enters what they take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, OutOfMemory, RowsError
+from ipu_model.estimates.estimate import (
+    DOES_NOT_FIT,
+    FITS,
+    Interval,
+    JobEstimate,
+    MemoryEstimate,
+    Term,
+    TimeEstimate,
+)
+from ipu_model.estimates.job import MK2, Where, advice, estimate_job
+from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_at_once, useful_flops
+from ipu_model.estimates.shapes import model_parameters
+from ipu_model.jobs.plan import Choice, make_plan
+from ipu_model.models.config import ModelConfig
+from ipu_model.units import format_bytes
+from tasks.estimates.measuring import NotMeasured, measure
+from tasks.estimates.planned_jobs import PlannedJob, planned_jobs
+from tasks.host import ledger
+from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
+from tasks.jobs.device_job import Job
+from tasks.params.schema import DeviceParams, Params
+from tasks.stage.errors import ParamsError
+
+if TYPE_CHECKING:
+    from ipu_model.ipu.planning import IpuPlan
+    from tasks.stage.row_folders import Manifest
+
+__all__ = [
+    "DOES_NOT_FIT",
+    "MK2",
+    "EstimateOptions",
+    "EstimatedJob",
+    "Interval",
+    "MemoryEstimate",
+    "ModelConfig",
+    "Term",
+    "estimate_jobs",
+    "model_parameters",
+    "total",
+]
+
+WIDENED_BY = 20
+"""Newest records of the ledger that widen an interval."""
+DEVICE_FILES = (("ipu", ("/dev/ipu0", "/dev/ipu0_ex")), ("cuda", ("/dev/nvidia0", "/dev/dxg")))
+"""Runtime -> what Linux has of its devices."""
+PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
+"""What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
+
+MEASURABLE = ("cpu", "cuda")
+"""Runtimes whose updates can be measured at once."""
+MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
+BASIS = {
+    "ipu": "not measured on IPUs; formulas fitted to published figures",
+    "cuda": "not measured; a bound from the sizes of tensors",
+    "cpu": "not measured; a bound from the sizes of tensors",
+}
+"""Runtime -> what the estimate of a job rests on while no such job has run on this host."""
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """What somebody asks beside the jobs themselves."""
+
+    records: Sequence[ledger.Record] = ()
+    """Of the ledger."""
+    limit: float | None = None
+    """Bytes of memory of each GPU, or of a host without; None: of this host, and of GPUs what was free when one of them
+    was last measured."""
+    generation: str = MK2
+    """Of IPUs: mk2 or bow."""
+    measured: Collection[str] = ()
+    """Stages whose jobs are measured, if they run on a CPU or GPU; that takes some 20 seconds a job."""
+    in_doubt: bool = False
+    """Of these only the jobs whose memory is in doubt."""
+    say: Callable[[str], None] = print
+    """Told before each of them."""
+    manifests: Mapping[str, Path] = field(default_factory=dict)
+    """Manifests of the run that are not in its checkout yet -> where they are."""
+    elsewhere: bool = False
+    """The jobs run on workers, which may have a launcher of their own."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update of a training is, or a call of a prediction."""
+
+    calls: int
+    """How many of them the job makes."""
+    sequences: float
+    flops: float
+    shape: dict[str, Any]
+    """Of its job, by which the ledger knows it."""
+
+
+@dataclass(frozen=True)
+class EstimatedJob:
+    """A device job of a plan, and what it will need."""
+
+    planned: PlannedJob
+    runtime: str
+    precision: str
+    assumed: tuple[str, ...]
+    estimate: JobEstimate | None = None
+    """None where the job cannot be: `problem` says why."""
+    update: Update | None = None
+    """None where the rows are too few for one: there may be more than are assumed."""
+    problem: str = ""
+    impossible: bool = False
+    """The job cannot run as it is stated, whatever its rows turn out to be."""
+    where: Where = Where()
+    better: str = ""
+    """How its devices would be used better, as estimated; empty where nothing is known."""
+    records: int = 0
+    """Of the ledger: those that the intervals were widened by, or of a CPU or GPU those that they are."""
+    too_large: str = ""
+    """Why it does not fit, found out by measuring."""
+
+    @property
+    def name(self) -> str:
+        """The stage, and the split where that has several."""
+        return self.planned.name
+
+    @property
+    def verdict(self) -> str:
+        """Of its memory; empty where nobody knows how much there is."""
+        if self.too_large:
+            return DOES_NOT_FIT
+        bounded = self.estimate is not None and any(math.isfinite(one.limit) for one in self.estimate.memory)
+        return self.estimate.verdict if self.estimate is not None and bounded else ""
+
+    @property
+    def basis(self) -> str:
+        """Say that the estimate was not measured on hardware; empty where it was, or where there is none."""
+        return BASIS.get(self.runtime, "") if self.estimate is not None and not self.records else ""
+
+    @property
+    def time(self) -> TimeEstimate | None:
+        """Of the whole job; None where nothing is known of it."""
+        return None if self.estimate is None else self.estimate.time
+
+    @property
+    def seconds(self) -> Interval | None:
+        """That the whole job takes, set-up and compiling aside."""
+        return None if self.time is None else scaled(self.time.update_seconds, float(self.time.updates))
+
+    @property
+    def ipu_plan(self) -> IpuPlan | None:
+        """How it lies on IPUs; None where there are none."""
+        job = self.planned.job
+        if self.runtime != "ipu" or self.estimate is None or job.model is None:
+            return None
+        from ipu_model.estimates.ipu import ipu_plan_of
+
+        return ipu_plan_of(job, job.model, self.planned.rows.manifest, self.where.instances)
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot run: found, required, knob; empty where it may."""
+        if self.verdict != DOES_NOT_FIT:
+            return ""
+        assert self.estimate is not None
+        fullest = self.estimate.memory[0]
+        largest = fullest.largest
+        knob = f": {largest.knob}" if largest.knob else ""
+        found = self.too_large or (
+            f"{fullest.where} takes {format_bytes(fullest.total.low)} to {format_bytes(fullest.total.high)}, and there "
+            f"are {format_bytes(fullest.limit)}"
+        )
+        return (
+            f"{self.name} does not fit: {found}. The largest part is {largest.name}, "
+            f"{format_bytes(largest.amount)}{knob}"
+        )
+
+
+def estimate_jobs(
+    params: Params,
+    project: Path,
+    root: Path,
+    stages: Sequence[str],
+    remade: Collection[str] = (),
+    options: EstimateOptions | None = None,
+) -> list[EstimatedJob]:
+    """What the device jobs of these stages will need; see `planned_jobs` for the arguments.
+
+    Raises:
+        InputError: a file that a job is built from cannot be used.
+    """
+    options, device = options or EstimateOptions(), params.device
+    jobs = planned_jobs(params, project, root, stages, remade, options.manifests)
+    runtime, why = chosen_runtime(device)
+    found = [_estimate_job(job, device, runtime, options) for job in jobs]
+    found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found
+    return _measured(found, device, options) if options.measured else found
+
+
+def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
+    """The runtime that a job will have, and what of it is assumed; empty where it is stated."""
+    if device.runtime != "auto":
+        return device.runtime, ""
+    for runtime, files in DEVICE_FILES:
+        if any(map(exists, files)) and (runtime != "ipu" or importlib.util.find_spec("poptorch") is not None):
+            return runtime, f"device.runtime=auto is {runtime}, whose devices are here"
+    return "cpu", "device.runtime=auto is cpu, as neither IPUs nor GPUs are here"
+
+
+def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, options: EstimateOptions) -> EstimatedJob:
+    precision: str = device.precision
+    assumed = planned.rows.assumed
+    if precision == "auto":
+        precision = PRECISION[runtime]
+        assumed = (*assumed, *([MEASURED_LATER] if runtime == "cpu" else []))
+    job, manifest = dataclasses.replace(planned.job, runtime=runtime, precision=precision), planned.rows.manifest
+    poprun: PopRunOptions | None = None
+    try:
+        if runtime == "ipu":
+            poprun = poprun_options(launch_words(job, device, {} if options.elsewhere else os.environ))
+        where = _where(job, device, options, poprun)
+        estimate, better = estimate_job(job, manifest, where=where), advice(job, manifest, where=where)
+    except (DeviceJobError, ParamsError) as error:
+        may_be_wrong = _may_be_wrong(error, bool(planned.rows.assumed), poprun, options.elsewhere)
+        impossible = device.runtime != "auto" and not may_be_wrong
+        return EstimatedJob(planned, runtime, precision, assumed, problem=str(error), impossible=impossible)
+    update = _update(job, manifest, where.instances.count)
+    found = EstimatedJob(planned, runtime, precision, assumed, estimate, update, where=where, better=better)
+    if runtime in MEASURABLE:
+        return _use_ledger(found, device, options)
+    used = ledger.of_kind(options.records, estimate.device, job.kind)
+    alike = [] if update is None else ledger.alike(used, update.flops)
+    return dataclasses.replace(found, estimate=widened(estimate, used, alike), records=len(used))
+
+
+def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
+    """The same with what the ledger of this host knows of jobs of its shape, where it does."""
+    estimate, update = one.estimate, one.update
+    if estimate is None or update is None:
+        return one
+    [memory] = estimate.memory
+    host = ledger.host_name(one.runtime)
+    free = [x["free_memory"] for x in options.records if x.get("host") == host and "free_memory" in x]
+    if free and one.runtime == "cuda" and options.limit is None:
+        memory = dataclasses.replace(memory, limit=free[-1])
+    used = ledger.of_shape(options.records, update.shape, one.runtime, device.precision, host)
+    if not used:
+        return dataclasses.replace(one, estimate=dataclasses.replace(estimate, memory=(memory,)))
+    if (ends := ledger.expected(used, MEMORY)) is not None:
+        term = Term("tensors and libraries, measured", ends[1], "a smaller device.micro_batch_size")
+        memory = dataclasses.replace(memory, terms=(term,), total=Interval(*ends))
+    time = None
+    if (ends := ledger.expected(used, SECONDS)) is not None:
+        what = "calls" if one.planned.job.kind == "predict" else "updates"
+        term = Term(f"{what}, as measured", ends[1], "a smaller model")
+        rates = Interval(*(update.sequences / seconds for seconds in reversed(ends)))
+        time = TimeEstimate((term,), update.calls, Interval(*ends), rates)
+    return dataclasses.replace(
+        one,
+        precision=used[-1]["precision"],
+        estimate=dataclasses.replace(estimate, memory=(memory,), time=time),
+        assumed=tuple(words for words in one.assumed if words != MEASURED_LATER),
+        records=len(used),
+    )
+
+
+def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[str]) -> int:
+    """IPUs of the largest device that a job of these stages attaches; 1 where PopRun starts it and attaches them.
+
+    Raises:
+        InputError: a file that a job is built from cannot be used.
+    """
+    from ipu_model.estimates.ipu import ipu_plan_of
+
+    found = [1]
+    for planned in planned_jobs(params, project, root, stages, stages):
+        job = planned.job
+        with contextlib.suppress(DeviceJobError, ParamsError):  # `estimate_jobs` says why the job cannot be
+            if job.model is not None and job.ipu_config is not None and not launch_words(job, params.device):
+                found.append(ipu_plan_of(job, job.model, planned.rows.manifest).local_ipus)
+    return max(found)
+
+
+def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | None, elsewhere: bool) -> bool:
+    """Whether the error results from what was assumed of the rows or of the launcher."""
+    depends_on = getattr(error, "depends_on", "")
+    if isinstance(error, RowsError) or depends_on == ROWS:
+        return assumes_rows
+    if depends_on == LAUNCHER and poprun is not None and poprun.instances is None:
+        return True
+    return elsewhere and (depends_on == LAUNCHER or isinstance(error, ParamsError))
+
+
+def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: PopRunOptions | None) -> Where:
+    processes = 1 if job.kind == "predict" else device.processes
+    told = poprun or PopRunOptions(None, None, None)
+    instances = PopRunInstances(
+        count=told.instances or processes, total_replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
+    )
+    return Where(instances, options.limit, options.generation)
+
+
+def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
+    """The same, those that `options` names measured; each shape once."""
+    found, records = [], list[ledger.Record]()
+    known = dataclasses.replace(options, records=records)
+    for one in jobs:
+        if _is_to_be_measured(one, options) and not (one := _use_ledger(one, device, known)).records:
+            options.say(f"{one.name}: measuring a few updates")
+            try:
+                records.append(_measure(one, device))
+                one = _use_ledger(one, device, known)
+            except OutOfMemory as error:
+                one = dataclasses.replace(one, too_large=str(error))
+            except NotMeasured as error:
+                options.say(f"{one.name}: not measured ({error})")
+        found.append(one)
+    return found
+
+
+def _is_to_be_measured(one: EstimatedJob, options: EstimateOptions) -> bool:
+    if one.planned.stage not in options.measured or one.runtime not in MEASURABLE or one.update is None:
+        return False
+    if not options.in_doubt:
+        return True
+    unknown = not one.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU tells what it has
+    return not one.records and (unknown or one.verdict not in ("", FITS, DOES_NOT_FIT))
+
+
+def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
+    """Measure a job, enter what it took into the ledger of this host, and return that."""
+    assert one.estimate is not None
+    assert one.update is not None
+    precision = "auto" if device.precision == "auto" else one.precision
+    job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
+    taken = measure(job, one.planned.rows, one.where.instances.count)
+    record = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measurement": True,
+        "kind": job.kind,
+        "head": job.head,
+        "runtime": taken["runtime"],
+        "precision": taken["precision"],
+        "device": one.estimate.device,
+        "host": ledger.host_name(one.runtime),
+        "shape": one.update.shape,
+        **{figure: {"measured": taken[figure]} for figure in ledger.FIGURES},
+    }
+    if taken["free_memory"] is not None:
+        record["free_memory"] = taken["free_memory"]
+    with contextlib.suppress(OSError):  # a host may have no place for it
+        ledger.enter(record, ledger.ledger_file())
+    return record
+
+
+def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
+    """What an update of a job is; None where these rows are too few for one."""
+    if job.model is None:
+        return None
+    geometry = dataclasses.replace(job.geometry, replication_factor=processes)
+    try:
+        plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
+    except DeviceJobError:
+        return None
+    rows = rows_at_once(plan)
+    calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
+    flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
+    shape = job_shape(job, job.model, manifest, processes)
+    return Update(calls, rows * manifest.packing_factor, flops, shape)
+
+
+def widened(
+    estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()
+) -> JobEstimate:
+    """The same with intervals that hold what such jobs took here, going by measured over estimated.
+
+    Args:
+        alike: those of them that speak of its time.
+    """
+
+    def wider(interval: Interval, figure: str) -> Interval:
+        found = ledger.ratios(records if figure == MEMORY else alike, figure)[-WIDENED_BY:]
+        if not found:
+            return interval
+        low, high = interval.likely * min(found), interval.likely * max(found)
+        return Interval(min(interval.low, low), interval.likely, max(interval.high, high))
+
+    memory = tuple(dataclasses.replace(one, total=wider(one.total, MEMORY)) for one in estimate.memory)
+    time = estimate.time
+    if time is not None:
+        seconds, rate = wider(time.update_seconds, SECONDS), wider(time.sequences_per_second, TOKENS)
+        time = dataclasses.replace(time, update_seconds=seconds, sequences_per_second=rate)
+    return dataclasses.replace(estimate, memory=memory, time=time)
+
+
+def scaled(interval: Interval, factor: float) -> Interval:
+    """An interval in another unit, or of several alike."""
+    return Interval(interval.low * factor, interval.likely * factor, interval.high * factor)
+
+
+def total(intervals: Iterable[Interval]) -> Interval:
+    """The sum, its ends those of all being low, and of all being high."""
+    found = list(intervals)
+    return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
+
+
+def as_values(one: EstimatedJob) -> dict[str, Any]:
+    """For programs."""
+    values: dict[str, Any] = {
+        "name": one.name,
+        "stage": one.planned.stage,
+        "kind": one.planned.job.kind,
+        "runtime": one.runtime,
+        "precision": one.precision,
+        "verdict": one.verdict or None,
+        "problem": one.problem or None,
+        "assumed": list(one.assumed),
+        "better": one.better or None,
+        "ledger_records": one.records,
+        "basis": one.basis or None,
+        "device": None,
+        "memory": [],
+        "time": None,
+    }
+    if one.estimate is not None:
+        memory = [_memory_values(each) for each in one.estimate.memory]
+        values |= {"device": one.estimate.device, "memory": memory}
+    if one.time is not None and one.seconds is not None:
+        values["time"] = {**dataclasses.asdict(one.time), "seconds": dataclasses.asdict(one.seconds)}
+    return values
+
+
+def _memory_values(memory: MemoryEstimate) -> dict[str, Any]:
+    limit = None if math.isinf(memory.limit) else memory.limit  # JSON has no infinity
+    return {**dataclasses.asdict(memory), "limit": limit, "verdict": memory.verdict}

@@ -1,1 +1,0 @@
-"""The world outside becomes documents: text files, tables, WikiExtractor output, the Hub, the generated world."""

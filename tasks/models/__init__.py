@@ -1,0 +1,1 @@
+"""Models that a user brings: their files, architecture, license and language."""

@@ -1,0 +1,63 @@
+"""What a model's folder states of its origin: licence and language (README.md), and its name on the Hub (config.json).
+
+Only words of known patterns are taken: both files come from outside, and a release publishes what is read here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ipu_model.files import find_object, open_regular
+from tasks.params.sections import HUB_NAME, WORD
+from tasks.params.strict_yaml import MAX_BYTES, parse_yaml
+from tasks.stage.errors import ParamsError
+
+CARD, CONFIG = FILES = ("README.md", "config.json")
+FRONT_MATTER = re.compile(r"\A\ufeff?---\s*\n(.*?)\n---\s*(\n|\Z)", re.DOTALL)
+NAMES_WITHOUT_USER = re.compile(r"bert-(base|large)-[a-z-]+")
+"""Old names of the Hub. Any other name without a user may be that of a folder."""
+FOLDER_NAMES = re.compile(r".+/checkpoint-\d+|(models?|checkpoints?|outputs?|out|results?|runs?|published|data|tmp)/.+")
+"""Names that look like user/name, and that trainings give to folders."""
+
+
+def read_origin(folder: Path) -> dict[str, Any]:
+    """Return what the files of a model state: `license`, `language` (a word or a list), `name`; None: not stated."""
+    card, name = _front_matter(folder / CARD), (find_object(folder / CONFIG) or {}).get("_name_or_path")
+    license, language = card.get("license"), card.get("language")
+    several = isinstance(language, list) and language and all(map(_is_word, language))
+    return {
+        "license": license if _is_word(license) else None,
+        "language": language if several or _is_word(language) else None,
+        "name": next(filter(_is_public, (name, card.get("base_model"))), None),
+    }
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(WORD, value) is not None
+
+
+def _is_public(name: Any) -> bool:
+    """Whether a name is that of a Hub repository, and not that of a folder."""
+    if not isinstance(name, str) or ".." in name or not HUB_NAME.fullmatch(name):
+        return False
+    return bool(NAMES_WITHOUT_USER.fullmatch(name) or ("/" in name and not FOLDER_NAMES.fullmatch(name)))
+
+
+def _front_matter(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    try:
+        values = parse_yaml(found[1]) if (found := FRONT_MATTER.match(text)) else {}
+    except ParamsError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _text(path: Path) -> str:
+    """The beginning of a text file; empty where there is none."""
+    try:
+        with open_regular(path) as stream:
+            return stream.read(MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

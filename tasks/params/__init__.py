@@ -1,0 +1,1 @@
+"""The parameters: params.yaml, presets and overrides, their schema and its documentation, and downstream entries."""

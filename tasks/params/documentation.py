@@ -1,0 +1,102 @@
+"""What the types of params.yaml say of themselves: a meaning for each parameter, and a JSON Schema for editors.
+
+The meaning is the docstring under the field; `podium params list`, the schemas and the page of all parameters
+(docs/reference_pages.py) take it from here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from tasks.params.downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
+from tasks.params.overlays import ENTRIES, Head
+from tasks.params.schema import Params, walk_parameters
+from tasks.params.sections import Section
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@cache
+def said_of_fields(section: type[Section]) -> dict[str, str]:
+    """Key -> the docstring under the field, of those too that a section inherits; the last word counts."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        if issubclass(kind, Section) and kind is not Section:
+            found.update(_docstrings(kind))
+    return {field.alias or name: found.get(name, "") for name, field in section.model_fields.items()}
+
+
+def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, text in pairwise(tree.body):
+        stated = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and text.value.value
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(stated, str):
+            yield field.target.id, " ".join(stated.split())
+
+
+def meanings(values: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted name -> meaning, of every parameter and section of `values`; of an entry, those of its kind."""
+    return {name: said_of_fields(section)[key] for name, section, key, there in walk_parameters(values) if there}
+
+
+def params_schema() -> dict[str, Any]:
+    """The JSON Schema of params.yaml, which states every key."""
+    return _document("params.yaml of Podium", _section(Params, whole=True), whole=True)
+
+
+def preset_schema() -> dict[str, Any]:
+    """The JSON Schema of a file of presets/: a head, and any of the parameters."""
+    values, head = _section(Params, whole=False), _section(Head, whole=False)
+    head["properties"]["expected"]["description"] = "Figures that the source published, as Podium names them."
+    merged = {**values, "properties": {**head["properties"], **values["properties"]}, "required": ["description"]}
+    return _document("A preset of Podium", merged, whole=False)
+
+
+def _document(title: str, schema: dict[str, Any], whole: bool) -> dict[str, Any]:
+    kinds = {name: _section(kind_params(name), whole) for name in kind_names()}
+    return {"$schema": DRAFT, "title": title, **schema, "$defs": kinds}
+
+
+def _section(section: type[Section], whole: bool) -> dict[str, Any]:
+    """A section as JSON Schema, those in it written out.
+
+    Args:
+        whole: every key must be stated, as in params.yaml, and not only what differs, as in a preset.
+    """
+    leaves = section.model_json_schema(by_alias=True)["properties"]
+    properties: dict[str, Any] = {}
+    for key, field in section.get_fields().items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            schema = _section(inner, whole)
+        elif section is Params and key in ENTRIES:
+            schema = _entries()
+        else:
+            schema = {word: value for word, value in leaves[key].items() if word != "title"}
+        if issubclass(section, EntryParams) and key == "kind":
+            schema["enum"] = kind_names()
+        properties[key] = {"description": said_of_fields(section)[key], **schema}
+    required = {"required": list(properties)} if whole else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False, **required}
+
+
+def _entries() -> dict[str, Any]:
+    """Entries by their names; the kind of each says what it holds."""
+    kinds = [
+        {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": {"$ref": f"#/$defs/{name}"}}
+        for name in kind_names()
+    ]
+    kind = {"enum": kind_names(), "description": said_of_fields(EntryParams)["kind"]}
+    entry = {"type": "object", "required": ["kind"], "properties": {"kind": kind}, "allOf": kinds}
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": f"^{ENTRY_NAME.pattern}$"},
+        "additionalProperties": entry,
+    }

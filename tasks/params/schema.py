@@ -1,0 +1,339 @@
+"""params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
+
+`podium params` shows, lists and compares what results from presets and `--set`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import Field, ValidationError, create_model, model_validator
+
+from ipu_model.strict import nearest
+from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
+from tasks.params.sections import (
+    BaseModelParams,
+    CheckpointParams,
+    CorpusParams,
+    DeviceParams,
+    Dropout,
+    Fraction,
+    IpuParams,
+    Positive,
+    PretrainParams,
+    PretrainRowsParams,
+    PublishParams,
+    Section,
+    TokenizerParams,
+    TrackingParams,
+    get_default,
+)
+from tasks.params.strict_yaml import read_yaml
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
+
+PHASES = ("phase1", "phase2")
+
+FIXES = {"bool_type": "; write true or false", "string_type": "; put quotes around text"}
+"""Kind of pydantic's error -> what to do."""
+S = TypeVar("S", bound=Section)
+
+
+class ValidateParams(Section):
+    min_documents: Positive = 10
+    """Fewer documents than this are refused."""
+    max_control_share: Fraction = 0.001
+    """Share of control characters and U+FFFD among all characters; more is most likely a wrong encoding."""
+    max_document_characters: Positive = 10_000_000
+    """A longer document is most likely a corpus that was not cut up."""
+    max_unknown_share: Fraction = 0.25
+    """Share of [UNK] among the tokens of rows; more is most likely a wrong vocabulary (warned from 0.01)."""
+    near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
+    """Share of shingles from which two texts are near-duplicates (docs/evaluation.md); null: none are looked for."""
+    data_docs: bool = False
+    """Also write Great Expectations' own pages (Data Docs) to reports/data_docs."""
+
+
+class ModelParams(Section):
+    """BERT base, as the config.json of bert-base-uncased has it."""
+
+    hidden_size: Positive = 768
+    """Width of the model; a multiple of num_heads."""
+    num_layers: Positive = 12
+    """Encoder layers."""
+    num_heads: Positive = 12
+    """Attention heads of a layer."""
+    intermediate_size: Positive = 3072
+    """Width of the feed-forward part of a layer."""
+    max_positions: Positive = 512
+    """Longest sequence that the model can read, in tokens; no row may be longer."""
+    hidden_dropout: Dropout = 0.1
+    """Share of activations dropped while pre-training."""
+    attention_dropout: Dropout = 0.1
+    """Share of attention weights dropped while pre-training."""
+    layer_norm_eps: Annotated[float, Field(gt=0)] = 1e-12
+    """Added to the variance in layer norms."""
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of fresh weights."""
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> ModelParams:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}")
+        return self
+
+
+class Params(Section):
+    """The whole of params.yaml; a stage takes only its own section.
+
+    The defaults are BERT base as it was published, pre-trained on the user's own text, and nothing to fine-tune for.
+    """
+
+    corpus: CorpusParams = CorpusParams()
+    """The text to pre-train on."""
+    tokenizer: TokenizerParams = TokenizerParams()
+    """The vocabulary."""
+    validate_: Annotated[ValidateParams, Field(alias="validate")] = ValidateParams()
+    """What is refused in text and rows before a training reads them."""
+    packing: bool = True
+    """Whether sequences share rows, max_sequences_per_row of them; false: one sequence a row in every stage."""
+    pretrain_rows: PretrainRowsParams = PretrainRowsParams()
+    """The rows of both phases of pre-training: sentence pairs with masked tokens."""
+    model: ModelParams = ModelParams()
+    """The architecture; of a given model it must state that model's."""
+    base_model: BaseModelParams = BaseModelParams()
+    """A BERT to start from, in place of fresh weights; `model` must state its architecture."""
+    device: DeviceParams = DeviceParams()
+    """Where device jobs run, and how they compute."""
+    ipu: IpuParams = IpuParams()
+    """Placement and memory on IPUs, read where device.runtime is ipu or auto."""
+    checkpoint: CheckpointParams = CheckpointParams()
+    """Where checkpoints travel to. It changes no result."""
+    tracking: TrackingParams = TrackingParams()
+    """Where trainings are watched while they run. It changes no result."""
+    pretrain: PretrainParams = PretrainParams()
+    """Pre-training in two phases."""
+    downstream: Entries = Field(default_factory=dict)
+    """What is fine-tuned for: entries, each with a name of yours and a kind (docs/downstream.md)."""
+    publish: PublishParams = PublishParams()
+    """How releases are published; where to is said by each entry (downstream.*.publish)."""
+
+    @model_validator(mode="after")
+    def _releases_have_places_of_their_own(self) -> Params:
+        for key in ("folder", "repository"):
+            places = {name: getattr(entry.publish, key) for name, entry in self.downstream.items()}
+            first: dict[str, str] = {}
+            for name, place in places.items():
+                if place is None and self.publish.target == "hub":
+                    raise ValueError(f"publish.target: hub needs downstream.{name}.publish.repository: user/name")
+                if place is not None and first.setdefault(place, name) != name:
+                    raise ValueError(
+                        f"downstream.{first[place]}.publish.{key} and downstream.{name}.publish.{key} name the same "
+                        f"place, {place}: give each release its own"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _the_card_names_a_base_model_that_there_is(self) -> Params:
+        if self.publish.base_model and self.base_model.source == "none":
+            raise ValueError(
+                f"publish.base_model={self.publish.base_model}, but base_model.source is none: set publish.base_model "
+                "to null, or state the model in section base_model"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _text_is_there_for_those_who_need_it(self) -> Params:
+        rows, corpus = self.pretrain_rows.source, self.corpus.source
+        prepared = self.pretrain.enabled and rows != "corpus"
+        if self.pretrain.enabled and rows == "corpus" and corpus == "none":
+            raise ValueError("corpus.source=none leaves no text for rows: set pretrain_rows.source to files or hub")
+        if prepared and corpus != "none":
+            raise ValueError(
+                f"pretrain_rows.source={rows} reads prepared sequences, and the corpus ({corpus}) would be made for "
+                "nothing: set corpus.source to none"
+            )
+        if prepared and self.tokenizer.source == "train":
+            raise ValueError(
+                f"pretrain_rows.source={rows} needs the vocabulary that the sequences were prepared with: set "
+                "tokenizer.source to file or hub"
+            )
+        if self.tokenizer.source == "train" and corpus == "none":
+            raise ValueError(
+                "corpus.source=none leaves no text to train a vocabulary on: set tokenizer.source to file or hub"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _entries_start_from_what_there_is(self) -> Params:
+        for name, entry in self.downstream.items():
+            if entry.start == "base" and self.base_model.source == "none":
+                raise ValueError(f"downstream.{name}.start: base needs a given model: set base_model.source")
+            if entry.start in PHASES and not self.pretrain.enabled:
+                raise ValueError(f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_fit_the_model(self) -> Params:
+        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in PHASES}
+        found = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
+        for name, rows in (found | (phases if self.pretrain.enabled else {})).items():
+            if rows.row_length > self.model.max_positions:
+                raise ValueError(
+                    f"{name}.row_length={rows.row_length} exceeds model.max_positions={self.model.max_positions}"
+                )
+        return self
+
+
+def load_params(path: Path = artifacts.PARAMS) -> Params:
+    """The checked content of params.yaml.
+
+    Raises:
+        ParamsError: all problems of the file in one message, each with the nearest valid name or the range.
+    """
+    return check(read_yaml(Path(path)), str(path))
+
+
+def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
+    """Return these sections of params.yaml, checked, as attributes; what else the file states is not looked at.
+
+    Args:
+        names: of attributes of `Params`, such as `validate_`.
+        path: of the file.
+
+    Raises:
+        ParamsError: all problems of these sections in one message.
+    """
+    fields: dict[str, Any] = {name: (Params.model_fields[name].annotation, Params.model_fields[name]) for name in names}
+    keys = {field.alias or name for name, (_, field) in fields.items()}
+    values = {key: value for key, value in read_yaml(Path(path)).items() if key in keys}
+    return build(create_model("Params", __base__=Section, **fields), values, str(path))
+
+
+def packed(section: S, packing: bool) -> S:
+    """The section of a stage that makes rows, as `packing` has it: off, a row holds one sequence.
+
+    Updates stay what the recipe states, as a global batch counts sequences: fewer in a row are more rows.
+    """
+    return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
+
+
+def with_value(section: S, place: Sequence[str], value: Any) -> S:
+    """Return a checked section with another value in one place, a path that means the same from another folder."""
+    word, *rest = place
+    inner = getattr(section, word)
+    if rest and isinstance(inner, dict):  # the entries
+        value = {**inner, rest[0]: with_value(inner[rest[0]], rest[1:], value)}
+    elif rest:
+        value = with_value(inner, rest, value)
+    return section.model_copy(update={word: value})
+
+
+def check(values: dict[str, Any], where: str = "params") -> Params:
+    """Build Params from plain values; `where` names their source in messages."""
+    return build(Params, values, where)
+
+
+def build(kind: type[S], values: dict[str, Any], where: str) -> S:
+    """A section from plain values; `where` names their source in messages.
+
+    Raises:
+        ParamsError: all problems in one message, each with the nearest valid name, the range or the default; a key of
+            before is answered with what it is called now.
+    """
+    problems = []
+    for name, section, key, there in walk_parameters(values, kind) if kind is Params else ():
+        field = section.get_fields()[key]
+        if not there and not field.is_required():  # DVC would not know of what only defaults say
+            problems.append(f"{name} is missing; its default is {json.dumps(get_default(field))}")
+    try:
+        built = kind.model_validate(values)
+    except ValidationError as error:
+        problems = [*(_explain(problem, kind) for problem in error.errors()), *problems]
+    else:
+        if not problems:
+            return built
+    lines = "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
+    raise ParamsError(f"{where} cannot be used:\n{lines}") from None
+
+
+def walk_parameters(
+    values: Mapping[str, Any], section: type[Section] = Params, before: str = ""
+) -> Iterator[tuple[str, type[Section], str, bool]]:
+    """Yield every parameter and section that values have or lack: name, section and key, and whether it is there.
+
+    Args:
+        values: of a section, unchecked.
+        section: its type.
+        before: begins the dotted names.
+    """
+    for key, field in section.get_fields().items():
+        yield f"{before}{key}", section, key, key in values
+        value, inner = values.get(key), field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
+            yield from walk_parameters(value, inner, f"{before}{key}.")
+        elif section is Params and key == "downstream" and isinstance(value, Mapping):
+            for name, entry in value.items():
+                if isinstance(entry, Mapping) and entry.get("kind") in kind_names():
+                    yield from walk_parameters(entry, kind_params(entry["kind"]), f"{key}.{name}.")
+
+
+def _explain(problem: Any, kind: type[Section]) -> str:
+    place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    if problem["type"] == "extra_forbidden":
+        *section, key = problem["loc"]
+        known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.get_fields())
+        known.pop(key, None)  # which entries of another kind may have
+        return f"{place} is not known{nearest(str(key), list(known))}"
+    if problem["type"] == "missing":
+        return f"{place} is missing"
+    if problem["type"] == "value_error":
+        return f"{place + ': ' if place else ''}{problem['ctx']['error']}"
+    fix = FIXES.get(problem["type"], "")
+    return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}{fix}"
+
+
+def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
+    """Return the types that a parameter or a section may have; in an entry those of every kind."""
+    types: list[Any] = [kind]
+    for depth, part in enumerate(place):
+        if kind is Params and place[0] == "downstream" and depth == 1:
+            types = [kind_params(name) for name in kind_names()]
+        else:
+            fields = [field for one in _sections(types) if (field := one.get_fields().get(part)) is not None]
+            types = [one for field in fields for one in _members(field.annotation)]
+    return types
+
+
+def _sections(types: Sequence[Any]) -> list[type[Section]]:
+    return [one for one in types if isinstance(one, type) and issubclass(one, Section)]
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The types of a union, each without what it is annotated with."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for one in get_args(annotation) for member in _members(one)]
+    return [annotation]
+
+
+def parameter_values(params: Params) -> dict[str, Any]:
+    """The checked params.yaml as plain values, keys as in the file."""
+    return params.model_dump(mode="json", by_alias=True)
+
+
+def default_values(values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """What presets lie over: every default, as plain values.
+
+    Args:
+        values: whose entries are there, too, as their kinds have them, where there are such kinds.
+    """
+    entries = values.get("downstream")
+    kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}
+    known = {name: defaults_of(kind, name) for name, kind in kinds.items() if kind in kind_names()}
+    return {**parameter_values(Params()), "downstream": known}

@@ -1,0 +1,459 @@
+"""What follows from DVC's records, which are dvc.lock, its cache and its run-cache, and DVC does not say.
+
+Whether files still hold what their stage wrote (`require`): DVC looks at a file's bytes again only when its time or
+its size changed, and never at those that it takes from its cache or a remote. What a disk changes by itself changes
+neither, nor does who means to deceive, so a stage that runs looks at all it is going to read, and so do a run that
+believes a verdict, and publish.
+
+What a run would do with each stage (`forecast`): DVC says nothing of a stage below one that would be restored. What
+that one makes is known from the run-cache, so that the status of the stages after it is known, too.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from operator import itemgetter
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+
+from ipu_model.files import parse_json, read_json
+from tasks.params.strict_yaml import value_at
+from tasks.plan.plan_file import Plan, differences, read_dvc_file, stages_of
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+
+LOCK = Path("dvc.lock")
+IGNORED = Path(".dvcignore")
+THREADS = 8
+"""Hashing leaves Python's lock alone; a core hashes about 0.6 GB/s, a disk reads more."""
+DAMAGED = artifacts.RUNS / "damaged"
+STAGE = "DVC_STAGE"
+"""Set by DVC for what it starts, which then is at work itself."""
+FOLDER = ".dir"
+"""How DVC ends the hash of a folder, which is that of the list of its files."""
+
+
+class _Stated(NamedTuple):
+    """A path of the checkout and the MD5 that dvc.lock gives it."""
+
+    path: str
+    md5: str
+
+
+def cache_of(root: Path) -> Path:
+    """The folder of DVC's cache that the checkout `root` works with."""
+    return root / ".dvc" / _settings(root).get("cache", "dir", fallback="cache")
+
+
+def _settings(root: Path) -> configparser.ConfigParser:
+    return read_settings([root / ".dvc" / "config", root / ".dvc" / "config.local"])
+
+
+def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:
+    """Return DVC's settings, those of later files over those of earlier ones; of a file that is not there none.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    config = configparser.ConfigParser(interpolation=None)
+    try:
+        config.read(files, encoding="utf-8")
+    except configparser.Error as error:
+        raise InputError(f"DVC's settings cannot be used: {error}. Correct that file") from None
+    return config
+
+
+def default_remote(root: Path) -> tuple[str, str] | None:
+    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
+    config = _settings(root)
+    name = config.get("core", "remote", fallback=None)
+    if name is None:
+        return None
+    url = config.get(f"'remote \"{name}\"'", "url", fallback="its URL is set elsewhere")
+    password = urlsplit(url).password
+    return name, url.replace(f":{password}@", ":***@") if password else url
+
+
+def at_work(root: Path) -> list[int]:
+    """Process ids of every DVC whose current folder is `root`."""
+    return [pid for pid, here in dvc_processes() if here is not None and here.samefile(root)]
+
+
+def uses_cache(cache: Path) -> bool:
+    """Whether a DVC may be at work on this cache, whoever started it."""
+    return any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in dvc_processes())
+
+
+def dvc_processes() -> Iterator[tuple[int, Path | None]]:
+    """Process id and current folder of every DVC on this host; None: this user may not see the folder."""
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words, cwd = process.info["cmdline"] or [], process.info["cwd"]
+        if "dvc" not in words and not any(word.endswith("/dvc") for word in words[:2]):
+            continue
+        here = None if cwd is None else Path(cwd)
+        if here is None or here.exists():
+            yield process.pid, here
+
+
+def require(paths: Iterable[str], root: Path = Path()) -> None:
+    """Look at those of `paths` that are, or lie in, an output of dvc.lock, wherever they are there.
+
+    Raises:
+        InputError: some hold other bytes than their stage wrote. They are moved to runs/damaged, and objects of DVC's
+            cache that are not what their names say are removed, which DVC would put back: the next run restores the
+            files, or makes them anew.
+    """
+    written = _outs(read_dvc_file(root / LOCK))
+    _require([stated for path in paths if (stated := _stated(path, written, root)) is not None], root, root)
+
+
+def require_judged(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
+    """Look at what a gate wrote, and at all that it read of other stages, as its entry in dvc.lock states them.
+
+    Args:
+        stage: of dvc.yaml.
+        root: the checkout.
+        copies: of its files, dvc.lock included, to look at in place of the files themselves.
+
+    Raises:
+        InputError: see `require`.
+    """
+    place = root if copies is None else copies
+    lock = read_dvc_file(place / LOCK)
+    made, entry = _outs(lock), lock.get("stages", {}).get(stage, {})
+    paths = [item for part in ("deps", "outs") for item in entry.get(part, []) if "md5" in item]
+    _require([_Stated(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, place)
+
+
+def verify(gates: Iterable[str], root: Path) -> list[str]:
+    """Look at what gates wrote and judged, byte by byte; returns what is wrong, in words, and moved away as `require`
+    does, so that DVC restores it, or makes it anew."""
+    problems = []
+    for gate in gates:
+        try:
+            require_judged(gate, root)
+        except InputError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _outs(lock: dict[str, Any]) -> dict[str, str]:
+    """Path -> MD5 of every output that dvc.lock states."""
+    stages = lock.get("stages", {})
+    return {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", []) if "md5" in out}
+
+
+def _maker(path: str, written: Container[str]) -> str | None:
+    """The output that a path is, or lies in."""
+    folders = (path, *map(str, PurePosixPath(path).parents))
+    return next((folder for folder in folders if folder in written), None)
+
+
+def _stated(path: str, written: dict[str, str], root: Path) -> _Stated | None:
+    """What dvc.lock says of a path; of a file in a folder whose list is lost, what it says of the folder."""
+    out = _maker(path, written)
+    if out is None or out == path:
+        return None if out is None else _Stated(path, written[path])
+    name = PurePosixPath(path).relative_to(out).as_posix()
+    listed = _listing(written[out], cache_of(root))
+    return _Stated(path, listed[name]) if name in listed else _Stated(out, written[out])
+
+
+def _require(stated: list[_Stated], root: Path, place: Path) -> None:
+    """Raise InputError if files of `place`, which may be copies of those of `root`, hold other bytes than stated."""
+    there = [one for one in dict.fromkeys(stated) if (place / one.path).exists()]  # a stage may state a path twice
+    wrong = [(one, found) for one in there if (found := _other_md5(one, root, place)) is not None]
+    if not wrong:
+        return
+    said = "; ".join(
+        f"{one.path} does not hold what its stage wrote (MD5 {found}, dvc.lock says {one.md5})" for one, found in wrong
+    )
+    if STAGE not in os.environ and (others := at_work(root)):
+        raise InputError(f"{said}: a DVC is at work here (process {', '.join(map(str, others))}), wait until it ends")
+    removed = []
+    for one, _ in wrong:
+        _move_away(one.path, root)
+        removed += _discard(one, root)
+    raise InputError(said + _way_out(removed, root))
+
+
+def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
+    """The MD5 of what is there, None where it is as stated. Of a folder, a copy may hold some of the files."""
+    found = md5_of(place / stated.path)
+    if found == stated.md5 or place == root or not stated.md5.endswith(FOLDER):
+        return None if found == stated.md5 else found
+    listed = _listing(stated.md5, cache_of(root))
+    folder = place / stated.path
+    if listed:
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        return None if all(listed.get(name) == md5_of(path) for name, path in files.items()) else found
+    found = md5_of(root / stated.path)  # DVC's list of it is lost
+    return None if found == stated.md5 else found
+
+
+def _way_out(removed: list[str], root: Path) -> str:
+    text = (
+        f": it was changed by hand, or the disk is damaged. It lies in {DAMAGED} now; run again: DVC restores the file "
+        "from its cache, or makes it anew"
+    )
+    if not removed:
+        return text
+    text += f". DVC's cache held such bytes, too, and they were removed from it: {', '.join(removed)}"
+    if remote := default_remote(root):
+        text += (
+            ". If this is said again after DVC restored the file, it comes so from the remote "
+            f"{remote[0]} ({remote[1]}): remove the object of that name there, and run again"
+        )
+    return text
+
+
+def _discard(stated: _Stated, root: Path) -> list[str]:
+    """Remove the objects of DVC's cache for a path that are not what their names say; returns their names.
+
+    DVC believes what its cache holds, and would put these very bytes back.
+    """
+    cache, removed = cache_of(root), []
+    for md5 in dict.fromkeys([stated.md5, *_listing(stated.md5, cache).values()]):
+        place = _object(md5, cache)
+        if place.is_file() and _md5_of_file(place) != md5.removesuffix(FOLDER):
+            place.unlink()
+            removed.append(f"files/md5/{md5[:2]}/{md5[2:]}")
+    return removed
+
+
+def _listing(md5: str, cache: Path) -> dict[str, str]:
+    """Path -> MD5 of each file of a folder, from DVC's cache; none where the list is lost or damaged."""
+    place = _object(md5, cache)
+    if not (md5.endswith(FOLDER) and place.is_file()):
+        return {}
+    text = place.read_bytes()
+    if hashlib.md5(text, usedforsecurity=False).hexdigest() != md5.removesuffix(FOLDER):
+        return {}
+    return {entry["relpath"]: entry["md5"] for entry in parse_json(text.decode())}
+
+
+def _object(md5: str, cache: Path) -> Path:
+    return cache / "files" / "md5" / md5[:2] / md5[2:]
+
+
+def ignored_names(root: Path) -> list[str]:
+    """Return the names that .dvcignore hides from DVC inside the folders that stages read."""
+    path = root / IGNORED
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def md5_of(path: Path, ignored: Sequence[str] = ()) -> str:
+    """The MD5 that DVC gives a file, or a folder: that of the JSON list of its files, sorted by name.
+
+    Args:
+        path: of the file or the folder.
+        ignored: patterns of names in the folder that do not count.
+    """
+    if path.is_file():
+        return _md5_of_file(path)
+    names = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
+    names = {
+        name: file
+        for name, file in names.items()
+        if not any(fnmatch(part, pattern) for part in name.parts for pattern in ignored)
+    }
+    with ThreadPoolExecutor(THREADS) as pool:
+        hashes = list(pool.map(_md5_of_file, names.values()))
+    listed = [{"md5": found, "relpath": name.as_posix()} for name, found in zip(names, hashes, strict=True)]
+    text = json.dumps(sorted(listed, key=itemgetter("relpath")), sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + FOLDER
+
+
+def _md5_of_file(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _move_away(path: str, root: Path) -> None:
+    """Out of DVC's sight, which would not look at it again, or not dare to replace it."""
+    aside = root / DAMAGED / path
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    (root / path).replace(aside)
+
+
+Record = dict[str, Any]
+"""A stage as dvc.lock and the run-cache state it: cmd, deps, params, outs."""
+Hashes = dict[str, str | None]
+"""Path -> MD5 as DVC states it; None: not known before the run."""
+
+
+@dataclass(frozen=True)
+class StageForecast:
+    """One stage of a plan."""
+
+    stage: str
+    status: str
+    """skipped (nothing changed), restored (a cache of this host has it), or runs."""
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """A stage with everything filled in: what decides whether it runs."""
+
+    cmd: str
+    deps: Hashes
+    params: dict[str, dict[str, Any] | None]
+    """File -> key -> value; None: the file is not known before the run."""
+    outs: tuple[str, ...]
+
+    def differ(self, record: Record) -> list[str]:
+        """In words, why DVC would not take what `record` made; empty where it would."""
+        found = [] if record.get("cmd") == self.cmd else ["its command changed"]
+        known = {dep["path"]: dep.get("md5") for dep in record.get("deps", ())}
+        found += [f"{path} changed" for path, md5 in self.deps.items() if md5 is not None and known.get(path) != md5]
+        stated = record.get("params", {})
+        for file, values in self.params.items():
+            before = stated.get(file, {})
+            for name, value in (values or {}).items():
+                for place, was, now in differences(name, before.get(name), value):
+                    found.append(f"{place} {json.dumps(was)} -> {json.dumps(now)}")
+        if set(known) != set(self.deps):
+            found.append("what it reads changed")
+        if {out["path"] for out in record.get("outs", ())} != set(self.outs):
+            found.append("what it makes changed")
+        return found
+
+    def unknown(self) -> list[str]:
+        """What it reads that is not known before the run."""
+        found = [path for path, md5 in self.deps.items() if md5 is None]
+        return found + [file for file, values in self.params.items() if values is None]
+
+
+class _Run:
+    """What is known of a run before it begins; see `forecast` for the arguments."""
+
+    def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
+        self._project, self._root, self._plan, self._stated = project, root, plan, stated
+        self._cache = cache_of(project)
+        self._ignored = ignored_names(project)
+        self._lock = stages_of(root / LOCK)
+        self._reference = self._lock or stages_of(project / LOCK)
+        self._records = _run_cache(self._cache)
+        done = [(name, out) for name, one in self._lock.items() for out in one.get("outs", ())]
+        self._made = {out["path"]: (name, out.get("md5")) for name, out in done}
+        """Path that a stage makes -> that stage, and the MD5 that it will have."""
+        self._hashed: dict[Path, str | None] = {}
+
+    def tell(self, stage: str) -> StageForecast:
+        """What happens to the next stage of the plan."""
+        needs = self._needs(stage)
+        before, reference = self._lock.get(stage), self._reference.get(stage)
+        record: Record | None = None
+        status, why = "runs", ["never ran here"]
+        if unknown := needs.unknown():
+            makers = dict.fromkeys(self._made[out][0] if (out := _maker(one, self._made)) else one for one in unknown)
+            why = [f"after {', '.join(makers)}", *(needs.differ(reference) if reference else [])]
+        elif before is not None and not needs.differ(before):
+            record, status, why = before, "skipped", []
+            if missing := [path for path in needs.outs if not (self._root / path).exists()]:
+                status, why = "restored" if self._is_kept(before) else "runs", [f"{', '.join(missing)} is missing"]
+        elif (record := self._kept_record(needs)) is not None:
+            status, why = "restored", ["made before with the same code, data and parameters"]
+        elif reference is not None:
+            why = needs.differ(reference) or ["what it made is in no cache of this host"]
+        made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
+        self._made |= {path: (stage, made.get(path)) for path in needs.outs}
+        return StageForecast(stage, status, tuple(why))
+
+    def _kept_record(self, needs: _Needs) -> Record | None:
+        """Return the newest record of the run-cache that DVC would take, and whose outs are in the cache."""
+        records = self._records.get(needs.cmd, ())
+        return next((one for one in records if not needs.differ(one) and self._is_kept(one)), None)
+
+    def _is_kept(self, record: Record) -> bool:
+        """Whether the cache of this host has everything that a stage made."""
+        return all(_object(out["md5"], self._cache).exists() for out in record.get("outs", ()) if out.get("md5"))
+
+    def _needs(self, stage: str) -> _Needs:
+        defined = self._plan[stage]
+        params: dict[str, dict[str, Any] | None] = {}
+        for file, names in defined.params.items():
+            content = self._stated[file] if file in self._stated else self._json(file)
+            params[file] = None if content is None else {name: value_at(content, name) for name in names}
+        deps: Hashes = {path: self._hash(path) for path in defined.deps}
+        return _Needs(defined.cmd, deps, params, defined.outs)
+
+    def _hash(self, path: str) -> str | None:
+        """The MD5 that a path will have when the stage begins."""
+        if (folder := _maker(path, self._made)) is not None:
+            md5 = self._made[folder][1]
+            return md5 if folder == path or md5 is None else _listing(md5, self._cache).get(path[len(folder) + 1 :])
+        place, ignored = Path(os.path.normpath(self._root / path)), []
+        if place.is_relative_to(self._root):
+            place, ignored = self._project / place.relative_to(self._root), self._ignored
+        if place not in self._hashed:
+            self._hashed[place] = md5_of(place, ignored) if place.exists() else None
+        return self._hashed[place]
+
+    def kept(self, name: str) -> dict[str, Path]:
+        """Files of that name in folders that are made, as they will be -> where the cache has them."""
+        return {
+            f"{folder}/{path}": _object(found, self._cache)
+            for folder, (_, md5) in self._made.items()
+            if md5 is not None
+            for path, found in _listing(md5, self._cache).items()
+            if path.rpartition("/")[2] == name and _object(found, self._cache).is_file()
+        }
+
+    def _json(self, path: str) -> dict[str, Any] | None:
+        """A JSON file that a stage makes, where the cache has it."""
+        md5 = self._hash(path)
+        if md5 is None or not _object(md5, self._cache).is_file():
+            return None
+        content: dict[str, Any] = read_json(_object(md5, self._cache))
+        return content
+
+
+def forecast(
+    project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str], name: str
+) -> tuple[list[StageForecast], dict[str, Path]]:
+    """Return what a run would do with the stages of its target, one after the other.
+
+    It is right where outs are as DVC last saw them; one that was changed by hand is found by DVC alone.
+
+    Args:
+        project: the folder whose code and inputs are used.
+        root: the checkout the run would work in; need not be there.
+        plan: every stage, paths stated from `root`.
+        stated: file of parameters in `root` -> what it will hold.
+        target: names of stages, in order.
+        name: of files in folders that stages make.
+
+    Returns:
+        Also the files of that name in folders that will be as a cache of this host has them, with where.
+    """
+    run = _Run(project.resolve(), root.resolve(), plan, stated)
+    return [run.tell(stage) for stage in target], run.kept(name)
+
+
+def _run_cache(cache: Path) -> dict[str, list[Record]]:
+    """Command -> what DVC remembers of stages that ran it, newest first."""
+    found: dict[str, list[tuple[float, Record]]] = {}
+    for path in (cache / "runs").glob("??/*/*"):
+        try:
+            record = read_dvc_file(path)
+        except ParamsError:
+            continue  # half of an entry, which flows/dvc/leftovers.py removes
+        if isinstance(record, dict) and "cmd" in record:
+            found.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
+    return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in found.items()}

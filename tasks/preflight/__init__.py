@@ -1,1 +1,0 @@
-"""What is looked at before the first stage starts: given inputs, the Hub, sizes and times."""

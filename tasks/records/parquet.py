@@ -1,0 +1,248 @@
+"""Parquet and Arrow files, a little at a time: those from outside within a bound on memory, and earlier stages' own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from ipu_model.files import open_regular
+from tasks.stage.errors import InputError
+from tasks.stage.memory import limited_steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+BUFFER_BYTES = 1 << 20
+"""Bytes that are buffered of each column of a Parquet file."""
+MAX_FOOTER_BYTES = 16 << 20
+"""The longest footer of a Parquet file that is read; a million rows in groups of a thousand, with twenty columns, have
+3 MB."""
+MAX_LISTED = 100_000
+"""Columns, or row groups, in a footer: each takes a thousand times its bytes in memory."""
+MAX_NAME_BYTES = 1 << 20
+Record = TypeVar("Record")
+
+
+def folded(name: str) -> str:
+    """Return the name of a column in small letters and without blanks, by which names that look alike are one."""
+    return "".join(name.split()).casefold()
+
+
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, read a page at a time: a row group as a whole need not fit into memory.
+
+    Raises:
+        InputError: its footer is too large.
+        pyarrow.ArrowException, OSError: it is none, or damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with open_regular(path) as stream:
+        _require_small_footer(stream, path)
+        options = {"thrift_string_size_limit": MAX_NAME_BYTES, "thrift_container_size_limit": MAX_LISTED}
+        with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES, **options) as file:
+            yield file
+
+
+def _require_small_footer(stream: BinaryIO, path: Path) -> None:
+    """Its length stands before the last four bytes."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 8))
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(0)
+    if size >= length > MAX_FOOTER_BYTES:  # what is longer than the file is damage, which the library names
+        raise InputError(
+            f"{path} has a footer of {length:,} bytes, up to {MAX_FOOTER_BYTES:,} are read: write it with larger row "
+            "groups, or fewer columns"
+        )
+
+
+def record_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
+    """Checked record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind).
+
+    Args:
+        path: ends in .parquet, or is of Arrow's own format.
+        rows_at_once: at most, of Parquet.
+        source: for messages.
+
+    Raises:
+        InputError: it unfolds to more than is allowed.
+        pyarrow.ArrowException, OSError: it is none, or damaged.
+    """
+    for batch in limited_steps(_batches(path, rows_at_once), source):
+        batch.validate(full=True)  # offsets that a damaged file states would be followed anywhere
+        yield batch
+
+
+def _batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as parquet:
+            yield from parquet.iter_batches(rows_at_once, use_threads=False)
+        return
+    with open_regular(path) as stream, pa.memory_map(f"/dev/fd/{stream.fileno()}") as memory:
+        if memory.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(memory)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            memory.seek(0)
+            yield from pa.ipc.open_stream(memory)
+
+
+# ---------------------------------------------------------------------------------------------- artifacts
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a file's own description says of it; no row is read."""
+
+    rows: int
+    bytes: int
+    """Bytes of the column asked for, decoded."""
+
+
+def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:
+    """Rows, and bytes of `column`, of each row group of the file.
+
+    Args:
+        stage: that writes the file, for the messages.
+
+    Raises:
+        InputError: as `read_batches`.
+    """
+    with _open(path, [column], stage) as parquet:
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        return [Size(group.num_rows, _bytes_of(group, column)) for group in groups]
+
+
+def _bytes_of(group: pq.RowGroupMetaData, column: str) -> int:
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] == column)
+
+
+def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
+    """Return the number of rows of a file that has `columns`; arguments and errors are those of `read_batches`."""
+    with _open(path, columns, stage) as parquet:
+        rows: int = parquet.metadata.num_rows
+    return rows
+
+
+def corpus_files(corpus: Path) -> list[Path]:
+    """Return the Parquet files of a corpus in the order of their names.
+
+    Raises:
+        InputError: there are none.
+    """
+    files = sorted(Path(corpus).glob("*.parquet"))
+    if not files:
+        raise InputError(f"{corpus} holds no .parquet file: run the corpus stage first (`dvc repro corpus`)")
+    return files
+
+
+def read_batches(
+    path: Path, columns: Sequence[str] | None, rows_at_once: int, stage: str, groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of at most `rows_at_once` rows of one row group; memory does not grow with the file.
+
+    Args:
+        columns: to read; None: all.
+        stage: that writes the file, for the messages.
+        groups: row groups to read; None: all.
+
+    Raises:
+        InputError: missing, damaged, or without one of `columns`.
+    """
+    with _open(path, columns or (), stage) as parquet:
+        yield from group_batches(parquet, columns, rows_at_once, groups)
+
+
+def group_batches(
+    parquet: pq.ParquetFile, columns: Sequence[str] | None, rows_at_once: int, groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of one row group at a time: by itself the library fills a batch from several, however large their
+    rows are, and with threads it reads ahead without end.
+
+    Args:
+        columns: to read; None: all.
+        groups: row groups to read; None: all.
+    """
+    names = None if columns is None else list(columns)
+    for group in range(parquet.num_row_groups) if groups is None else groups:
+        yield from parquet.iter_batches(rows_at_once, [group], columns=names, use_threads=False)
+
+
+def begins_with_value(path: Path, column: str, stage: str) -> bool:
+    """Whether the first row of a file has something in a column; arguments and errors are those of `read_batches`."""
+    batch = next(read_batches(path, [column], 1, stage), None)
+    return batch is not None and batch.column(0).null_count < len(batch)
+
+
+def row_groups(
+    records: Iterable[Record], length: Callable[[Record], int], most: int, characters: int
+) -> Iterator[list[Record]]:
+    """Yield the records of each row group: `most`, or fewer where they are long, so that a reader's memory is bounded.
+
+    Args:
+        length: of a record, in characters.
+        characters: a group closes when it has so many.
+    """
+    group: list[Record] = []
+    held = 0
+    for record in records:
+        group.append(record)
+        held += length(record)
+        if len(group) >= most or held >= characters:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
+def write_records(
+    records: Iterable[Any],
+    path: Path,
+    schema: pa.Schema,
+    most: int,
+    length: Callable[[Any], int] = lambda _: 0,
+    characters: int = 1,
+) -> int:
+    """Write named tuples to a Parquet file, and return how many there are; see `row_groups`.
+
+    Args:
+        schema: has a column for each field.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for group in row_groups(records, length, most, characters):
+            writer.write_table(pa.Table.from_pylist([one._asdict() for one in group], schema=schema))
+            count += len(group)
+    return count
+
+
+@contextlib.contextmanager
+def _open(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.ParquetFile]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    again = f"run `dvc repro {stage}`"
+    if not Path(path).is_file():
+        raise InputError(f"{path} is not there: the {stage} stage makes it; {again} first")
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as parquet:
+            missing = sorted(set(columns) - set(parquet.schema_arrow.names))
+            if missing:
+                found = ", ".join(parquet.schema_arrow.names)
+                raise InputError(f"{path} has the columns {found} and lacks {', '.join(missing)}; {again} again")
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}); {again} again") from None

@@ -1,1 +1,0 @@
-"""How sure a score is, whether two models differ, and how well probabilities are calibrated."""

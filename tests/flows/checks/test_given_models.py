@@ -1,0 +1,137 @@
+"""What a run says of a given model before its first stage: a new or reordered head, and pairs that it cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.checks import preflight
+from flows.checks.given_inputs import look, of_hub, wanted
+from flows.runs.given_model import model_values
+from flows.runs.run_request import resolve_request
+from tasks.params.overlays import resolve, settings
+from tasks.params.schema import check
+from tests.hub_server import HubServer
+from tests.places import ROOT
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
+from tests.tasks.downstream.inference.head_models import write_head_model
+
+WORDS = ["word1", "word2", "word3"]
+FILES = {
+    "classes.csv": "text,label\n" + "word1,red\nword2,blue\n" * 10,
+    "pairs.csv": "text,text_pair,label\n" + "word1,word2,red\nword2,word3,blue\n" * 10,
+    "numbers.csv": "text,label\n" + "word1,0\nword2,1\n" * 10,
+    "tags.conll": "word1 B-PER\nword2 O\n\nword3 B-LOC\nword1 O\n\n",
+    "questions.json": json.dumps(
+        {
+            "data": [
+                {
+                    "paragraphs": [
+                        {
+                            "context": "word1 word2",
+                            "qas": [
+                                {"id": "1", "question": "word3", "answers": [{"text": "word1", "answer_start": 0}]}
+                            ],
+                        }
+                    ]
+                }
+            ]
+        }
+    ),
+}
+CLASSES, TAGS = "sequence_classification", "token_classification"
+
+
+def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) -> dict[tuple[str, str], str]:
+    """Text of each finding by name and level, of a run that fine-tunes the model on a file."""
+    data = {"source": "files", "train_path": str(place / file), "dev_path": None}
+    entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
+    params = check(resolve({}, "finetune", [*settings(model_values(str(model), place, ROOT)), entry, *overrides]))
+    read = {params.base_model.path, str(place / file)}
+    found = [finding for given in wanted(params, read) for finding in look(given, params)]
+    return {(str(one["name"]), str(one["level"])): str(one["text"]) for one in found}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+NEW, REORDERED = "the examples have", "its head is reordered to"
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "kind", "file", "note"),
+    [
+        (CLASSES, ("red", "blue"), "classification", "classes.csv", f"{REORDERED} blue, red"),
+        (CLASSES, ("blue", "red"), "classification", "classes.csv", ""),
+        (CLASSES, ("red", "blue", "x"), "classification", "classes.csv", f"x, {NEW} blue, red: the head is new"),
+        (CLASSES, ("LABEL_0", "LABEL_1"), "classification", "numbers.csv", ""),
+        (CLASSES, ("LABEL_1", "LABEL_0"), "classification", "numbers.csv", f"{REORDERED} 0, 1"),
+        (TAGS, ("I-PER", "B-PER", "O", "B-LOC", "I-LOC"), "ner", "tags.conll", f"{REORDERED} O, B-LOC, I-LOC"),
+        (TAGS, ("O", "B-ORG", "I-ORG"), "ner", "tags.conll", "the head is new"),
+        (TAGS, ("O", "B-ORG", "I-ORG"), "classification", "classes.csv", ""),
+    ],
+)  # fmt: skip
+def test_a_head_that_is_new_or_reordered_is_said(
+    place: Path, head: str, labels: tuple[str, ...], kind: str, file: str, note: str
+) -> None:
+    model = write_head_model(place / "model", head, labels, WORDS, 512)
+    found = findings(place, model, kind, file)
+    assert ("own", "problem") not in found
+    assert bool(note) == (("own", "warning") in found)
+    assert note in found.get(("own", "warning"), "")
+
+
+def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that its first examples lack may come later."""
+    monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
+    model = write_head_model(place / "model", CLASSES, ("red", "blue", "green"), WORDS, 512)
+    assert ("own", "warning") not in findings(place, model, "classification", "classes.csv")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "refused"),
+    [
+        ("classification", "classes.csv", False),
+        ("classification", "pairs.csv", True),
+        ("ner", "tags.conll", False),
+        ("squad", "questions.json", True),
+    ],
+)
+def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(
+    place: Path, kind: str, file: str, refused: bool
+) -> None:
+    model = write_head_model(place / "model", "pretraining", (), WORDS, 512, types=1)
+    said = findings(place, model, kind, file).get(("own", "problem"), "")
+    assert ("has one token type (type_vocab_size of its config.json), and own reads pairs of texts" in said) == refused
+    again = ("pretrain.enabled=true", "corpus.source=files", f"corpus.path={place}")
+    assert "pre-training reads pairs" in findings(place, model, kind, file, *again)["base model", "problem"]
+
+
+def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: Path, hub: HubServer) -> None:
+    folder = write_head_model(place / "model", CLASSES, ("red", "blue"), WORDS, 512, types=1)
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    hub.store.add_files(hub.store.create("model", "user/model"), files)
+    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
+    entries = {
+        "classes": {"kind": "classification", "data": data},
+        "pairs": {"kind": "classification", "data": data | {"train_path": str(place / "pairs.csv")}},
+        "pairs_of_hub": {
+            "kind": "classification",
+            "data": {"source": "hub", "dataset": "user/pairs", "columns": {"text_pair": "text_pair"}},
+        },
+    }
+    overrides = [
+        f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
+    ]
+    wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
+    [question] = preflight.hub(wanted)
+    found = [one for one in of_hub(question.told) if one["name"] in entries]
+    assert [(one["name"], one["level"]) for one in found] == [
+        ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
+    ]  # fmt: skip

@@ -1,0 +1,25 @@
+"""What a run asks the Hub for before it starts: never what lies on this host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.checks import preflight
+from flows.runs.run_request import resolve_request
+from tests.places import ROOT
+
+
+def asked_for(*overrides: str) -> list[str | None]:
+    wanted = resolve_request(ROOT, None, overrides)
+    return [source["name"] for question in preflight.hub(wanted) for source in question.told["sources"]]
+
+
+@pytest.mark.parametrize(
+    ("place", "stated"),
+    [("tokenizer.repository", ["tokenizer.source=hub"]), ("corpus.dataset", ["corpus.source=hub"])],
+)
+def test_a_folder_of_this_host_is_not_asked_of_the_hub(place: str, stated: list[str], tmp_path: Path) -> None:
+    assert asked_for(*stated, f"{place}={tmp_path}") == []
+    assert asked_for(*stated, f"{place}=user/name") == ["user/name"]

@@ -1,0 +1,468 @@
+"""What a run looks at before its first stage, on real processes, servers and files; nothing is started or changed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows.checks import disk, preflight, probes
+from flows.runs import run_estimate
+from flows.runs.locks import FOLDER
+from flows.runs.run_request import RunRequest, resolve_request
+from ipu_model.estimates.shapes import model_parameters
+from ipu_model.models.config import ModelConfig
+from tasks.stage.errors import InputError, ParamsError
+from tests.flows.checks.preflight_project import (
+    HUB,
+    NO_GPU,
+    empty_clone,  # noqa: F401 (the fixture `project`)
+    free_port,
+    look,
+    podium,
+    refuse,
+    tree,
+    write_config,
+)
+from tests.places import ROOT
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
+
+# ------------------------------------------------------------------------------------------ the commands
+
+
+@pytest.mark.slow
+def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project, tmp_path):
+    model = write_config(tmp_path / "model", hidden_size=768)
+    before = tree(project)
+    overrides = [
+        *HUB,
+        "device.runtime=cuda",
+        "base_model.source=folder",
+        f"base_model.path={model}",
+        "publish.base_model=user/base",
+        "downstream.squad.data.source=files",
+        "downstream.squad.data.train_path=nowhere.json",
+    ]
+    port = free_port()
+    done = podium(
+        project, "run", *(word for one in overrides for word in ("--set", one)),
+        PREFECT_API_URL=f"http://127.0.0.1:{port}/api", **NO_GPU,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    said = done.stderr
+    assert said.startswith("error: nothing was started, for 5 reasons:\n")
+    assert "device.runtime to cpu or auto" in said
+    assert "HF_TOKEN is empty" in said
+    assert "is another model than section model states" in said
+    assert "--set model.hidden_size=768" in said
+    assert "downstream.squad.data.train_path='nowhere.json' is not there" in said
+    assert f"PREFECT_API_URL=http://127.0.0.1:{port}/api does not answer" in said
+    assert "Traceback" not in said
+    after = tree(project)
+    locks = {path for path in after if path.parts[0] == "runs"} - set(before)
+    assert {path.suffix for path in locks - {Path("runs"), FOLDER, FOLDER / "cache"}} == {".lock"}
+    assert {path: what for path, what in after.items() if path not in locks} == before
+
+
+@pytest.mark.slow
+def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project):
+    before = tree(project)
+    done = podium(project, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("system", "python", "host", "device python", "device", "disk", "remote", "server"):
+        assert f" {name} " in done.stdout
+    assert f"torch {importlib.metadata.version('torch')}" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert done.stderr == "next: podium run\n"
+    assert tree(project) == before
+
+
+@pytest.mark.slow
+def test_the_doctor_tells_programs_and_never_shows_the_token(project):
+    done = podium(project, "doctor", "--json", "--set", "device.precision=fp16", HF_TOKEN="hf_very_secret")
+    assert done.returncode == 2
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert found["device"]["level"] == "problem"
+    assert "device.precision to fp32, bf16 or auto" in found["device"]["text"]
+    assert found["hub"]["level"] == "ok"
+    assert "hf_very_secret" not in done.stdout + done.stderr
+    assert done.stderr.endswith("podium doctor --set device.precision=fp16\n")
+
+
+# ------------------------------------------------------------------------------------------ host and settings
+
+
+def test_another_system_is_refused_in_a_sentence_and_another_processor_is_a_note(project, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert "tried on x86-64 alone" in look(project)["system", "warning"]
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    error = refuse(project)
+    assert isinstance(error, InputError)
+    assert "Darwin on aarch64: Podium runs on Linux alone" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE=/nowhere/ca.pem holds no certificates"),
+        ("SSL_CERT_FILE", "/etc/hostname", "SSL_CERT_FILE=/etc/hostname holds no certificates"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "needs the package socksio"),
+        ("HTTPS_PROXY", "ftp://127.0.0.1:1", "names a proxy of the kind 'ftp'"),
+    ],
+)
+def test_settings_that_break_every_connection_are_refused_with_the_variable(
+    project, monkeypatch, variable, value, said
+):
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
+    error = refuse(project)
+    assert said in str(error)
+    assert "PREFECT_API_URL" not in str(error), "nobody is asked over a network that cannot be used"
+
+
+def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
+    needed = run_estimate.model_bytes(wanted := resolve_request(project, None, [])) + run_estimate.data_bytes(wanted)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
+    (finding,) = disk.room(wanted)
+    assert finding.level == "warning"
+    assert "make room" in finding.text
+
+
+def test_a_mount_that_takes_no_writing_is_called_so(project, monkeypatch):
+    real = os.statvfs(project)
+    fields = {name: getattr(real, name) for name in dir(real) if name.startswith("f_")}
+    mounted = SimpleNamespace(**fields | {"f_flag": real.f_flag | os.ST_RDONLY})
+    monkeypatch.setattr(os, "statvfs", lambda _: mounted)
+    error = refuse(project)
+    assert f"{project} is on a file system that is mounted read-only" in str(error)
+    assert "belongs to" not in str(error)
+
+
+def test_too_little_room_is_refused_with_what_is_needed(project):
+    assert "free in" in look(project)["disk", "ok"]
+    error = refuse(project, "corpus.demo_documents=1000000000000")
+    assert "pretrain_rows.*.duplicates" in str(error)
+
+
+def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
+    def of(*overrides):
+        wanted = resolve_request(project, None, overrides)
+        return run_estimate.data_bytes(wanted), run_estimate.model_bytes(wanted)
+
+    data, models = of()
+    assert of("corpus.demo_documents=40000")[0] == pytest.approx(2 * data)
+    more = of("pretrain_rows.phase1.duplicates=3")[0] - data
+    assert more == pytest.approx(20000 * run_estimate.DEMO_DOCUMENT * run_estimate.ROWS["phase1"])
+    assert of("model.num_layers=4")[1] > models
+    text = project / "text.txt"
+    text.write_bytes(b"word " * 1000)
+    factor = run_estimate.CORPUS + 2 * run_estimate.ROWS["phase1"] + run_estimate.ROWS["phase2"]
+    assert of("corpus.source=files", f"corpus.path={text}")[0] == pytest.approx(5000 * factor)
+
+
+def test_parameters_are_counted_as_bert_base_has_them(project):
+    model = ModelConfig(30522, **resolve_request(project, "cpu-base-paddle", ()).params.model.model_dump())
+    assert model_parameters(model, "pretraining") == 110_106_428  # BertForPreTraining of bert-base-uncased
+
+
+# ------------------------------------------------------------------------------------------ device
+
+
+def test_a_device_python_that_cannot_be_started_or_lacks_packages_is_refused(project, monkeypatch, tmp_path):
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
+    assert "PODIUM_DEVICE_PYTHON=/nowhere/python cannot be asked" in str(refuse(project))
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(bare))
+    error = refuse(project)
+    assert "lacks numpy, pyarrow, safetensors, torch" in str(error)
+    assert "PODIUM_DEVICE_PYTHON" in str(error)
+    bare.write_text("#!/bin/sh\necho no such thing as ipu_model; exit 3\n")
+    assert "exit code 3 (no such thing as ipu_model)" in str(refuse(project))
+
+
+def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothing(project, monkeypatch, tmp_path):
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(slow))
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
+    said = []
+    began = time.monotonic()
+    preflight.require(resolve_request(project, None, ()), said.append, lambda text: None)
+    assert said == ["device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)"]
+    assert time.monotonic() - began < 50, "it sleeps for 60"
+
+
+@pytest.mark.slow
+def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(project):
+    error = refuse(project, "device.precision=fp16", "device.runtime=auto")
+    assert isinstance(error, ParamsError)
+    assert "has no fp16" in str(error)
+
+
+@pytest.mark.slow
+def test_auto_says_what_it_chose_and_why(project, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "cpu (auto: no poptorch in this Python" in look(project, "device.runtime=auto")["device", "ok"]
+
+
+@pytest.mark.slow
+def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(project, monkeypatch):
+    """16 = 4 IPUs x 4 replicas of pre-training; fine-tuning has fewer."""
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "doubles" / "poptorch_double"))
+    monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "4")
+
+    def found():
+        wanted = resolve_request(project, "ipu-base-pod16-examples", (), curious=True)
+        return {(one.name, one.level): one.text for one in preflight.look(wanted)}
+
+    assert "the job needs 16 IPUs" in found()["device", "problem"]
+    assert "this host has 4" in found()["device", "problem"]
+    monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "16")
+    assert ("device", "problem") not in found()
+
+
+def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run --np 2")
+    assert "nowhere-run is not on PATH: enable the SDK that brings it, or change PODIUM_DEVICE_LAUNCHER" in str(
+        refuse(project)
+    )
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run '")
+    assert "cannot be split into words" in str(refuse(project))
+
+
+@pytest.mark.slow
+def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, monkeypatch):
+    """The toy stages stand for a training that was done; it depends on its code alone, and not on the device."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")
+    plan = (toy_project / "dvc.yaml").read_text()
+    (toy_project / "dvc.yaml").write_text(plan.replace("stage.py first", "stage.py first\n    meta: {host: device}"))
+    assert ("device", "problem") in look(toy_project, "device.runtime=cuda")
+    subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=toy_project, check=True, capture_output=True)
+    assert ("device", "problem") not in look(toy_project, "device.runtime=cuda")
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "\n")
+    assert ("device", "problem") in look(toy_project, "device.runtime=cuda"), "its code changed"
+
+
+def test_a_host_that_only_restores_is_not_asked_for_a_device(project, monkeypatch):
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
+    assert ("device", "problem") not in look(project, "device.runtime=cuda")
+
+
+# ------------------------------------------------------------------------------------------ files and models
+
+
+def squad(**changes):
+    answer = {"text": "Rome", "answer_start": 0, **changes}
+    return {"data": [{"paragraphs": [{"context": "Rome is old.", "qas": [
+        {"id": "1", "question": "What is old?", "answers": [answer]}]}]}]}  # fmt: skip
+
+
+def test_columns_endings_and_broken_files_are_found_before_the_first_stage(project, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.jsonl").write_text('{"body": "words"}\n')
+    (tmp_path / "train.json").write_text(json.dumps(squad(answer_start=3)))
+    (tmp_path / "dev.json").write_text("{")
+    (tmp_path / "vocab.txt").write_text("[UNK]\n")
+    found = look(
+        project,
+        "corpus.source=files",
+        f"corpus.path={tmp_path / 'text'}",
+        "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={tmp_path / 'train.json'}",
+        f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
+        "tokenizer.source=file",
+        f"tokenizer.path={tmp_path / 'vocab.txt'}",
+        "pretrain_rows.source=corpus",
+        "downstream.glue-sst2={kind: glue, task: sst2}",
+    )
+    assert "has no column 'text': found body" in found["corpus", "problem"]
+    assert "is not usable as SQuAD questions" in found["squad", "problem"]
+    assert "lacks [PAD]" in found["vocabulary", "problem"]
+    assert "downstream.*.data.path" in found["glue-sst2", "problem"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "reason"),
+    [
+        ("classification", ["text,label", *(f"text {n},good" for n in range(40))], "labels of 1 class(es) (good)"),
+        ("ner", [f"word{n} O\n" for n in range(40)], "entities of 0 types"),
+    ],
+)
+def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(project, tmp_path, kind, lines, reason):
+    train, estimates = tmp_path / f"train.{'csv' if kind == 'classification' else 'conll'}", []
+    train.write_text("\n".join(lines))
+    data = f"data: {{source: files, train_path: {train}, dev_path: null, dev_fraction: 0.5}}"
+    overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
+    with pytest.raises((InputError, ParamsError)) as refused:
+        preflight.require(resolve_request(project, None, overrides), lambda text: None, estimates.append)
+    assert reason in str(refused.value)
+    assert estimates == []
+
+
+def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
+    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(squad()))
+    found = look(
+        project,
+        "corpus.source=files",
+        f"corpus.path={tmp_path / 'text.txt'}",
+        "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={tmp_path / 'train.json'}",
+        f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
+    )
+    assert found["corpus", "ok"].startswith("1 files of")
+    assert str(tmp_path / "dev.json") in found["squad", "ok"]
+    assert not [name for name, level in found if level != "ok"]
+
+
+def test_a_folder_that_cannot_take_the_release_is_named_before_the_first_stage(project):
+    key = "downstream.squad.publish.folder"
+    error = refuse(project, f"{key}=models/squad")
+    assert isinstance(error, ParamsError)
+    assert f"{key}='models/squad' is in models/squad, which the stage finetune@squad replaces" in str(error)
+    (project / "mine").mkdir()
+    (project / "mine" / "notes.txt").write_text("mine")
+    assert "mine exists and was not made by publish" in str(refuse(project, f"{key}=mine"))
+    assert ("publish", "problem") not in look(project, f"{key}=mine", publish=False)
+
+
+def test_what_cannot_be_read_in_a_given_folder_is_named(project, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("words")
+    (text / "gone.txt").symlink_to(tmp_path / "nowhere")
+    error = refuse(project, "corpus.source=files", f"corpus.path={text}")
+    assert isinstance(error, ParamsError)
+    assert "gone.txt" in str(error)
+
+
+def test_files_that_take_too_long_are_left_to_their_stages(project, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("words")
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.01")
+    found = look(project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}")
+    assert found["files", "warning"] == "not checked: no answer within 0.01 s (PODIUM_CHECK_SECONDS)"
+
+
+def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(project, tmp_path):
+    same = {
+        "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    given = ("base_model.source=folder", f"base_model.path={write_config(tmp_path / 'model', **same)}")
+    assert "is of the architecture that section model states" in look(project, *given)["base model", "ok"]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    vocabulary = ("tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}")
+    assert "has 100 word embeddings, the tokenizer 6 entries" in str(refuse(project, *given, *vocabulary))
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert "holds no weights" in str(refuse(project, *given))
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "roberta"}')
+    assert "model_type is 'roberta'" in str(refuse(project, *given))
+
+
+# ------------------------------------------------------------------------------------------ Hub, remotes, server
+
+
+def test_a_token_is_asked_for_its_rights_and_nothing_is_made_on_the_hub(project, hub, monkeypatch):
+    assert look(project, *HUB)["hub", "ok"] == f"user may publish to user/name at {hub.endpoint}"
+    monkeypatch.setenv("HF_TOKEN", hub.add_user("hf_reads", role="read"))
+    error = refuse(project, *HUB)
+    assert isinstance(error, InputError)
+    assert "HF_TOKEN (of user) may only read; required is a token with write access to user/name" in str(error)
+    assert "--no-publish" in str(error)
+    assert ("hub", "problem") not in look(project, *HUB, publish=False)
+    assert {method for method, _, _ in hub.requests} == {"GET"}
+
+
+def test_a_hub_that_is_not_there_is_named_and_tried_once(project, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_some")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    error = refuse(project, *HUB)
+    assert f"Is {os.environ['HF_ENDPOINT']} reachable from here and a Hub? HF_ENDPOINT names it" in str(error)
+
+
+def test_what_is_to_be_read_from_the_hub_must_be_there(project, hub):
+    found = look(
+        project, "base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub",
+        "corpus.dataset=user/nothing",
+    )  # fmt: skip
+    assert found["hub input", "problem"].startswith("base_model.repository=user/none")
+    error = refuse(project, "base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub")
+    assert "base_model.repository=user/none" in str(error)
+    assert "corpus.dataset is not set" in str(error)
+
+
+def test_workers_need_a_server_and_bring_their_own_token_and_device(project, monkeypatch):
+    error = refuse(project, *HUB, "device.runtime=cuda", on_workers=True)
+    assert str(error).startswith("nothing was started. server: --on-workers needs a Prefect server")
+
+
+def test_remotes_that_cannot_take_anything_are_refused(project, tmp_path):
+    (tmp_path / "file").write_text("")
+    config = "[core]\n    no_scm = true\n    remote = far\n['remote \"far\"']\n    url = {}\n"
+    (project / ".dvc" / "config").write_text(config.format("oss://bucket/path"))
+    error = refuse(project, f"checkpoint.remote={tmp_path / 'file' / 'below'}")
+    assert "pip install dvc-oss" in str(error)
+    assert f"{tmp_path / 'file'} is no folder: name another (checkpoint.remote)" in str(error)
+    assert isinstance(refuse(project, "checkpoint.remote=carrier-pigeon://x"), ParamsError)
+    (project / ".dvc" / "config").write_text(config.format("../../store"))
+    assert look(project)["remote", "ok"] == f"the DVC remote far: {tmp_path / 'store'}, which will be made"
+
+
+# ------------------------------------------------------------------------------------------ the machinery
+
+
+def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
+    (tmp_path / "slow_check.py").write_text(
+        "import json, time\n"
+        "print('a library warns')\n"
+        "print(json.dumps({'name': 'first', 'level': 'ok', 'text': 'seen'}), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    asked = probes.Question("slow", "slow_check", {}, 8.0)
+    with probes.asked([asked], tmp_path) as under_way:
+        first, second = under_way[0].findings()
+    assert (first.name, first.level, first.text) == ("first", "ok", "seen")
+    assert (second.level, second.text) == ("warning", "not checked: no answer within 8 s (PODIUM_CHECK_SECONDS)")
+
+
+def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
+    (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
+    asked = probes.Question("slow", "sleeper", {}, 60.0)
+    with contextlib.suppress(KeyboardInterrupt), probes.asked([asked], tmp_path) as under_way:
+        process = under_way[0].process
+        raise KeyboardInterrupt
+    assert process.poll() is not None
+
+
+def test_another_time_limit_must_be_seconds(project, monkeypatch):
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "soon")
+    assert "PODIUM_CHECK_SECONDS='soon' is no number of seconds" in str(refuse(project))
+
+
+def test_a_run_is_refused_within_the_promised_time():
+    assert probes.HERE_S < 5
+    assert probes.FAR_S < 15
+
+
+def test_a_wanted_run_knows_its_checked_parameters(project):
+    wanted = resolve_request(project, None, ("model.num_layers=3",))
+    assert isinstance(wanted, RunRequest)
+    assert wanted.params.model.num_layers == 3
+    assert wanted.root.parent == project / "runs" / "checkouts"
+    assert not wanted.root.exists()

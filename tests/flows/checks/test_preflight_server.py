@@ -1,0 +1,88 @@
+"""A Prefect server that is named: what answers there, looked at before a run, on real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import shutil
+import ssl
+import subprocess
+import threading
+
+import pytest
+
+from tasks.stage.errors import InputError
+from tests.flows.checks.preflight_project import (
+    empty_clone,  # noqa: F401 (the fixture `project`)
+    look,
+    refuse,
+)
+
+
+@contextlib.contextmanager
+def serving(handler, certificate=None):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    scheme = "http"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        scheme = "https"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}/api"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    status, body = 200, b'"3.8.8"'
+
+    def do_GET(self):
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (404, b"{}", "answers 404, as no Prefect API does; it ends in /api"),
+        (200, b"<html>", "is no Prefect API, which ends in /api"),
+        (401, b"{}", "asks for a right (PREFECT_API_KEY, PREFECT_API_AUTH_STRING)"),
+    ],
+)
+def test_a_server_that_is_no_prefect_server_is_refused_in_one_sentence(project, monkeypatch, status, body, said):
+    with serving(type("Other", (Answers,), {"status": status, "body": body})) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        error = refuse(project)
+    assert isinstance(error, InputError)
+    assert said in str(error)
+    assert "unset it: a run then has a server of its own" in str(error)
+
+
+def test_a_server_that_answers_is_named(project, monkeypatch):
+    with serving(Answers) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        assert look(project)["server", "ok"] == f"Prefect 3.8.8 at {url}"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_that_nobody_signed_is_said(project, monkeypatch, tmp_path):
+    both = tmp_path / "both.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", both, "-out", tmp_path / "crt.pem",
+         "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    both.write_bytes(both.read_bytes() + (tmp_path / "crt.pem").read_bytes())
+    with serving(Answers, both) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        assert "certificate" in str(refuse(project)).lower()
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt.pem"))
+        assert ("server", "ok") in look(project)

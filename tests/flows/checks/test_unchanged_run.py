@@ -1,0 +1,130 @@
+"""A run with nothing to do: said without Prefect; what was published is looked at all the same."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flows import cli
+from flows.commands import run as run_command
+from flows.server.local_server import may_be_named
+from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
+from tests.places import ROOT
+
+
+@pytest.fixture
+def command(toy_project, monkeypatch, capsys):
+    """Calls `podium run` where no Prefect may start; returns its exit code and what it printed, None where it would."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(toy_project.parent / "home"))
+
+    class WouldStart(Exception):
+        pass
+
+    def start(*arguments):
+        raise WouldStart
+
+    def call(*words):
+        monkeypatch.setattr(run_command, "_run", start)
+        try:
+            cli.main(["run", *words])
+        except SystemExit as end:
+            return end.code, capsys.readouterr()
+        except WouldStart:
+            return None
+        return 0, capsys.readouterr()
+
+    return call
+
+
+def published(*overrides):
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_that_made_things(
+    prefect_session, toy_project, command, ran
+):
+    assert command() is None, "nothing was made yet"
+    run()
+    report = (toy_project / "reports" / "run.json").read_bytes()
+    ran()
+    code, said = command()
+    assert code == 3, "the gate rejected, and still does"
+    assert said.out.startswith("nothing changed: all 3 stages are up to date, none was run\n")
+    assert "squad gate: rejected, nothing was published\n  - f1 80.50 is under the floor 85.00\n" in said.out
+    assert (toy_project / "reports" / "run.json").read_bytes() == report
+    assert ran() == []
+    assert command("--to", "second") is None, "another plan"
+    (toy_project / "data" / "second").unlink()
+    assert command() is None
+    assert statuses(toy_project)["second"] == "ran", "the report of before"
+
+
+def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(prefect_session, toy_project, command):
+    run(*ACCEPTED)
+    made = run_json(toy_project)
+    code, said = command(*published(*ACCEPTED))
+    assert code == 0
+    assert "published: published/podium-demo (unchanged)" in said.out
+    assert run_json(toy_project) == made
+    run("downstream.squad.finetune.learning_rate=3e-5")
+    assert command(*published(*ACCEPTED))[0] == 0
+    assert run_json(toy_project) == made, "the report of the run that was asked for"
+    (toy_project / "published" / "podium-demo").rmdir()
+    code, said = command(*published(*ACCEPTED))
+    assert code == 0
+    assert "published: published/podium-demo\n" in said.out
+    assert (toy_project / "published" / "podium-demo").is_dir()
+    assert statuses(toy_project) == {
+        "first": "skipped",
+        "second": "skipped",
+        "gate@squad": "skipped",
+        "publish@squad": "ran",
+    }
+
+
+def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command, monkeypatch):
+    run(*ACCEPTED)
+    monkeypatch.setenv("TOY_FAILS", "publish")
+    code, said = command(*published(*ACCEPTED))
+    assert code == 1
+    assert said.err == "error: publish failed (exit code 1): the hub is not there\n"
+    assert command(*published(*ACCEPTED)) is None, "the report is of a run that failed"
+
+
+def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, toy_project, command, monkeypatch):
+    run()
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert may_be_named()
+    monkeypatch.delenv("PREFECT_API_URL")
+    assert not may_be_named()
+    home = toy_project.parent / "home"
+    home.mkdir()
+    (home / "profiles.toml").write_text('[profiles.ours]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n')
+    assert command() is None, "named in a profile of Prefect"
+    (home / "profiles.toml").rename(home / "others.toml")
+    assert not may_be_named()
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(home / "others.toml"))
+    assert may_be_named()
+    monkeypatch.delenv("PREFECT_PROFILES_PATH")
+    with (toy_project / ".dvc" / "config").open("a") as config:
+        config.write("    remote = far\n['remote \"far\"']\n    url = /nowhere\n")
+    assert command() is None, "other hosts may lack what is here"
+
+
+def test_prefect_is_not_even_imported(prefect_session, toy_project, command):
+    run()
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from flows import checkout, cli
+try:
+    cli.main(["run"])
+except SystemExit as end:
+    sys.exit(50 + end.code if "prefect" not in sys.modules else "prefect was imported")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=toy_project, env=os.environ, text=True, capture_output=True)
+    assert done.returncode == 53, done.stdout + done.stderr
+    assert json.loads((toy_project / "reports" / "run.json").read_text())["stages"][0]["status"] == "ran"

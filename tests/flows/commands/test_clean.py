@@ -1,0 +1,235 @@
+"""`podium clean`: what it says, what it removes, and what stays whatever is asked; with a real DVC and its cache."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flows import dvc
+from flows.commands import clean
+from flows.runs import listing, report
+from tests.flows.dvc.toy_repro import call
+from tests.flows.runs.test_runs import FASTER, Holding, podium, run
+from tests.flows.test_pipeline import ACCEPTED, statuses
+
+pytestmark = pytest.mark.usefixtures("prefect_session")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the project of `two` is kept once it was made, so that each test gets a copy."""
+    return tmp_path_factory.mktemp("two") / "project"
+
+
+@pytest.fixture
+def two(toy_project, kept):
+    """The project's own run, a published one and one that was rejected."""
+    if kept.is_dir():
+        shutil.copytree(kept, toy_project, symlinks=True, dirs_exist_ok=True)
+        return toy_project
+    run()
+    run(*ACCEPTED, name="good")
+    run(FASTER, name="fast")
+    shutil.copytree(toy_project, kept, symlinks=True)
+    return toy_project
+
+
+def names(project):
+    return {one.name for one in listing.every(project)}
+
+
+def objects(project):
+    return sorted(path.parent.name + path.name for path in (project / ".dvc/cache/files/md5").glob("??/*"))
+
+
+def aged(project, name, days):
+    """Let a run have ended so long ago."""
+    record = report.read(project, listing.folder_of(project, name))
+    record.began = record.ended = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() - days * 86400))
+    record.keep(project)
+
+
+def test_first_it_says_what_would_go_and_removes_nothing_unless_told(two, capsys):
+    code, said = podium(capsys, "clean", "fast")
+    assert code == 0
+    assert re.search(r"^fast +[\d.]+ kB +rejected$", said.out, re.MULTILINE)
+    assert said.err == "next: nothing was removed; to do it: podium clean fast --yes\n"
+    assert names(two) == {".", "good", "fast"}
+    code, said = podium(capsys, "clean", "fast", "--yes")
+    assert code == 0
+    before, after = re.search(r"took ([\d.]+) kB and take ([\d.]+) kB now", said.out).groups()
+    assert float(after) < float(before)
+    assert names(two) == {".", "good"}
+    assert (two / "data" / "second").read_text() == "done"
+    code, said = podium(capsys, "clean")
+    assert (code, "could go" in said.out) == (0, True)
+    assert names(two) == {".", "good"}
+    code, said = podium(capsys, "clean", "goood")
+    assert code == 2
+    assert "there is no run goood; did you mean good" in said.err
+
+
+def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
+    with Holding("fast"):
+        code, said = podium(capsys, "clean", "good", "fast", "--yes")
+        assert (code, "fast stays, and so does everything else: it is at work" in said.err) == (1, True)
+        code, said = podium(capsys, "clean", "--all", "--orphans", "--yes")
+        assert code == 0, said.err
+        assert "fast stays: it is at work" in said.out
+        assert names(two) == {"fast"}
+        before = objects(two)
+        assert before, "its objects are in use, and others may become so"
+    found = clean.look(two, clean.Chosen(("fast",)))
+    with Holding("fast"):
+        said = []
+        clean.remove(two, found, said.append)
+    assert said == ["fast stays: a run, or DVC, is at work by now; again when it has ended"], "it began after the look"
+    assert names(two) == {"fast"}
+
+
+def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
+    folder = two / "runs/checkouts/fast"
+    (folder / "stage.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro", "first"],
+        cwd=folder,
+        env=dvc.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert any(line == "here\n" for line in process.stdout)
+        code, said = podium(capsys, "clean", "fast", "--yes")
+        assert (code, f"DVC is at work there (process {process.pid})" in said.err) == (1, True)
+        assert folder.is_dir()
+        process.terminate()
+
+
+def test_what_was_published_stays_and_its_checkout_unless_it_is_named(two, capsys):
+    release = two / "published" / "podium-demo"
+    (release / "weights").write_text("weights")
+    aged(two, "good", 40)
+    aged(two, "fast", 40)
+    aged(two, ".", 40)
+    code, said = podium(capsys, "clean", "--older-than", "30d", "--yes")
+    assert code == 0
+    assert names(two) == {".", "good"}
+    assert "good stays: published: name it to remove its checkout; what was published stays" in said.out
+    assert ". stays: the project's own results: name it to remove them" in said.out
+    code, said = podium(capsys, "clean", "good", "--yes")
+    assert (code, "published; what was published stays" in said.out) == (0, True)
+    assert (release / "weights").read_text() == "weights"
+
+
+@pytest.mark.parametrize("inside", ["folder", "link"])
+def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(two, capsys, inside):
+    folder = two / "runs/checkouts/good"
+    if inside == "folder":
+        (folder / "mine").mkdir()
+        (folder / "reports/publish-squad.json").write_text(json.dumps({"folder": "mine"}))
+    else:
+        (two / "published/podium-demo/weights").symlink_to(folder / "data/second")
+    for words in (("good",), ("--all",)):
+        code, said = podium(capsys, "clean", *words, "--yes")
+        assert code == (1 if words == ("good",) else 0)
+        assert "what was published lies in it, or is a link into it" in said.out + said.err
+        assert folder.is_dir()
+
+
+def test_age_takes_runs_logs_and_damaged_files_of_that_age(two, capsys):
+    logs, damaged = two / "runs/logs", two / "runs/damaged"
+    for folder in (logs, damaged):
+        folder.mkdir()
+        for name, days in (("old.log", 10), ("new.log", 1)):
+            (folder / name).write_text("x")
+            os.utime(folder / name, (time.time() - days * 86400,) * 2)
+    aged(two, "fast", 8)
+    assert podium(capsys, "clean", "--older-than", "1w", "--yes")[0] == 0
+    assert names(two) == {".", "good"}
+    assert [path.name for path in (*logs.iterdir(), *damaged.iterdir())] == ["new.log", "new.log"]
+    code, said = podium(capsys, "clean", "--older-than", "soon")
+    assert (code, "'soon' is no age: a number and h, d or w" in said.err) == (2, True)
+
+
+def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two, capsys, ran):
+    podium(capsys, "clean", "good", "--yes")
+    before = objects(two)
+    lost = two / ".dvc/cache/files/md5/00" / ("0" * 30)
+    lost.parent.mkdir(exist_ok=True)
+    lost.write_bytes(b"x" * 10_000)
+    said = call("gc", "--workspace", "--dry", "--projects", str(two / "runs/checkouts/fast"), root=two).stdout
+    code, shown = podium(capsys, "clean", "--orphans")
+    assert said.count("\nRemoved 2 objects") == 1, said
+    assert "2 objects of DVC's cache that no run uses" in shown.out, "the verdict of the run that went, and a lost one"
+    assert lost.exists()
+    code, shown = podium(capsys, "clean", "--orphans", "--yes")
+    assert (code, lost.exists()) == (0, False)
+    assert len(objects(two)) == len(before) - 1
+    ran()
+    for root in (two, two / "runs/checkouts/fast"):
+        shutil.rmtree(root / "data")
+        shutil.rmtree(root / "metrics")
+    for options in ({}, {"name": "fast"}):
+        run(*([FASTER] if options else []), **options)
+        assert set(statuses(two).values()) == {"restored"}
+    run(*ACCEPTED, name="good")
+    assert statuses(two)["gate@squad"] == "ran", "what went is made again, by the same words"
+    assert ran() == []
+    assert podium(capsys, "clean", "--orphans", "--yes")[1].out == "nothing would go\n"
+
+
+def test_files_that_somebody_added_to_dvc_are_no_orphans(two, capsys):
+    (two / "mine.txt").write_text("mine")
+    call("add", "mine.txt", root=two)
+    before = objects(two)
+    podium(capsys, "clean", "--orphans", "--yes")
+    assert objects(two) == before
+
+
+def test_the_cache_of_other_projects_is_left_to_them(two, capsys):
+    call("cache", "dir", str(two.parent / "shared"), root=two)
+    code, said = podium(capsys, "clean", "--orphans", "--yes")
+    assert (code, "lies outside of the project, so that others may use it" in said.err) == (1, True)
+
+
+def test_caches_are_removed_when_asked_for(two, capsys):
+    home, live = two / "runs/home/0", two / "runs/checkouts/fast/executables/.live"
+    for folder in (home, live):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("x")
+    with Holding("fast"):
+        podium(capsys, "clean", "--caches", "--yes")
+        assert (home / "file").exists(), "a run at work may use it"
+        assert (live / "file").exists()
+    assert podium(capsys, "clean", "--caches", "--yes")[0] == 0
+    assert (home.parent.exists(), live.exists()) == (False, False)
+    assert names(two) == {".", "good", "fast"}
+
+
+def test_a_removal_that_was_interrupted_goes_on(two, capsys, monkeypatch):
+    def killed(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(clean.shutil, "rmtree", killed)
+        assert podium(capsys, "clean", "fast", "--yes")[0] == 130
+    assert names(two) == {".", "good"}, "half a run is none"
+    code, said = podium(capsys, "clean", "--older-than", "1d", "--yes")
+    assert "left over" in said.out
+    assert [path.name for path in (two / "runs/checkouts").iterdir()] == ["good"]
+
+
+def test_all_leaves_the_project_as_it_was_cloned_but_for_what_was_published_and_the_cache(two, capsys):
+    (two / "inputs" / "mine.txt").write_text("mine")
+    code, said = podium(capsys, "clean", "--all", "--yes")
+    assert code == 0, said.err
+    left = {path.name for path in two.iterdir()}
+    assert not left & {"data", "metrics", "reports", "dvc.lock"}
+    assert {"published", "inputs", "params.yaml", ".dvc"} <= left
+    assert names(two) == set()
+    assert objects(two)

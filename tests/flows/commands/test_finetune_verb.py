@@ -1,0 +1,256 @@
+"""`podium finetune`: what its words are as parameters, and what it refuses before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from flows.cli import cli
+from flows.commands import finetune, pretrain
+from flows.commands.project import Place
+from flows.runs.run_params import save, unlike_defaults
+from tasks.params.downstream import defaults_of, kind_names
+from tasks.params.overlays import Setting, resolve
+from tasks.params.schema import check
+from tasks.plan.named_files import foreign_plans
+from tasks.stage.errors import InputError, ParamsError
+from tests.hub_server import HubServer
+from tests.places import ROOT
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
+from tests.tasks.tiny_model import HIDDEN, LAYERS, write_tiny_model
+
+WORDS = ("who", "rules", "it")
+STATED: dict[str, Any] = dict.fromkeys(
+    ("dev", "learning_rate", "epochs", "global_batch_size", "seed", "runtime", "precision", "task")
+) | {"regression": False}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Where a user stands: a model's folder and files beside it."""
+    write_tiny_model(tmp_path / "my-bert", WORDS)
+    for name in ("train.json", "dev.json"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+def overrides(here: Path, kind: str, **stated: Any) -> list[str | Setting]:
+    ctx = click.Context(finetune.command)
+    ctx.obj = Place(here, ROOT, None)
+    words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()} | stated
+    return finetune.overrides_of(ctx, ROOT, kind, words)
+
+
+def values(here: Path, kind: str, **stated: Any) -> dict[str, Any]:
+    return resolve({}, finetune.PRESET, overrides(here, kind, **stated))
+
+
+def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stands(here: Path) -> None:
+    found = values(here, "squad", dev="dev.json")
+    assert found["model"] | {"hidden_size": HIDDEN, "num_layers": LAYERS} == found["model"]
+    assert found["base_model"] | {"source": "folder", "path": str(here / "my-bert")} == found["base_model"]
+    assert found["tokenizer"] | {"source": "file", "path": str(here / "my-bert")} == found["tokenizer"]
+    assert found["downstream"]["squad"]["data"]["train_path"] == str(here / "train.json")
+    assert found["downstream"]["squad"]["data"]["dev_path"] == str(here / "dev.json")
+    assert not found["pretrain"]["enabled"]
+    check(found)
+
+
+def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
+    """Its last phase, with the tokenizer that lies beside the weights."""
+    ctx = click.Context(finetune.command)
+    ctx.obj = Place(here, here, None)
+    words = STATED | {"model": "mine", "train": "train.json", "columns": (), "overrides": ()}
+    for phase in ("phase1", "phase2"):
+        write_tiny_model(here / "runs/checkouts/mine/models" / phase, WORDS)
+    found = resolve({}, finetune.PRESET, finetune.overrides_of(ctx, here, "squad", words))
+    place = "runs/checkouts/mine/models/phase2"
+    assert (found["base_model"]["path"], found["tokenizer"]["path"]) == (place, place)
+    (here / "runs/checkouts/mine/dvc.yaml").touch()
+    assert foreign_plans(here, [place]) == []
+
+
+def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> None:
+    ctx = click.Context(finetune.command)
+    ctx.obj = Place(here, here, None)
+    words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()}
+    assert Setting("base_model.path", "my-bert") in finetune.overrides_of(ctx, here, "squad", words)
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_what_is_not_said_is_what_bert_takes_for_the_kind(here: Path, kind: str) -> None:
+    ((name, entry),) = values(here, kind, task="sst2", train=".")["downstream"].items()
+    default = defaults_of(kind, name)
+    assert entry["finetune"] == default["finetune"]
+    assert all(value is None for key, value in entry["gate"].items() if key.startswith("min_"))
+    assert name == ("glue-sst2" if kind == "glue" else kind)
+
+
+def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((here / "my-bert/config.json").read_text())
+    (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+    found = values(here, "squad", overrides=("downstream.squad.rows.doc_stride=20",))
+    rows = found["downstream"]["squad"]["rows"]
+    assert rows | {"row_length": 128, "max_question_length": 32, "doc_stride": 20} == rows
+    check(found)
+    said = capsys.readouterr()
+    assert "the model has 128 positions: row_length 128" in said.out + said.err
+
+
+def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((here / "my-bert/config.json").read_text())
+    (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
+    ctx = click.Context(pretrain.command)
+    ctx.obj = Place(here, ROOT, None)
+    words = STATED | {"model": "my-bert", "text": "train.json", "steps": 20, "global_batch_size": 4, "columns": ()}
+    said = words | {"kind": "squad", "train": "train.json", "overrides": ("pretrain_rows.phase1.row_length=64",)}
+    found = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))
+    assert [found["pretrain_rows"][phase]["row_length"] for phase in ("phase1", "phase2")] == [64, 100]
+    assert found["downstream"]["squad"]["rows"]["row_length"] == 100
+    check(found)
+    printed = capsys.readouterr()
+    assert "the model has 100 positions, so rows are no longer: pretrain_rows.phase1" in printed.out + printed.err
+
+
+def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:
+    said: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 2.0, "global_batch_size": 8, "seed": 7}
+    found = values(here, "squad", **said, precision="bf16", overrides=("downstream.squad.finetune.seed=9",))
+    tuned = found["downstream"]["squad"]["finetune"]
+    assert tuned | said | {"seed": 9} == tuned
+    assert found["device"]["precision"] == "bf16"
+
+
+def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path) -> None:
+    (here / "train.json").write_text('{"data": [{"qas": [{"is_impossible": true, "answers": []}]}]}')
+    entry = values(here, "squad", dev="dev.json", epochs=1.0)["downstream"]["squad"]
+    assert entry["data"]["unanswerable"] == "use"
+    assert entry["rows"]["held_out_fraction"] == 0.1
+    assert entry["finetune"] | {"global_batch_size": 48, "epochs": 1.0} == entry["finetune"]
+
+
+def test_a_release_is_called_like_the_run_or_else_like_the_model(here: Path) -> None:
+    def folder(**said: Any) -> str:
+        return str(values(here, "squad", **said)["downstream"]["squad"]["publish"]["folder"])
+
+    assert folder() == "published/my-bert-squad"
+    assert folder(name="first") == "published/first"
+
+
+def test_names_of_columns(here: Path) -> None:
+    found = values(here, "squad", columns=(("context", "passage"), ("question", "asked")))["downstream"]["squad"][
+        "data"
+    ]
+    assert found["columns"] | {"context": "passage", "question": "asked"} == found["columns"]
+
+
+def test_a_data_set_of_the_hub(here: Path) -> None:
+    data = values(here, "squad", train="rajpurkar/squad")["downstream"]["squad"]["data"]
+    assert data | {"source": "hub", "dataset": "rajpurkar/squad"} == data
+    with pytest.raises(ParamsError, match="leave --dev out"):
+        overrides(here, "squad", train="rajpurkar/squad", dev="dev.json")
+
+
+@pytest.mark.parametrize(
+    ("stated", "why"),
+    [
+        ({"model": "nothing here"}, "is not there: name a model's folder, a run of podium pretrain, or a Hub"),
+        ({"model": "train.json"}, "is a file: name the folder that save_pretrained wrote"),
+        ({"model": "."}, "holds no config.json"),
+        ({"train": "absent.json"}, "--train absent.json is not there"),
+        ({"dev": "absent.json"}, "--dev absent.json is not there"),
+    ],
+)
+def test_what_is_not_there_is_refused(here: Path, stated: dict[str, str], why: str) -> None:
+    with pytest.raises((InputError, ParamsError), match=why):
+        overrides(here, "squad", **stated)
+
+
+def test_a_model_of_another_kind_is_refused(here: Path) -> None:
+    config = json.loads((here / "my-bert/config.json").read_text())
+    (here / "my-bert/config.json").write_text(json.dumps(config | {"model_type": "roberta"}))
+    with pytest.raises(InputError, match="model_type is 'roberta', this version computes 'bert' only"):
+        overrides(here, "squad")
+
+
+def test_a_model_of_the_hub_is_named_by_its_commit(here: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here / "cache"))
+    files = {path.name: path.read_bytes() for path in (here / "my-bert").iterdir()}
+    commit = hub.store.add_files(hub.store.create("model", "user/bert"), files).oid
+    found = values(here, "squad", model="user/bert")
+    place = {"source": "hub", "repository": "user/bert", "revision": commit}
+    assert found["base_model"] | place == found["base_model"]
+    assert found["tokenizer"] | place == found["tokenizer"]
+    assert found["model"]["hidden_size"] == HIDDEN
+    assert any(path.name == "model.safetensors" for path in (here / "cache").rglob("*"))
+
+
+def test_saved_params_are_a_preset_that_says_the_same(here: Path, tmp_path: Path) -> None:
+    said = overrides(here, "squad", dev="dev.json", learning_rate=1e-5)
+    save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
+    assert resolve({}, "mine", [], tmp_path) == resolve({}, finetune.PRESET, said)
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["downstream"]["squad"]["finetune"] == {
+        "learning_rate": 1e-5
+    }
+    with pytest.raises(InputError, match="is there already"):
+        save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
+
+
+def test_the_defaults_differ_from_themselves_in_nothing() -> None:
+    values = resolve({}, finetune.PRESET, ['downstream.a={"kind": "squad"}'])
+    assert unlike_defaults(values)["downstream"] == {"a": {"kind": "squad"}}
+
+
+def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:
+    listed = CliRunner().invoke(cli, ["finetune", "--help"])
+    assert all(f"  {kind} " in listed.output for kind in kind_names())
+    wrong = CliRunner().invoke(cli, ["finetune", "glue", "--model", "m", "--train", "t", "--task", "sst3"])
+    assert wrong.exit_code == 2
+    assert "'sst3' is not one of" in wrong.output
+
+
+def test_pre_training_is_followed_by_any_kind(here: Path) -> None:
+    ctx = click.Context(pretrain.command)
+    ctx.obj = Place(here, ROOT, None)
+    for kind in kind_names():
+        said = STATED | {"text": "train.json", "model": None, "train": ".", "columns": (), "overrides": ()}
+        said |= {"kind": kind, "steps": None, "global_batch_size": None, "task": "sst2"}
+        said = {name: value for name, value in said.items() if name != "regression"}  # no word of `pretrain`
+        (entry,) = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))["downstream"].values()
+        assert entry["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--learning-rate", "abc", "'abc' is not a valid float"),
+        ("--learning-rate", "0", "'0': input should be greater than 0"),
+        ("--learning-rate", "nan", "'nan': input should be a finite number"),
+        ("--epochs", "-1", "'-1': input should be greater than 0"),
+        ("--batch-size", "0", "'0': input should be greater than or equal to 1"),
+        ("--seed", "1.5", "'1.5' is not a valid integer"),
+        ("--runtime", "tpu", "'tpu' is not one of 'auto', 'cpu', 'cuda', 'ipu'"),
+    ],
+)
+def test_an_option_takes_what_the_parameter_takes(option: str, value: str, why: str) -> None:
+    """Before the model or a file is looked at: a usage error, exit code 2."""
+    for words in (["finetune", "squad", "--model", "m", "--train", "t"], ["pretrain", "--text", "t"]):
+        if words[0] == "finetune" or option in ("--learning-rate", "--batch-size", "--runtime"):
+            done = CliRunner().invoke(cli, [*words, option, value])
+            assert (done.exit_code, f"Invalid value for '{option}': {why}" in done.output) == (2, True), done.output
+    if option in ("--learning-rate", "--epochs", "--batch-size"):
+        done = CliRunner().invoke(
+            cli, ["sweep", "finetune", "ner", "--model", "m", "--train", "t", option, f"1,{value}"]
+        )
+        assert (done.exit_code, "is no list of numbers such as 1e-5,3e-5" in done.output) == (2, True), done.output
+
+
+def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_says_the_same(here: Path) -> None:
+    found = overrides(here, "squad", learning_rate=1e-05, epochs=2.0)
+    assert Setting("downstream.squad.finetune.learning_rate", 1e-5) in found
+    assert resolve({}, finetune.PRESET, found) == resolve({}, finetune.PRESET, [str(one) for one in found])

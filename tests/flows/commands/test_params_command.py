@@ -1,0 +1,262 @@
+"""`podium params` and `podium presets`: what can be set, what results, where it comes from, how presets differ."""
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from flows import cli
+from tasks.params.documentation import meanings
+from tasks.params.overlays import layers, preset_names, read_preset, resolve
+from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
+from tasks.params.tables import diff, differences, origins, search, show
+from tasks.stage.errors import ParamsError
+from tests.places import ROOT
+
+PRESETS = ROOT / "presets"
+
+
+def difference(base, first, second, presets):
+    return diff(differences(base, (first, second), presets), first, second)
+
+
+@pytest.fixture
+def base():
+    return read_yaml(ROOT / "params.yaml")
+
+
+@pytest.fixture
+def presets(tmp_path):
+    """Two presets that differ in three values, one of them a mapping that the other does not have."""
+    (tmp_path / "one.yaml").write_text(
+        "description: the first\nsource: ['a/b:c.md']\nexpected: {f1: 88.5, exact_match: 81}\n"
+        "downstream: {squad: {kind: squad, finetune: {epochs: 3}, "
+        "ipu: {finetune: {layers_per_ipu: [1, 1], replication_factor: 2}}}}\n"
+    )
+    (tmp_path / "two.yaml").write_text(
+        "description: the second\ndownstream: {squad: {kind: squad, finetune: {epochs: 4, seed: 9}}}\n"
+    )
+    return tmp_path
+
+
+def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, presets):
+    stated = [
+        "downstream.squad.ipu.finetune.replication_factor=4",
+        "downstream.squad.finetune.learning_rate=3e-5",
+        "corpus.path='a b: c'",
+    ]
+    assert parse_yaml(show(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
+
+
+def test_every_value_names_where_it_was_said_last(base, presets):
+    found = origins(
+        base,
+        "one",
+        [
+            "downstream.squad.ipu.finetune.replication_factor=4",
+            "downstream.squad.gate.min_f1=1",
+            "downstream.squad.gate.min_f1=2",
+        ],
+        presets,
+    )
+    preset = str(presets / "one.yaml")
+    assert found["downstream.squad.finetune.epochs"] == preset
+    assert found["downstream.squad.ipu.finetune.layers_per_ipu"] == preset
+    assert (
+        found["downstream.squad.ipu.finetune.replication_factor"]
+        == "--set downstream.squad.ipu.finetune.replication_factor=4"
+    )
+    assert found["downstream.squad.gate.min_f1"] == "--set downstream.squad.gate.min_f1=2"
+    assert "downstream.squad.finetune.seed" not in found, "a default"
+    assert origins(base, None, [], presets)["downstream.squad.finetune.seed"] == "params.yaml"
+    lines = show(base, "one", [], presets).splitlines()
+    assert [line.split("#")[1].strip() for line in lines if line.strip().startswith("epochs: 3 ")][0] == preset
+    values = [line for line in lines if not line.rstrip().endswith(":")]
+    assert all(" # " in line for line in values)
+    assert len(values) == len(list(leaves(resolve(base, "one", [], presets))))
+
+
+def test_two_presets_differ_in_what_they_say_differently(base, presets):
+    assert [line.split() for line in difference(base, "one", "two", presets).splitlines()] == [
+        ["one", "two"],
+        ["downstream.squad"],
+        ["finetune.seed", "42", "9"],
+        ["finetune.epochs", "3", "4"],
+        ["ipu.finetune.layers_per_ipu", "[1,", "1]", "-"],
+        ["ipu.finetune.replication_factor", "2", "-"],
+    ], "and nothing of ipu.finetune, which is null in the one and has these keys in the other"
+    assert difference(base, "two", "two", presets) == "two and two say the same\n"
+
+
+def test_what_the_demo_changes_is_shown_by_sections(podium):
+    found = [line.split() for line in podium("params", "diff", "demo", "bert").splitlines()]
+    assert found[0] == ["demo", "bert"]
+    sections = {line[0] for line in found[1:] if len(line) == 1}
+    assert sections >= {"model", "pretrain", "downstream.squad"}
+    assert {"ipu", "validate"}.isdisjoint(sections), "the demo is as the defaults there"
+    for said in (
+        ["license", '"apache-2.0"', "null"],
+        ["hidden_size", "128", "768"],
+        ["phase1.steps", "1500", "900000"],
+        ["rows.row_length", "192", "384"],
+    ):
+        assert said in found
+
+
+def test_an_entry_that_one_side_lacks_takes_one_line(podium):
+    found = [line.split() for line in podium("params", "diff", "glue-sst2-small", "bert").splitlines()]
+    assert found[-4:] == [
+        ["downstream.glue-sst2"],
+        ["kind", '"glue"', "-"],
+        ["downstream.squad"],
+        ["kind", "-", '"squad"'],
+    ]
+
+
+def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
+    said = meanings(base)
+    assert ("downstream.squad.rows.doc_stride", base["downstream"]["squad"]["rows"]["doc_stride"]) in [
+        row[:2] for row in search(base, said, "STRIDE")
+    ]
+    names = [name for name, _, _ in search(base, said, "bootstrap")]
+    assert names == ["downstream.squad.gate.confidence"], "found in its meaning"
+    assert search(base, said, "no such thing") == []
+    assert [row[0] for row in search(base, said, "")] == [name for name, _ in leaves(base)]
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("description: x\nexpected: {exact_macht: 1}\n", "expected.exact_macht is not known; did you mean exact_match"),
+        ("description: x\nexpected: {f1: 101}\n", "less than or equal to 100"),
+        ("description: x\nsource: a/b:c\n", "source='a/b:c'"),
+        ("source: ['a/b:c']\n", "description is missing"),
+    ],
+)
+def test_a_head_that_is_wrong_is_refused(tmp_path, head, said):
+    (tmp_path / "wrong.yaml").write_text(head)
+    with pytest.raises(ParamsError, match="wrong.yaml cannot be used") as error:
+        read_preset("wrong", tmp_path)
+    assert said in str(error.value)
+
+
+def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
+    for call in (lambda: difference(base, "one", "tow", presets), lambda: show(base, "tow", [], presets)):
+        with pytest.raises(ParamsError, match="'tow' is not known; did you mean two"):
+            call()
+
+
+@pytest.mark.parametrize("name", preset_names(PRESETS))
+def test_every_shipped_preset_says_what_it_is_and_where_it_is_from(name):
+    head = read_preset(name, PRESETS).head
+    assert len(head.description) > 40
+    assert head.source or name in ("small-files", "glue-sst2-small", "finetune")
+
+
+@pytest.fixture
+def podium(monkeypatch, capsys):
+    """What `podium WORDS` prints on standard output, called in the project."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*words):
+        cli.cli.main(list(words), prog_name="podium", standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_what_is_shown_follows_the_words_of_the_command(podium):
+    assert "min_f1: 12.5" in podium("params", "show", "--set", "downstream.squad.gate.min_f1=12.5")
+    shown = json.loads(podium("params", "show", "--json", "--set", "downstream.squad.gate.min_f1=12.5"))
+    assert shown["downstream.squad.gate.min_f1"] == {"value": 12.5, "origin": "--set downstream.squad.gate.min_f1=12.5"}
+    with pytest.raises(ParamsError, match="did you mean min_f1?"):
+        podium("params", "show", "--set", "downstream.squad.gate.minf1=1")
+
+
+def test_a_new_entry_is_shown_with_where_each_of_its_values_is_from(podium):
+    stated = "downstream.glue-rte={kind: glue, task: rte}"
+    shown = json.loads(podium("params", "show", "--json", "--set", stated))
+    assert shown["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {stated}"}
+    assert shown["downstream.glue-rte.rows.row_length"]["origin"] == "default"
+    assert "task: rte" in podium("params", "show", "--set", stated)
+    assert "downstream.squad" not in podium("params", "show", "--json", "--set", "downstream.squad=null")
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ("finetune.epochs=1", "finetune is not known; valid: base_model, "),
+        ("validate.max_unknown=0.3", "validate.max_unknown is not known; did you mean max_unknown_share?"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(podium, base, tmp_path, stated, said):
+    for words in (["params", "show"], ["plan"]):
+        with pytest.raises(ParamsError) as error:
+            podium(*words, "--set", stated)
+        assert said in str(error.value)
+    (layer,) = layers(None, [stated])
+    (tmp_path / "ours.yaml").write_text(f"description: ours\n{yaml.safe_dump(layer.values)}")
+    with pytest.raises(ParamsError, match="ours.yaml: ") as error:
+        resolve(base, "ours", [], tmp_path)
+    assert said in str(error.value)
+
+
+def test_a_key_of_another_kind_is_not_answered_with_itself(base):
+    with pytest.raises(ParamsError, match=r"gate.max_f1_drop is not known; did you mean max_drop\?"):
+        show(base, None, ["downstream.squad.kind=glue"])
+
+
+def test_presets_are_listed_shown_and_compared(podium):
+    listed = podium("presets").splitlines()
+    assert len(listed) == 1 + len(preset_names(PRESETS))
+    assert [line.split()[0] for line in podium("presets", "list", "pod64").splitlines()[1:]] == [
+        name for name in preset_names(PRESETS) if "pod64" in name
+    ]
+    records = json.loads(podium("presets", "list", "--json", "optimum"))
+    assert {"name", "description", "source", "expected"} <= set(records[0])
+    assert podium("presets", "show", "small-files") == (PRESETS / "small-files.yaml").read_text(encoding="utf-8")
+    assert "small-files" in podium("params", "diff", "small-files")
+    assert json.loads(podium("presets", "diff", "small-files", "--json"))["corpus.source"] == {
+        "small-files": "files",
+        "demo": "demo",
+    }
+
+
+def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_project, monkeypatch, capsys):
+    def noted(*words):
+        cli.cli.main(["plan", *words], prog_name="podium", standalone_mode=False)
+        return "params.yaml was edited and is not read: the preset bert" in capsys.readouterr().err
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(toy_project.parent))
+    assert not noted("--preset", "bert"), "no git, nothing to compare with"
+    as_somebody = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "params.yaml"], [*as_somebody, "commit", "-qm", "as shipped"]):
+        subprocess.run(["git", *words], cwd=toy_project, check=True)
+    assert not noted("--preset", "bert")
+    params = toy_project / "params.yaml"
+    params.write_text(params.read_text().replace("min_documents: 10", "min_documents: 11"))
+    assert noted("--preset", "bert")
+    assert not noted(), "it is read"
+
+
+def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):
+    """The same command, on a terminal of 60 columns and into a pipe."""
+    whole = podium("presets")
+    words = [sys.executable, "-m", "flows", "presets"]
+    leader, follower = pty.openpty()
+    with subprocess.Popen(words, cwd=ROOT, stdout=follower, env={**os.environ, "COLUMNS": "60"}) as process:
+        os.close(follower)
+        seen = b""
+        with contextlib.suppress(OSError):  # what a terminal answers once its program has ended
+            while part := os.read(leader, 4096):
+                seen += part
+    os.close(leader)
+    assert process.returncode == 0
+    lines = seen.decode().replace("\r\n", "\n").splitlines()
+    assert len(lines) == len(whole.splitlines())
+    assert max(map(len, lines)) == 60 < max(map(len, whole.splitlines()))

@@ -1,0 +1,333 @@
+"""`podium plan`: figures of the device jobs of every recipe at once, without torch; what does not fit is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.checks import device, preflight
+from flows.runs.run_estimate import estimate_run
+from flows.runs.run_request import RunRequest, resolve_request
+from flows.views import plan_page
+from flows.views.plan_page import JobView, between, format_likely, jobs_text
+from ipu_model.estimates.estimate import FITS, TIGHT
+from ipu_model.units import format_bytes, format_seconds
+from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
+from tasks.params.overlays import preset_names
+from tasks.stage.errors import InputError, ParamsError
+from tests.places import ROOT, copy_project
+from tests.tasks.hostile import without_own_script
+
+MARKUP = "<img src=x onerror=alert(1)>"
+SECONDS = 30.0
+"""Of CPU time: a search that tries every layout takes hours. A plan takes one or two."""
+NEVER = """
+import sys
+from flows.cli import main
+from flows.runs.run_request import RunRequest, resolve_request
+try:
+    main(sys.argv[1:])
+finally:
+    assert not {'torch', 'prefect', 'dvc', 'transformers'} & set(sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which nothing has run."""
+    return copy_project(tmp_path_factory.mktemp("plan") / "project")
+
+
+@pytest.fixture(autouse=True)
+def in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in the project."""
+    monkeypatch.chdir(project)
+
+
+def plan(*words: str) -> str:
+    """Standard output of a plan, made without what takes long to import."""
+    command = [sys.executable, "-c", NEVER, "plan", *words]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRequest:
+    return resolve_request(Path.cwd(), preset, overrides, name="of-a-test", **choices)
+
+
+@pytest.mark.parametrize("preset", preset_names(ROOT / "presets"))
+def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) -> None:
+    """The finetune preset has no entry of its own, and so no job."""
+    began = time.process_time()
+    found = estimate_run(wanted(preset))
+    assert time.process_time() - began < SECONDS
+    starting = [one.stage for one in found.stages if one.stage.split("@")[0] in ("pretrain", "finetune", "predict")]
+    assert [job.planned.stage for job in found.jobs] == starting
+    assert [job.problem for job in found.jobs if job.estimate is None] == []
+    assert [job.name for job in found.jobs if job.verdict == DOES_NOT_FIT and job.runtime == "ipu"] == []
+    for job in found.jobs:
+        assert job.estimate is not None
+        assert job.estimate.memory[0].total.low > 0
+        assert (job.time is not None) == (job.runtime == "ipu"), "of others a measurement tells, or the ledger"
+    json.dumps(found.as_values(), allow_nan=False)
+
+
+def test_the_page_of_the_documents_shows_what_is_said() -> None:
+    page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^podium plan (.*) --page plan.html$", page, re.MULTILINE)
+    said = plan(*command.split())
+    for part in re.findall(r"```text\n(device job.*?)```", page, re.DOTALL)[0].split("...\n"):
+        assert part in said
+
+
+def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
+    text = plan("--preset", "ipu-base-pod16-examples", "--price", "10")
+    jobs = text[text.index("\ndevice job") :]
+    assert max(map(len, jobs.splitlines())) <= 80
+    for words in (
+        "pretrain@phase1 on 16 IPUs Mk2, 4 replicas of 4",
+        "to lower it: ",
+        "assumed ",
+        "at 10 a device hour",
+    ):
+        assert words in " ".join(jobs.split())
+    values = json.loads(plan("--preset", "ipu-base-pod16-examples", "--price", "10", "--json"))
+    assert {"stages", "jobs", "total"} == set(values)
+    [first, *_] = values["jobs"]
+    assert (first["name"], first["runs"], first["kind"]) == ("pretrain@phase1", True, "pretrain")
+    assert first["time"]["updates"] == 7038
+    assert first["cost"]["likely"] == pytest.approx(first["time"]["seconds"]["likely"] / 360)
+    assert values["total"]["device_seconds"]["likely"] == pytest.approx(
+        sum(job["time"]["seconds"]["likely"] for job in values["jobs"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "basis"),
+    [
+        ("ipu-base-pod16-examples", "not measured on IPUs; formulas fitted to published figures"),
+        ("cuda-large-optimum", "not measured; a bound from the sizes of tensors"),
+        ("cpu-base-run-qa", "not measured; a bound from the sizes of tensors"),
+    ],
+)
+def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
+    asked = wanted(preset)
+    found = estimate_run(asked)
+    page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_text(found).split())
+    for job in found.running:
+        assert job.estimate is not None
+        memory = between(job.estimate.memory[0].total, format_bytes)
+        line = JobView(job).short
+        assert f"{job.estimate.device}, {memory}" in line
+        assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
+        assert f"{job.name} {memory}" in terminal, "the table"
+    assert terminal.count(f"basis {basis}") == (len(found.running) if basis else 0)
+    assert page.count(basis) == len(found.running) if basis else "not measured" not in page
+    measured = [dataclasses.replace(job, records=1) for job in found.running]
+    assert {job.basis for job in measured} == {""}, "such a job ran on this host"
+    assert {job["basis"] for job in found.as_values()["jobs"]} == {basis or None}
+
+
+def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced() -> None:
+    """A layer more on one IPU than published, in micro-batches sixteen times as large."""
+    large = "pretrain.phase1.micro_batch_size=512"
+    [*_, refused] = [one for one in device.fit(wanted("ipu-base-pod16-examples", large)) if one.level == "problem"]
+    assert re.search(
+        r"pretrain@phase1 does not fit: IPU \d of 4 takes .* and there are .*largest part is", refused.text
+    )
+    assert "--force" in refused.text
+    forced = list(device.fit(wanted("ipu-base-pod16-examples", large, force=True)))
+    assert {one.level for one in forced} == {"ok", "warning"}
+    with pytest.raises(InputError, match="(?s)nothing was started.*does not fit"):
+        preflight.require(wanted("ipu-base-pod16-examples", large), print, print)
+
+
+def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda: 100 << 20)
+    levels = [one.level for one in device.fit(wanted())]
+    assert levels == ["problem"] * 4
+    assert [one.level for one in device.fit(wanted(on_workers=True))] == ["ok"] * 4
+
+
+def test_the_memory_of_another_host_can_be_stated() -> None:
+    for limit, verdict in ((4e9, DOES_NOT_FIT), (8e9, TIGHT), (1e12, FITS)):
+        [job, *_] = estimate_run(wanted("cuda-large-optimum"), options=EstimateOptions(limit=limit)).jobs
+        assert job.verdict == verdict
+    [job, *_] = estimate_run(wanted("cuda-large-optimum")).jobs
+    assert job.verdict == "", "nobody knows how much memory that GPU has"
+
+
+def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured() -> None:
+    text = " ".join(plan("--preset", "cpu-base-run-qa").split())
+    assert "time not measured; --measure" in text
+    assert "time not known" not in text
+
+
+def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    plan("--preset", "ipu-large-pod16-examples-8ipu", "--page", str(page))
+    text = without_own_script(page.read_text(encoding="utf-8"))
+    assert text.count("<svg") > 10
+    for words in ("IPU 7", "layers 20 to", "question answering head", "stashed activations", "pretrain@phase1"):
+        assert words in text
+    assert not re.search(r"<script|https?://|url\(", text)
+    hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1.layers_per_ipu="{MARKUP}"')
+    shown = plan_page.page(estimate_run(hostile), hostile, MARKUP)
+    assert MARKUP not in shown
+    assert shown.count("&lt;img src=x") >= 3, "the name of the recipe twice, and the problem of the job"
+
+
+def test_figures_are_written_with_their_units() -> None:
+    assert [format_bytes(size) for size in (840e6, 1.234e9, 123e9, 2e12)] == ["840 MB", "1.2 GB", "123 GB", "2.0 TB"]
+    assert [format_seconds(x) for x in (0.2, 3.21, 42, 300, 7200, 4e5)] == [
+        "200 ms", "3.2 s", "42 s", "5.0 min", "2.0 h", "4.6 days",
+    ]  # fmt: skip
+    assert between(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB"
+    assert between(Interval(9e8, 2e9, 3e9), format_bytes) == "900 MB to 3.0 GB"
+    assert between(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
+    assert format_likely(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
+    assert format_likely(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
+
+
+def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
+    assert jobs_text(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
+
+
+def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:
+    large = "pretrain.phase1.micro_batch_size=512"
+    said: list[str] = []
+    with pytest.raises(ParamsError, match="pretrain@phase1 does not fit"):
+        device.require_fit(wanted("ipu-base-pod16-examples", large), said.append)
+    assert len(said) == 4, "a line a job"
+    device.require_fit(wanted("ipu-base-pod16-examples", large, force=True), said.append)
+
+
+def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
+    """Of BERT base on a POD16, and not of BERT large on a POD4, where nothing faster fits."""
+    said = " ".join(plan("--preset", "ipu-base-pod16-examples").split())
+    cut = r"layers_per_ipu \[6, 6\], micro_batch_size 16, replication_factor 8, matmul_proportion 0.25, as long as"
+    assert re.search(rf"faster \d+% more with {cut}", said)
+    assert "faster" not in plan("--preset", "ipu-large-pod4-examples")
+    jobs = json.loads(plan("--preset", "ipu-base-pod16-examples", "--json"))["jobs"]
+    assert [bool(job["better"]) for job in jobs] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("override", "job", "reason"),
+    [
+        ("ipu.phase1={layers_per_ipu: [3, 3, 3]}", "pretrain@phase1", "places 9 encoder layers, the model has 12"),
+        ("ipu.phase1={layers_per_ipu: [4, 4, 4]}", "pretrain@phase1", "ipus_per_replica=3 is no power of two"),
+        ("ipu.phase2.replication_factor=3", "pretrain@phase2", "= 12 IPUs is no power of two"),
+        ("ipu.phase2.replication_factor=32", "pretrain@phase2", "a process attaches at most 64"),
+        ("ipu.phase1={layers_per_ipu: [0, 4, 4, 4], matmul_proportion: [0.2]}", "pretrain@phase1", "has 1 entries"),
+        ("downstream.squad.finetune.global_batch_size=16", "finetune@squad", "cannot fill the pipeline"),
+        ("pretrain.phase1.global_batch_size=65000", "pretrain@phase1", "cannot be cut into micro-batches"),
+        ("pretrain.max_grad_norm=1.0", "pretrain@phase1", "max_grad_norm"),
+    ],
+)
+def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_no_run_is_proposed(
+    override: str, job: str, reason: str
+) -> None:
+    preset = "ipu-base-pod16-examples"
+    for choices in ({}, {"force": True}, {"on_workers": True}):
+        refused = [one for one in device.fit(wanted(preset, override, **choices)) if one.level == "problem"]
+        if "on_workers" in choices and "replication_factor" in override:
+            assert not refused, "the launcher of a worker may start as many instances as share them"
+            continue
+        assert refused
+        assert refused[0].of_parameters, "exit code 2"
+        assert refused[0].text.startswith(f"{job}: ")
+        assert reason in refused[0].text
+        with pytest.raises(ParamsError, match=re.escape(reason)):
+            device.require_fit(wanted(preset, override, **choices), lambda text: None)
+    words = ["--preset", preset, "--set", override]
+    for more in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "flows", "plan", *words, *more],
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"next: {job}" in done.stderr
+        assert "cannot run as stated: change the parameter named above, then podium plan" in done.stderr
+        assert "podium run" not in done.stderr + done.stdout
+
+
+def test_a_plan_of_what_does_not_fit_proposes_no_run() -> None:
+    words = ["--preset", "ipu-base-pod16-examples", "--set", "pretrain.phase1.micro_batch_size=512"]
+    done = subprocess.run([sys.executable, "-m", "flows", "plan", *words], text=True, capture_output=True, timeout=120)
+    assert (done.returncode, "podium run" in done.stderr) == (0, False)
+    assert done.stderr.endswith(
+        f"pretrain@phase1 does not fit: change the parameter named above, then podium plan {' '.join(words)}\n"
+    )
+
+
+def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:
+    """2.2 packed sequences in a row are assumed: 32 rows hold 71 of them, and 3 micro-batches fill the pipeline."""
+    preset, batch = "ipu-base-pod16-run-qa-fast", "downstream.squad.finetune.global_batch_size"
+    for size, level in ((64, "problem"), (100, "warning"), (200, None)):
+        found = device.fit(wanted(preset, f"{batch}={size}"))
+        assert [one.level for one in found if "cannot fill the pipeline" in one.text] == [level][: level is not None]
+
+
+POPRUN = ("device.launcher=poprun", "device.processes=2")
+PHASE1 = "ipu.phase1.replication_factor"
+
+
+@pytest.mark.parametrize(
+    ("words", "overrides", "reason"),
+    [
+        (None, (*POPRUN, f"{PHASE1}=32"), ""),
+        ("poprun --num-instances=2 --num-replicas 4 --ipus-per-replica 4", (), ""),
+        ("poprun --num-instances 2", (f"{PHASE1}=32",), ""),
+        (None, ("device.launcher=poprun", "device.processes=3"), "processes=3 cannot share the 4 replicas"),
+        ("poprun --num-instances 3", (), "4 replicas cannot be shared by 3 instances"),
+        ("poprun --num-instances 3", (f"{PHASE1}=12", "pretrain.phase1.global_batch_size=65664"), ""),
+        ("poprun --num-instances 2", (f"{PHASE1}=12",), "4 IPUs x 6 replicas of each of 2 instances = 24 IPUs"),
+        ("poprun --num-instances 2 --num-replicas 8", (), "--num-replicas 8 does not agree with replication_factor 4"),
+        ("poprun --num-instances 2 --ipus-per-replica 2", (), "--ipus-per-replica 2 does not agree"),
+        ("poprun --num-instances two", (), "poprun --num-instances two: a whole number of at least 1 is required"),
+    ],
+)
+def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
+    monkeypatch: pytest.MonkeyPatch, words: str | None, overrides: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.delenv("PODIUM_DEVICE_LAUNCHER", raising=False)
+    if words is not None:
+        monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
+    found = device.fit(wanted("ipu-base-pod16-examples", *overrides))
+    refused = [one.text for one in found if one.level == "problem" and one.text.startswith("pretrain@phase1")]
+    assert [reason in text for text in refused] == [True][: bool(reason)], refused
+
+
+@pytest.mark.parametrize(("layers", "refused"), [("[6, 6]", True), ("[3, 3, 3, 3]", False), ("null", False)])
+def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in_a_plan(
+    layers: str, refused: bool
+) -> None:
+    overrides = (
+        "downstream.squad.rows.held_out_fraction=0.1",
+        "downstream.squad.finetune.evaluate_every_updates=10",
+        f"downstream.squad.ipu.finetune.inference_layers_per_ipu={layers}",
+    )
+    found = device.fit(wanted("ipu-base-pod16-examples", *POPRUN, *overrides))
+    problems = [one.text for one in found if one.level == "problem"]
+    assert ["2 instances evaluate held-out rows on the 4 IPUs" in text for text in problems] == [True][:refused]
+
+
+def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "own-poprun.sh")
+    found = [one for one in device.fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
+    assert [one.level for one in found] == ["warning"]

@@ -1,0 +1,215 @@
+"""`podium plan --write`, and what comes of a plan.yaml that is not written again; real files, real DVC."""
+
+import shutil
+
+import pytest
+import yaml
+
+from flows import cli
+from flows.dvc.session import StageFailed
+from flows.runs import checkout
+from tasks.params.schema import check, load_params
+from tasks.plan.composing import compose, require_plan, text_of
+from tasks.plan.dvc_records import LOCK, md5_of
+from tasks.stage.errors import InputError, ParamsError
+from tests.flows.dvc.toy_repro import repro
+from tests.places import ROOT
+from tests.plans import resolved_params, values_with
+from tests.tasks.plan.test_composing import GIVEN, done
+
+UNKNOWN_NOW = ("data/corpus", "data/rows/phase1", "models/phase1", "metrics/pretrain-phase2.json")
+STILL_KNOWN = ("data/tokenizer", "data/rows/squad", "models/squad", "metrics/squad.json")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The plan of this project, as if all of it had run."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "presets", folder / "presets")
+    done(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write_params(project, *overrides):
+    """Edit params.yaml, as a person would; returns it checked."""
+    values = values_with(*overrides)
+    (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return check(values)
+
+
+def write(*words):
+    cli.cli.main(["plan", "--write", *words], prog_name="podium", standalone_mode=False)
+
+
+def everything(project):
+    return {path.relative_to(project): path.read_bytes() for path in project.rglob("*") if path.is_file()}
+
+
+def stages_of_lock(project):
+    return set(yaml.safe_load((project / LOCK).read_text())["stages"])
+
+
+def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(project, capsys):
+    params = write_params(project, *GIVEN)
+    write()
+    said = capsys.readouterr()
+    assert (project / "plan.yaml").read_text() == text_of(compose(params))
+    assert said.out.splitlines()[-1] == "plan.yaml was written"
+    assert said.err == "next: dvc repro, or podium run\n"
+    assert [path for path in UNKNOWN_NOW if (project / path).exists()] == []
+    assert [path for path in STILL_KNOWN if not (project / path).exists()] == []
+    assert all(path in said.out for path in UNKNOWN_NOW)
+    assert not [name for name in stages_of_lock(project) if "phase" in name or "corpus" in name]
+    assert "gate@squad" in stages_of_lock(project)
+    before = everything(project)
+    write()
+    assert capsys.readouterr().out == "plan.yaml says what params.yaml does\n"
+    assert everything(project) == before
+
+
+def test_what_was_changed_by_hand_is_left_and_named(project, capsys):
+    (project / "models/phase1").write_text("weights of somebody's own")
+    write_params(project, *GIVEN)
+    write()
+    said = [line for line in capsys.readouterr().out.splitlines() if "models/phase1" in line]
+    assert len(said) == 1
+    assert said[0].startswith("models/phase1 of a stage that is no longer in the plan was changed by hand")
+    assert (project / "models/phase1").read_text() == "weights of somebody's own"
+    assert "pretrain@phase1" not in stages_of_lock(project)
+
+
+def test_an_entry_that_is_taken_away_goes_and_its_neighbours_stay(project):
+    other = "downstream.other={kind: squad, publish: {folder: published/other}}"
+    write_params(project, other)
+    write()
+    done(project)
+    (project / "published/other").mkdir(parents=True)
+    write_params(project)
+    write()
+    left = [path for path in project.rglob("*other*") if path.relative_to(project).parts[0] != "presets"]
+    assert left == [project / "published/other"], "a release is nobody's out"
+    assert (project / "models/squad").exists()
+
+
+@pytest.mark.parametrize("place", ["../mine", "data/../../mine", "docs", "runs/checkouts", "inputs/mine", "published"])
+def test_nothing_outside_of_the_folders_of_runs_goes_whatever_the_lock_says(project, place):
+    path = project / place
+    path.mkdir(parents=True)
+    (path / "kept.txt").write_text("kept")
+    out = {"path": place, "hash": "md5", "md5": md5_of(path)}
+    lock = yaml.safe_load((project / LOCK).read_text())
+    lock["stages"]["old"] = {"cmd": "x", "outs": [out, {**out, "path": str(path)}]}
+    (project / LOCK).write_text(yaml.safe_dump(lock))
+    write()
+    assert (path / "kept.txt").read_text() == "kept"
+    assert "old" not in stages_of_lock(project)
+
+
+def test_of_a_link_only_the_link_goes(project, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "text"
+    (project / "data/corpus").rename(elsewhere)
+    (project / "data/corpus").symlink_to(elsewhere)
+    write_params(project, *GIVEN)
+    write()
+    assert not (project / "data/corpus").is_symlink()
+    assert elsewhere.is_file()
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        "sche",
+        "schema: '2.0'\nstages:\n",
+        "schema: '2.0'\nstages:\n  old:\n",
+        "stages:\n  old: {outs: [pa",
+        "stages: []",
+    ],
+)
+def test_half_of_a_lock_is_left_to_what_mends_it(project, half):
+    (project / LOCK).write_text(half)
+    params = write_params(project, *GIVEN)
+    write()
+    require_plan(project, params)
+    assert (project / "models/phase1").exists(), "nobody says whose it is"
+
+
+@pytest.mark.parametrize("outs", [None, [None], ["data/corpus"], [{"hash": "md5"}], [{"path": "", "md5": "0"}]])
+def test_a_stage_of_which_half_is_in_the_lock_removes_nothing(project, outs):
+    (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"old": {"cmd": "x", "outs": outs}}}))
+    before = {**everything(project), LOCK: b""}
+    write()
+    assert {**everything(project), LOCK: b""} == before
+
+
+@pytest.mark.parametrize("words", [("--set", "pretrain.enabled=false"), ("--preset", "small-files")])
+def test_parameters_of_one_run_are_refused_as_the_plan_is_of_params_yaml(project, words):
+    before = everything(project)
+    with pytest.raises(ParamsError, match="--write takes params.yaml as it is: leave --preset, --set and --name out"):
+        write(*words)
+    assert everything(project) == before
+
+
+HOSTILE = [
+    {"downstream": {"../../docs": {"kind": "squad"}}},
+    {"downstream": {"squad": {"kind": "../release"}}},
+    {"downstream": {"squad": {"parity": {"against": ["../../docs"]}}}},
+    {"downstream": {"squad": {"parity": {"against": ["cpu:../../docs"]}}}},
+    {"downstream": {"squad": {"start": "../../docs"}}},
+    {"pretrain_rows": {"shares": ["../../docs"]}},
+    {"pretrain_rows": {"shares": ["1/../../docs"]}},
+]
+
+
+@pytest.mark.parametrize("changes", HOSTILE)
+def test_no_name_of_params_yaml_leads_out_of_the_plan(project, changes):
+    values = values_with()
+    for section, stated in changes.items():
+        for key, value in stated.items():
+            if isinstance(value, dict):
+                squad = values["downstream"]["squad"]
+                value = {**squad, **value, "parity": {**squad["parity"], **value.get("parity", {})}}
+            values[section][key] = value
+    (project / "params.yaml").write_text(yaml.safe_dump(values))
+    before = everything(project)
+    with pytest.raises(ParamsError):
+        write()
+    assert everything(project) == before
+
+
+@pytest.fixture
+def entering(toy_project):
+    """The toy stages, each entered as those of this project are."""
+    stage = toy_project / "stage.py"
+    enter = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tasks.plan.main import run_main\n"
+    stage.write_text(f"{enter}run_main(lambda: None)\n{stage.read_text()}")
+    return toy_project
+
+
+def test_a_stage_under_dvc_refuses_a_plan_of_other_parameters_and_names_the_command(entering, ran):
+    write_params(entering, "pretrain.enabled=false")
+    with pytest.raises(StageFailed, match=r"(?s)plan.yaml does not belong to .*params.yaml: .*podium plan --write"):
+        repro("first", entering)
+    assert ran() == []
+    write()
+    assert repro("first", entering) == "ran"
+    assert ran() == ["first"]
+
+
+def test_values_that_make_no_other_plan_need_no_other_file(entering, ran):
+    write_params(entering, "downstream.squad.finetune.epochs=7")
+    assert repro("first", entering) == "ran"
+
+
+def test_a_run_writes_the_plan_and_says_what_went_away(project):
+    params, said = write_params(project, *GIVEN), []
+    with pytest.raises(InputError):
+        require_plan(project, params)
+    values = resolved_params(project, None, [])
+    checkout.prepare(checkout.checkout_of(project, values, check(values), project), said.append)
+    require_plan(project, load_params(project / "params.yaml"))
+    assert "data/corpus" in "".join(said)
+    assert not (project / "data/corpus").exists()

@@ -1,0 +1,126 @@
+"""Words of users on a terminal: whatever a command says of them, the terminal is told nothing by them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from flows import cli
+from flows.commands import options
+from flows.runs import listing
+from flows.runs.report import RunReport, StageRecord
+from flows.views import screen
+from ipu_model.files import write_json
+from tasks.stage import streams
+from tests.places import ROOT
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b2J\x7f\b\r\u202egnp"
+SHOWN = "\\x1b]0;owned\\x07\\x1b[31mred\\x9b2J\\x7f\\x08\\r\\u202egnp"
+
+WRITERS = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a run whose record and folder are hostile."""
+    for name in ("dvc.yaml", "params.yaml", "plan.yaml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets/mine.yaml").write_text('description: "a \\x1b[31mred one"\n')
+    record = RunReport(
+        f"runs/checkouts/{HOSTILE}", HOSTILE, error=HOSTILE, command=HOSTILE, began="2026-11-23T10:00:00+0000"
+    )
+    record.ended = "2026-11-23T10:12:31+0000"
+    record.stages = [StageRecord(HOSTILE, "failed", 1.0, HOSTILE)]
+    record.results = {"gate": {"name": HOSTILE, "scores": {HOSTILE: 1.0}, "decision": None, "published": None}}
+    write_json(tmp_path / f"runs/checkouts/{HOSTILE}/reports/run.json", record.as_values())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs",),
+        ("runs", "--json"),
+        ("runs", "show", HOSTILE),
+        ("runs", "show", f"no-{HOSTILE}"),
+        ("compare", HOSTILE, "other"),
+        ("clean", HOSTILE),
+        ("presets", "red"),
+        ("presets", "show", "mine"),
+        ("params", "list", HOSTILE),
+        ("params", "show", "--set", f"publish.title={HOSTILE}"),
+        ("params", "show", "--set", f"{HOSTILE}=1"),
+        ("plan", "--preset", HOSTILE),
+        ("plan", "--to", HOSTILE),
+        ("plan", "--set", f"corpus.path={HOSTILE}"),
+        ("run", "--name", HOSTILE),
+        ("run", "--set", HOSTILE),
+        ("ask", HOSTILE, "question", "--context", "text"),
+        ("ask", "model", "question", "--context-file", HOSTILE),
+        ("predict", HOSTILE, "dev.json", "out.json"),
+        ("score", HOSTILE, "predictions.json"),
+        ("--project", HOSTILE, "run"),
+        (HOSTILE,),
+        (f"--{HOSTILE}",),
+        ("run", f"--{HOSTILE}"),
+        ("runs", "--status", HOSTILE),
+    ],
+    ids=lambda words: " ".join(words).translate({ord(char): "." for char in HOSTILE if not char.isprintable()})[:40],
+)
+def test_no_command_passes_on_what_a_terminal_would_obey(
+    project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    with contextlib.suppress(SystemExit):
+        cli.main(list(words))
+    said = capsys.readouterr()
+    shown = said.out + said.err
+    assert shown
+    assert [char for char in shown if not (char.isprintable() or char in "\t\n\xa0")] == []
+
+
+def test_the_end_of_a_run_is_said_without_commands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = [one for one in listing.every(project) if one.record is not None]
+    assert found.record is not None
+    screen.tell_end(found.record, [], project / HOSTILE)
+    said = capsys.readouterr()
+    assert SHOWN in said.out
+    assert SHOWN in said.err
+    assert not set(said.out + said.err) & set("\x1b\x9b\x07\r\u202e")
+
+
+def test_json_for_programs_is_the_same_and_has_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    options.print_json({"a": HOSTILE, "é": "\U000e0001 ü"})
+    said = capsys.readouterr().out
+    assert json.loads(said) == {"a": HOSTILE, "é": "\U000e0001 ü"}
+    assert [char for char in said if not (char.isprintable() or char == "\n")] == []
+
+
+def test_words_of_all_languages_stay_as_they_are() -> None:
+    text = "naïve 日本語\u3000語 עברית می\u200cخواهم क्\u200dष 100\xa0% 🎉\tand\nso on"
+    assert streams.printable(text) == text
+    assert streams.printable(HOSTILE) == SHOWN
+
+
+def test_no_other_module_of_the_commands_writes_to_a_terminal() -> None:
+    """So that nobody forgets `streams`; what stands here says words of Podium's own."""
+    own = {
+        "flows/views/screen.py",  # bars, and lines that it makes printable
+        "flows/commands/completion.py",  # a script for a shell
+        "flows/commands/doctor.py",  # coloured marks, with printable text
+        "flows/dvc/child.py",  # replies to the process that started it
+        "flows/commands/options.py",  # JSON
+        "flows/checks/server.py",  # for a program
+        "flows/__main__.py",  # words of its own
+    }
+    found = set()
+    for path in (ROOT / "flows").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in WRITERS:
+                found.add(path.relative_to(ROOT).as_posix())
+    assert found <= own

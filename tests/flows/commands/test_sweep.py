@@ -1,0 +1,303 @@
+"""`podium sweep`: which runs there are, which is the best, and a real one that is interrupted and goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.commands.sweeps import SWEEPS, Sweep, _run, carry_out, require_held_out, write_others
+from flows.runs import checkout
+from flows.runs.run_params import require_same
+from ipu_model.files import write_json
+from tasks.downstream.gate.gate import gate
+from tasks.params.schema import load_params, parameter_values
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tests.places import ROOT
+from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
+from tests.tasks.tiny_model import write_tiny_model
+from tests.tasks.trained_checkout import make_glue_checkout
+
+GRID: dict[str, list[Any]] = {"seed": [5, 6], "learning_rate": [1e-5, 3e-5]}
+SWEEP = Sweep("tries", "squad", "finetune", ("device.runtime=cpu",), GRID)
+
+
+def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
+    assert [member.name for member in SWEEP.members()] == [
+        "tries-lr1e-05-s5",
+        "tries-lr1e-05-s6",
+        "tries-lr3e-05-s5",
+        "tries-lr3e-05-s6",
+    ]
+    words = SWEEP.members()[0].command("--to", "finetune@squad")
+    assert words[words.index("run") :] == [
+        "run",
+        *("--preset", "finetune", "--set", "device.runtime=cpu"),
+        *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
+        *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
+    ]
+
+
+def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path: Path) -> None:
+    said: list[str] = []
+    words = "import sys; print('loss 1', flush=True); print('next: podium runs', file=sys.stderr)"
+    assert _run([sys.executable, "-c", words], tmp_path, said.append) == 0
+    assert said == ["  loss 1"]
+
+
+def ended(
+    project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict[str, Any]]
+) -> tuple[list[list[str]], list[Any]]:
+    """Runs that are not made: those with scores leave their figures, the others fail; their commands, and where the
+    scores of other seeds would have been written."""
+    ran: list[list[str]] = []
+    others: list[Any] = []
+
+    def run(command: list[str], where: Path, say: Any) -> int:
+        ran.append(command)
+        name = command[command.index("--name") + 1]
+        if name not in scores:
+            return 1
+        folder = checkout.own_folder(where, name)
+        write_json(folder / artifacts.metrics_file("squad", "finetune"), {"held_out": scores[name]})
+        return 0
+
+    monkeypatch.setattr("flows.commands.sweeps._run", run)
+    monkeypatch.setattr("flows.commands.sweeps.write_others", lambda *told: others.append(told[:3]))
+    return ran, others
+
+
+def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (0.5, 0.6, 0.9, 0.1)  # the best single run is of the worse recipe
+    scores = {
+        member.name: {"judged_by": "span_accuracy", "span_accuracy": score, "loss": 1.0}
+        for member, score in zip(SWEEP.members(), found, strict=True)
+    }
+    ran, others = ended(tmp_path, monkeypatch, scores)
+    record = carry_out(SWEEP, tmp_path, lambda text: None)
+    assert record["best"] == "tries-lr1e-05-s6"
+    assert [one["mean"] for one in record["recipes"]] == [pytest.approx(0.55), pytest.approx(0.5)]
+    assert record["recipes"][0]["deviation"] == pytest.approx(0.0707106781)
+    assert [(told(command, "--to"), told(command, "--name")) for command in ran] == [
+        *(("finetune@squad", member.name) for member in SWEEP.members()),
+        ("evaluate@squad", "tries-lr1e-05-s5"),
+        ("evaluate@squad", "tries-lr1e-05-s6"),
+        (None, "tries-lr1e-05-s6"),
+    ]
+    folder = SWEEPS / "tries" / "tries-lr1e-05-s6"
+    assert others == [(tmp_path / folder, {5: checkout.own_folder(tmp_path, "tries-lr1e-05-s5")}, "squad")]
+    assert ran[-1][-1] == f"downstream.squad.gate.seeds={folder}"
+    assert json.loads((tmp_path / SWEEPS / "tries.json").read_text()) == record
+
+
+def told(command: list[str], word: str) -> str | None:
+    """What follows a word of a command."""
+    return command[command.index(word) + 1] if word in command else None
+
+
+def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, several = {"learning_rate": [1e-5]}, {"learning_rate": [1e-5], "seed": [5, 6]}
+    for grid, here in ((one, False), (several, True)):
+        sent = dataclasses.replace(SWEEP, grid=grid, sent=("--on-workers",))
+        figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
+        ran, _ = ended(tmp_path, monkeypatch, {member.name: figures for member in sent.members()})
+        carry_out(sent, tmp_path, lambda text: None)
+        assert all("--on-workers" in command for command in ran[:-1])
+        assert ("--on-workers" not in ran[-1]) is here
+
+
+def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_the_others_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
+    ran, others = ended(tmp_path, monkeypatch, {"tries-lr3e-05-s6": figures})
+    said: list[str] = []
+    carry_out(SWEEP, tmp_path, said.append)
+    assert others == []
+    assert "gate.seeds" not in " ".join(ran[-1])
+    assert "1 of 2 seeds of this recipe did not come to their end and are not in its mean" in said
+
+
+def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [member.name for member in SWEEP.members()]
+    ended(
+        tmp_path,
+        monkeypatch,
+        {names[1]: {"judged_by": "loss", "loss": 2.0}, names[3]: {"judged_by": "loss", "loss": 1.0}},
+    )
+    record = carry_out(SWEEP, tmp_path, lambda text: None)
+    assert record["best"] == names[3]
+    assert [one["held_out"] for one in record["runs"]][0] is None
+
+
+def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(tmp_path, monkeypatch, {})
+    with pytest.raises(PodiumError, match="none of the 4 runs came to its end"):
+        carry_out(SWEEP, tmp_path, lambda text: None)
+
+
+def test_nothing_is_chosen_by_the_development_set() -> None:
+    with pytest.raises(ParamsError, match=r"--set downstream.squad.rows.held_out_fraction=0.1"):
+        require_held_out({"downstream": {"squad": {"rows": {"held_out_fraction": 0.0}}}}, "squad")
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    """A checkout that has come to its evaluation, with figures on held-out examples."""
+    root = make_glue_checkout(tmp_path / "checkout")
+    path = root / artifacts.metrics_file("glue-sst2", "finetune")
+    figures = {"judged_by": "accuracy", "accuracy": 0.7, "loss": 0.5}
+    write_json(path, {**json.loads(path.read_text()), "held_out": figures})
+    return root
+
+
+def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged: Path, tmp_path: Path) -> None:
+    entry, folder = "glue-sst2", judged / "seeds"
+    write_others(folder, {43: judged}, entry, lambda text: None)
+    change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
+    values = parameter_values(load_params(judged / artifacts.PARAMS))
+    with pytest.raises(InputError, match="the seeds 42 and 43 are the same model"):  # as it is, and the file says so
+        gate(values, entry, judged)
+    path = folder / "seed-43.json"
+    write_json(path, {**json.loads(path.read_text()), "weights_sha256": "0" * 64})
+    assert gate(values, entry, judged).accepted
+    verdict = json.loads((judged / artifacts.metrics_file(entry, "gate")).read_text())
+    assert verdict["chosen_by"] == "accuracy"
+    assert [one["score"] for one in verdict["seeds"]] == [90.0, 90.0]
+
+
+def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged: Path, tmp_path: Path) -> None:
+    write_others(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+    before = (tmp_path / "seeds/seed-43.json").read_bytes()
+    (judged / artifacts.predictions_file("glue-sst2")).unlink()
+    with pytest.raises(PodiumError, match="predictions.json is not there: the run checkout did not come to its eval"):
+        write_others(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+    assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
+
+
+def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp_path: Path) -> None:
+    values = values_with()
+    own = checkout.own_folder(tmp_path, "first")
+    write_parameters(own, checkout.seen_from(values, tmp_path, own))
+    values["downstream"]["squad"]["gate"]["seeds"] = "runs/sweeps/t/first"
+    require_same(tmp_path, values, "first")
+    values["downstream"]["squad"]["gate"]["min_f1"] = 1.0
+    with pytest.raises(ParamsError, match="there is a run first of other parameters") as refused:
+        require_same(tmp_path, values, "first")
+    assert "gate.seeds" not in str(refused.value)
+
+
+WORDS = [f"word{number}" for number in range(40)]
+
+
+def questions(path: Path, titles: range) -> Path:
+    articles = []
+    for title in titles:
+        context = " ".join(WORDS[(title + at) % 40] for at in range(20))
+        answer = WORDS[(title + 3) % 40]
+        asked = [
+            {
+                "id": f"{path.stem}-{title}-{number}",
+                "question": f"what is {WORDS[number]}",
+                "answers": [{"text": answer, "answer_start": context.index(answer)}],
+            }
+            for number in range(4)
+        ]
+        articles.append({"title": f"t{title}", "paragraphs": [{"context": context, "qas": asked}]})
+    path.write_text(json.dumps({"version": "1.1", "data": articles}))
+    return path
+
+
+def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, str]]:
+    """A project of its own, a command that searches there for the best recipe for 48 questions, and its environment."""
+    project = tmp_path / "project"
+    project.mkdir()
+    for part in (*checkout.CODE, "params.yaml", "presets", "inputs"):
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, project / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, project / part)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=project, check=True)
+    write_tiny_model(tmp_path / "bert", [*"abcdefghijklmnopqrstuvwxyz0123456789", "what", "is", *WORDS])
+    train, dev = questions(tmp_path / "train.json", range(12)), questions(tmp_path / "dev.json", range(12, 16))
+    held = "downstream.squad.rows.held_out_fraction=0.25"
+    published = "downstream.squad.gate.above_baseline=false"
+    words = ("--set", published, *words)
+    rest = ["--epochs", "1", "--runtime", "cpu", "--precision", "fp32", "--set", held, "--name", "t", "--json", *words]
+    given = ["--model", str(tmp_path / "bert"), "--train", str(train), "--dev", str(dev)]
+    environment = {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    return project, [sys.executable, "-m", "flows", "sweep", "finetune", "squad", *given, *rest], environment
+
+
+@pytest.mark.soak
+def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_path: Path) -> None:
+    project, command, environment = real_sweep(tmp_path, "--learning-rate", "1e-3,1e-4")
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731, a script with & has it ignored
+    first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    assert first.stderr is not None
+    said = []
+    for line in first.stderr:
+        said.append(line)
+        if "run 2 of 2" in line:
+            break
+    first.send_signal(signal.SIGINT)
+    said += first.stderr.readlines()
+    assert first.wait() in (4, 130), "".join(said)
+    again = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert again.returncode == 0, again.stderr
+    assert "nothing changed" in again.stderr.partition("run 2 of 2")[0]
+    record = json.loads(again.stdout)
+    assert record["best"] in {"t-lr0.001-e1", "t-lr0.0001-e1"}
+    assert (project / "published/t/model.safetensors").is_file()
+    judged = [path.parts[-3] for path in (project / "runs/checkouts").glob("*/metrics/squad.json")]
+    assert judged == [record["best"]]
+
+
+@pytest.mark.soak
+def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_changes_nothing(tmp_path: Path) -> None:
+    floor = ("--set", "downstream.squad.gate.min_f1=0.0")
+    project, command, environment = real_sweep(tmp_path, "--learning-rate", "1e-3", "--seeds", "3", *floor)
+    first = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert first.returncode == 0, first.stderr
+    record = json.loads(first.stdout)
+    own = checkout.own_folder(project, record["best"])
+    verdict = json.loads((own / "metrics/squad-gate.json").read_text())
+    assert [one["seed"] for one in verdict["seeds"]] == [42, 43, 44]
+    [judged] = [one for one in verdict["seeds"] if one["this_model"]]
+    assert record["best"].endswith(f"-s{judged['seed']}")
+    held_out = [one["held_out"]["span_accuracy"] for one in verdict["seeds"]]
+    assert judged["held_out"]["span_accuracy"] == max(held_out)
+    assert record["verdict"][0].startswith("recipe over 3 seeds: ")
+    assert record["verdict"][0].endswith(f"published: seed {judged['seed']}, best held-out")
+    assert "recipe over 3 seeds" in (project / "published/t/README.md").read_text()
+    scores = {
+        path.parts[-3]: json.loads(path.read_text())["f1"]
+        for path in (project / "runs/checkouts").glob("*/metrics/squad.json")
+    }
+    assert [scores[f"t-lr0.001-e1-s{one['seed']}"] for one in verdict["seeds"]] == [
+        one["f1"] for one in verdict["seeds"]
+    ]
+    released = (project / "published/t/provenance.json").read_bytes()
+    again = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == record
+    assert (project / "published/t/provenance.json").read_bytes() == released
+    shown = [sys.executable, "-m", "flows", "runs", "show", record["best"]]
+    told = subprocess.run(shown, cwd=project, env=environment, text=True, capture_output=True)
+    assert record["verdict"][0] in told.stdout, told.stdout + told.stderr

@@ -1,0 +1,152 @@
+"""Calling DVC: where its remote is, and what travels there and back."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows import dvc
+from flows.dvc import session as sessions
+from flows.dvc.child import Checkout, StoreAway
+from flows.dvc.session import DvcSession, RemoteFailed
+from tests.flows.dvc.toy_repro import repro
+
+
+def with_remote(project, url):
+    text = f"[core]\n    remote = store\n['remote \"store\"']\n    url = {url}\n"
+    (project / ".dvc" / "config.local").write_text(text)
+
+
+def test_a_remote_is_found_in_either_config_file(toy_project):
+    assert not dvc.has_remote(toy_project)
+    (toy_project / ".dvc" / "config.local").write_text("[core]\n    remote = store\n")
+    assert dvc.has_remote(toy_project)
+
+
+def test_what_one_checkout_pushed_another_restores_figures_included(toy_project, ran, monkeypatch):
+    remote = toy_project.parent / "remote"
+    with_remote(toy_project, remote)
+    for stage in ("first", "second", "gate@squad"):
+        repro(stage, toy_project)
+    with DvcSession(toy_project) as session:
+        session.push(["first", "second", "gate@squad"], print)
+    other = toy_project.parent / "other"
+    shutil.copytree(
+        toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")
+    )
+    assert repro("gate@squad", other, sent=[]) == "restored", "nothing may run there"
+    verdicts = [(project / "metrics" / "squad-gate.json").read_text() for project in (other, toy_project)]
+    assert verdicts[0] == verdicts[1]
+    assert ran() == ["first", "second"]
+
+
+def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_project, monkeypatch):
+    blocked = toy_project.parent / "file"
+    blocked.write_text("no folder")
+    with_remote(toy_project, f"{blocked}/store")
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    repro("first", toy_project)
+    said = []
+    failed = pytest.raises(RemoteFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first")
+    with DvcSession(toy_project) as session, failed as failure:
+        session.push(["first"], said.append)
+    assert "Not a directory" in str(failure.value)
+    assert len(said) == 1
+    assert (toy_project / "data" / "first").read_text() == "done"
+
+
+def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_project, tmp_path, ran, monkeypatch):
+    remote, said = tmp_path / "remote", []
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        for _ in range(2):  # the second records what the first made
+            session.push(["first"], print)
+        remote.rename(tmp_path / "away")
+        with pytest.raises(RemoteFailed, match=r"(?s)store \(\S+\) is not there.*podium-store is not there: bring"):
+            session.update("second", said.append, print, pull=True)
+        with pytest.raises(RemoteFailed, match="did not take the outs of first"):
+            session.push(["first"], print)
+        assert not remote.exists()
+        assert len(said) == 1, "it was asked twice"
+        (tmp_path / "away").rename(remote)
+        assert session.update("second", print, print, pull=True) == "ran"
+    assert ran() == ["first", "second"]
+
+
+def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_removed(toy_project, tmp_path, monkeypatch):
+    remote = tmp_path / "remote"
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        for _ in range(2):
+            session.push(["first"], print)
+        (remote / "podium-store").write_text("another")
+        with pytest.raises(RemoteFailed, match="that of another store") as refused:
+            session.push(["first"], print)
+        record = re.search(r"replaced on purpose, remove (\S+)", str(refused.value))
+        Path(record[1]).unlink()
+        session.push(["first"], print)
+
+
+def test_of_the_run_cache_a_push_copies_what_it_knows_of_its_stages(toy_project, tmp_path):
+    remote = tmp_path / "remote"
+    with_remote(toy_project, remote)
+    with DvcSession(toy_project) as session:
+        session.update("second", print, print)
+        session.push(["first"], print)
+        assert len(list((remote / "runs").glob("*/*"))) == 1
+        session.push(["second"], print)
+        assert len(list((remote / "runs").glob("*/*"))) == 2
+
+
+def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
+    with_remote(toy_project, tmp_path / "remote")
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        assert not (tmp_path / "remote").exists()
+        session.push(["first"], print)
+    assert (tmp_path / "remote" / "podium-store").exists()
+
+
+def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project, tmp_path, monkeypatch):
+    remote = tmp_path / "remote"
+    with_remote(toy_project, remote)
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        session.push(["first"], print)
+    monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.rename(tmp_path / "away"))
+    with pytest.raises(StoreAway, match="podium-store is not there: bring"):
+        Checkout(print, False, lambda *_: False).push(["first"])
+
+
+def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, tmp_path, ran, monkeypatch):
+    remote, away, waited = tmp_path / "remote", tmp_path / "away", []
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", print, print, pull=True)
+        session.push(["first"], print)
+    shutil.rmtree(toy_project / ".dvc/cache/files")
+    shutil.rmtree(toy_project / ".dvc/cache/runs")
+    shutil.rmtree(toy_project / "data")
+    with DvcSession(toy_project) as session:
+        ask = session._ask
+
+        def lose(what, take, **arguments):
+            if what == "update_stage" and not waited:
+                remote.rename(away)
+            return ask(what, take, **arguments)
+
+        def bring_back(line):
+            if "is not there; again in" in line:
+                waited.append(line)
+                away.rename(remote)
+
+        monkeypatch.setattr(session, "_ask", lose)
+        assert session.update("first", bring_back, print, pull=True) == "restored"
+    assert len(waited) == 1
+    assert ran() == ["first"]

@@ -1,0 +1,315 @@
+"""DVC in a process that stays: verdicts, progress, failures, and stages that die with the flow."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import yaml
+
+from flows.dvc import session as sessions
+from flows.dvc.session import DvcFailed, DvcSession, Look, StageFailed
+from flows.runs.stopping import RunPaused, RunStopped, stop
+from tests.flows.dvc.toy_repro import repro
+from tests.places import ROOT
+
+
+def test_a_stage_runs_once_is_then_skipped_and_is_restored_when_its_output_is_lost(toy_project, ran):
+    assert repro("first", toy_project) == "ran"
+    assert repro("first", toy_project) == "skipped"
+    (toy_project / "data" / "first").unlink()
+    (toy_project / "dvc.lock").unlink()
+    assert repro("first", toy_project) == "restored"
+    assert (toy_project / "data" / "first").read_text() == "done"
+    assert ran() == ["first"]
+
+
+def test_the_verdict_is_the_named_stages_not_that_of_the_stages_before_it(toy_project, ran):
+    repro("second", toy_project)
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "# changed\n")
+    assert repro("first", toy_project) == "ran"
+    assert repro("second", toy_project) == "ran"
+    assert ran() == ["first", "second", "first", "second"]
+
+
+def test_lines_and_progress_are_passed_on_without_dvcs_bookkeeping(toy_project):
+    said, shares = [], []
+    repro("first", toy_project, said, shares)
+    assert shares == [50.0, 100.0]
+    assert "[ 50%] half way" in said
+    assert not [line for line in said if "lock" in line]
+
+
+def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output(toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    with pytest.raises(StageFailed, match="stage second failed") as failure:
+        repro("second", toy_project)
+    assert "told to fail" in str(failure.value)
+    monkeypatch.delenv("TOY_FAILS")
+    assert repro("second", toy_project) == "ran"
+    assert (toy_project / "data" / "second").read_text() == "done"
+
+
+def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
+    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up after update 40')\nsys.exit(4)\n")
+    with pytest.raises(RunPaused, match="stage first paused: time is up after update 40"):
+        repro("first", toy_project)
+
+
+def test_only_stages_that_were_sent_may_run(toy_project, ran):
+    script = (toy_project / "stage.py").read_text()
+    enter = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tasks.plan.main import run_main\nrun_main(lambda: None)\n"
+    )
+    (toy_project / "stage.py").write_text(enter + script)
+    with pytest.raises(StageFailed, match="stage first was not sent to this worker, only second"):
+        repro("second", toy_project, sent=["second"])
+    assert ran() == []
+    assert repro("second", toy_project, sent=["first", "second"]) == "ran"
+
+
+def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_raises_nothing(toy_project, monkeypatch):
+    """DVC logs the files that it could not copy, and goes on."""
+    (toy_project / ".dvc" / "cache" / "files").mkdir(parents=True)
+    (toy_project / ".dvc" / "cache" / "files" / "md5").symlink_to("/proc/nothing")
+    said = []
+    with pytest.raises(StageFailed, match="stage first failed"):
+        repro("first", toy_project, said)
+    assert [line for line in said if line.startswith("ERROR: ")]
+    (toy_project / ".dvc" / "cache" / "files" / "md5").unlink()
+    assert repro("first", toy_project) == "ran"
+
+
+def test_a_full_disk_is_named_where_dvc_does_not_say_it(toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    monkeypatch.setattr("flows.dvc.session.LITTLE", 1 << 62)
+    with pytest.raises(StageFailed, match=r"No space left on device: the disk of \S+ is full, make room there"):
+        repro("second", toy_project)
+
+
+def test_a_damaged_file_of_parameters_is_named_and_made_again(toy_project, ran):
+    text = (toy_project / "dvc.yaml").read_text()
+    read = text.replace("params: [downstream.squad.finetune.learning_rate]", "params: [data/first/facts.json: [size]]")
+    (toy_project / "dvc.yaml").write_text(read)
+    script = (toy_project / "stage.py").read_text()
+    folder = 'if name == "first":\n    p = pathlib.Path("data/first"); p.mkdir(parents=True); (p / "facts.json")'
+    (toy_project / "stage.py").write_text(
+        script.replace('if name == "gate":', folder + '.write_text(json.dumps({"size": 4}))\nelif name == "gate":', 1)
+    )
+    repro("second", toy_project)
+    facts = toy_project / "data" / "first" / "facts.json"
+    state = facts.stat()
+    facts.write_text('{"size": 4)')
+    os.utime(facts, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(StageFailed, match="data/first does not hold what its stage wrote"):
+        repro("second", toy_project)
+    assert repro("second", toy_project) == "skipped"
+    assert facts.read_text() == '{"size": 4}'
+
+
+SLOW_STAGE = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from tasks.plan.main import run_main
+def main():
+    line = open("lifeline", "w")
+    print("started", file=line, flush=True)
+    time.sleep(120)
+    print("survived", file=line)
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize("shell", [None, "/bin/sh", "/bin/bash"])
+def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
+    """Whatever shell DVC finds: services have no $SHELL, and dash stays between DVC and the stage."""
+    (toy_project / "stage.py").write_text(SLOW_STAGE.format(root=str(ROOT)))
+    os.mkfifo(toy_project / "lifeline")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": shell or ""}
+    if shell is None:
+        del environment["SHELL"]
+    flow = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from tests.flows.dvc.toy_repro import repro; from pathlib import Path; repro('first', Path('.'))",
+        ],
+        env=environment,
+    )
+    with open(toy_project / "lifeline") as line:
+        assert line.readline() == "started\n"
+        flow.send_signal(signal.SIGKILL)
+        flow.wait()
+        assert line.read() == ""  # the stage's end of the line was closed: it is dead, and was before its sleep ended
+
+
+def answers(code):
+    """A process in place of DVC's, which is ready, and answers the next request with `code`, which has `reply`."""
+    text = (
+        "import json, os, sys, time\n"
+        "reply = lambda **said: print(*(sys.argv[1] + json.dumps(one) for one in said.items()), flush=True)\n"
+        f"input()\nreply(answer=None)\ninput()\n{code}\n"
+    )
+    return (sys.executable, "-c", text)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Counts the processes of DVC that were started."""
+    count, start = [], stop.start
+    monkeypatch.setattr(stop, "start", lambda *words: (count.append(words), start(*words))[1])
+    return count
+
+
+def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project, ran, started):
+    plan = ["first", "second", "gate@squad"]
+    said, shares = {stage: [] for stage in plan}, {stage: [] for stage in plan}
+    with DvcSession(toy_project) as session:
+        verdicts = [session.update(stage, said[stage].append, shares[stage].append, alone=True) for stage in plan]
+    assert verdicts == ["ran", "ran", "ran"]
+    assert len(started) == 1
+    assert ran() == ["first", "second"]
+    for stage in plan:
+        assert said[stage] == [f"Running stage '{stage}':", "[ 50%] half way", "[100%] all the way"]
+        assert shares[stage] == [50.0, 100.0]
+    (toy_project / "data" / "second").unlink()
+    lock = yaml.safe_load((toy_project / "dvc.lock").read_text())
+    del lock["stages"]["second"]
+    (toy_project / "dvc.lock").write_text(yaml.safe_dump(lock))
+    with DvcSession(toy_project) as session:
+        verdicts = [session.update(stage, said[stage].append, shares[stage].append, alone=True) for stage in plan]
+    assert verdicts == ["skipped", "restored", "skipped"]
+    assert ran() == []
+
+
+def test_a_session_sees_parameters_and_a_plan_that_changed_meanwhile(toy_project, ran):
+    params, plan = toy_project / "params.yaml", toy_project / "dvc.yaml"
+    with DvcSession(toy_project) as session:
+        assert session.update("second", print, print) == "ran"
+        params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
+        assert session.look(["first", "second"]) == Look(["first"], True)
+        assert session.update("second", print, print) == "ran"
+        plan.write_text(plan.read_text().replace("cmd: python stage.py first", "cmd: env python stage.py first"))
+        assert session.look(["first", "second"]) == Look([], True)
+        assert session.update("first", print, print) == "ran"
+    assert ran() == ["first", "second", "second", "first"]
+
+
+def test_a_session_outlives_a_stage_that_fails_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
+    plan = ["first", "second", "gate@squad"]
+    monkeypatch.setenv("TOY_FAILS", "second")
+    with DvcSession(toy_project) as session:
+        assert session.update("first", print, print) == "ran"
+        with pytest.raises(StageFailed, match="stage second failed") as failure:
+            session.update("second", print, print)
+        assert session.update("first", print, print) == "skipped"
+    assert "told to fail" in str(failure.value)
+    assert "stage first" not in str(failure.value)
+    monkeypatch.delenv("TOY_FAILS")
+    with DvcSession(toy_project) as session:
+        assert [session.update(stage, print, print) for stage in plan] == ["skipped", "ran", "ran"]
+    assert ran() == ["first", "second"]
+
+
+def test_a_stage_that_reads_its_input_does_not_read_requests_and_may_end_within_a_line(toy_project):
+    (toy_project / "stage.py").write_text(
+        "import pathlib, sys\nprint(repr(sys.stdin.read()))\nsys.stdout.buffer.write(b'\\xff no end of line')\n"
+        "pathlib.Path('data').mkdir(exist_ok=True)\npathlib.Path('data', sys.argv[1]).write_text('done')\n"
+        "pathlib.Path('metrics').mkdir(exist_ok=True)\npathlib.Path('metrics/squad.json').write_text('{}')\n"
+    )
+    said = []
+    with DvcSession(toy_project) as session:
+        assert [session.update(stage, said.append, print) for stage in ("first", "second")] == ["ran", "ran"]
+    assert said[:4] == ["Running stage 'first':", "''", "\ufffd no end of line", "Running stage 'second':"]
+
+
+def test_what_a_stage_prints_is_no_reply_though_it_looks_like_one(toy_project):
+    said, reply = [], '["answer", {"verdict": "skipped", "lost": []}]'
+    script = (toy_project / "stage.py").read_text()
+    (toy_project / "stage.py").write_text(f"print({reply!r}, flush=True)\n{script}")
+    assert repro("first", toy_project, said) == "ran"
+    assert reply in said
+
+
+def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
+    plan = toy_project / "dvc.yaml"
+    plan.write_text(plan.read_text().replace("outs: [data/first]", "outs: [data/other]"))
+    with pytest.raises(StageFailed, match=r"(?s)first failed .exit code 255.*ERROR: .*output 'data/other'") as failure:
+        repro("first", toy_project)
+    assert "Traceback" not in str(failure.value)
+    plan.write_text("stages: nonsense")
+    with DvcSession(toy_project) as session, pytest.raises(DvcFailed, match=r"ERROR: .*dvc.yaml"):
+        session.restore(["first"])
+
+
+def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
+    said = "reply(say='ERROR: failed to transfer 4b98'); reply(answer={'verdict': 'ran', 'lost': ['first']})"
+    monkeypatch.setattr(sessions, "CHILD", answers(f"{said}; time.sleep(120)"))
+    with DvcSession(toy_project) as session:
+        with pytest.raises(
+            StageFailed, match="stage first failed .DVC could not keep what it made in its cache"
+        ) as failure:
+            session.update("first", print, print)
+        assert "failed to transfer 4b98" in str(failure.value)
+
+
+def test_a_process_that_dies_is_told_with_what_it_printed_and_another_takes_its_place(toy_project, monkeypatch):
+    killed = answers("print('half of it', flush=True); os.kill(os.getpid(), 9)")
+    with DvcSession(toy_project) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions, "CHILD", killed)
+            with pytest.raises(StageFailed, match=r"(?s)stage first failed .SIGKILL .*half of it"):
+                session.update("first", print, print)
+        assert session.update("first", print, print) == "ran"
+
+
+def test_a_stage_that_was_asked_to_stop_and_has_nothing_to_keep_is_told_from_one_that_failed(toy_project, monkeypatch):
+    monkeypatch.setattr(stop, "number", 0)
+    monkeypatch.setattr(sessions, "CHILD", answers("reply(say='asked'); reply(failed={'code': -2}); time.sleep(120)"))
+    with DvcSession(toy_project) as session:
+        with pytest.raises(RunStopped):
+            session.update("first", lambda line: setattr(stop, "number", signal.SIGINT), print)
+        with pytest.raises(RunStopped):
+            session.update("second", print, print)
+
+
+def test_a_session_that_is_ended_ends_the_request_that_another_thread_waits_for(toy_project):
+    (toy_project / "stage.py").write_text(
+        f"import sys, time\nsys.path.insert(0, {str(ROOT)!r})\nfrom tasks.stage.process import die_with_parent\n"
+        "die_with_parent()\nprint('begun', flush=True)\ntime.sleep(600)\n"
+    )
+    begun = threading.Event()
+    with DvcSession(toy_project) as session, ThreadPoolExecutor(1) as thread:
+        update = thread.submit(session.update, "first", lambda line: line == "begun" and begun.set(), print)
+        assert begun.wait(120)
+        session.end()
+        with pytest.raises(StageFailed, match=r"stage first failed .SIGKILL"):
+            update.result(120)
+
+
+def test_equal_stages_of_two_checkouts_on_one_cache_run_once_and_the_second_is_restored(toy_project, tmp_path, ran):
+    go = tmp_path / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + wait)
+    other = tmp_path / "other"
+    shutil.copytree(toy_project, other)
+    (other / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {toy_project / '.dvc' / 'cache'}\n")
+    heard = []
+
+    def hear(line):
+        heard.append(line)
+        if "waiting for it" in line:
+            go.touch()
+
+    with DvcSession(toy_project) as first, DvcSession(other) as second, ThreadPoolExecutor(2) as threads:
+        for session in (first, second):
+            session.start()  # here: it ends with the thread that starts it
+        both = [threads.submit(session.update, "first", hear, print) for session in (first, second)]
+        assert sorted(one.result() for one in both) == ["ran", "restored"]
+    assert "stage first: an equal stage is running on this host; waiting for it" in heard
+    assert ran() == ["first"]
+    assert (other / "data/first").read_text() == (toy_project / "data/first").read_text() == "done"

@@ -1,0 +1,114 @@
+"""`podium plan`: what it forecasts is what a run then does, and it leaves everything as it was."""
+
+import hashlib
+import json
+import os
+
+import pytest
+
+from flows import cli, pipeline
+from flows.runs.run_request import resolve_request
+from tasks.stage.errors import ParamsError
+from tests.flows.dvc import oracle_forecast
+
+
+def told(project, *overrides):
+    """Stage -> status and reasons, as podium plan finds them."""
+    request = resolve_request(project, None, overrides)
+    before = oracle_forecast.forecast(request.checkout, request.target)
+    assert [vars(one) for one in request.forecast] == [vars(one) for one in before]
+    return {one.stage: one for one in request.forecast}
+
+
+def done(project, *overrides):
+    """Stage -> status, as a run reports it."""
+    pipeline.pipeline(None, list(overrides), publish=False, return_state=True)
+    stages = json.loads((project / "reports" / "run.json").read_text())["stages"]
+    return {stage["name"]: stage["status"] for stage in stages}
+
+
+def tree(project):
+    return {
+        path.relative_to(project): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in project.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def statuses(found):
+    return {stage: one.status for stage, one in found.items()}
+
+
+@pytest.mark.slow
+def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
+    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "runs")
+    assert told(toy_project)["first"].why == ("never ran here",)
+    assert told(toy_project)["gate@squad"].why == ("after second",)
+    done(toy_project)
+    assert (
+        statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "skipped") == done(toy_project)
+    )
+
+    rate = "downstream.squad.finetune.learning_rate=3e-5"
+    found = told(toy_project, rate)
+    assert (found["first"].status, found["second"].status) == ("restored", "runs")
+    assert found["second"].why == ("downstream.squad.finetune.learning_rate 0.001 -> 3e-05",)
+    assert found["gate@squad"].why == ("after second",), "what second makes is not known; DVC may find it unchanged"
+    ran = done(toy_project, rate)
+    assert (ran["first"], ran["second"]) == ("restored", "ran")
+    assert statuses(told(toy_project, rate)) == done(toy_project, rate)
+
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "# a change\n")
+    assert told(toy_project)["first"].why == ("stage.py changed",)
+    assert done(toy_project)["first"] == "ran"
+    (toy_project / "data" / "first").unlink()
+    found = told(toy_project)["first"]
+    assert (found.status, found.why) == ("restored", ("data/first is missing",))
+
+
+@pytest.mark.slow
+def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_session, toy_project, capsys):
+    done(toy_project)
+    before = tree(toy_project)
+    cli.cli.main(["plan", "--set", "downstream.squad.gate.min_f1=80.0"], prog_name="podium", standalone_mode=False)
+    said = capsys.readouterr()
+    assert "gate@squad  run       downstream.squad.gate.min_f1 85.0 -> 80.0" in said.out
+    assert "0 stages are up to date, 2 would be restored, 1 run" in said.out
+    assert said.err == "next: podium run --set downstream.squad.gate.min_f1=80.0\n"
+    cli.cli.main(["plan", "--json"], prog_name="podium", standalone_mode=False)
+    assert [one["status"] for one in json.loads(capsys.readouterr().out)["stages"]] == ["skipped"] * 3
+    assert tree(toy_project) == before
+    assert os.getcwd() == str(toy_project)
+
+
+@pytest.mark.slow
+def test_where_the_cache_has_lost_an_out_the_stage_is_said_to_run(prefect_session, toy_project):
+    done(toy_project)
+    (toy_project / "data" / "first").unlink()
+    for kept in (toy_project / ".dvc" / "cache" / "files").rglob("*"):
+        if kept.is_file():
+            kept.unlink()
+    assert told(toy_project)["first"].status == "runs"
+
+
+def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_project):
+    (toy_project / "inputs" / "corpus" / "lost.txt").symlink_to("nowhere.txt")
+    with pytest.raises(ParamsError, match=r"corpus.path=.*lost.txt"):
+        cli.cli.main(["plan"], prog_name="podium", standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_files_in_folders_that_are_restored_are_found_in_the_cache(prefect_session, toy_project):
+    """The toy's outs are files; a folder of rows is known by DVC as the list of its files."""
+    cache = toy_project / ".dvc" / "cache" / "files" / "md5"
+    listing = json.dumps([{"md5": "aa" + "0" * 30, "relpath": "held-out/manifest.json"}]).encode()
+    folder = hashlib.md5(listing, usedforsecurity=False).hexdigest() + ".dir"
+    for name, content in (("aa" + "0" * 30, b"{}"), (folder, listing)):
+        (cache / name[:2]).mkdir(parents=True, exist_ok=True)
+        (cache / name[:2] / name[2:]).write_bytes(content)
+    (toy_project / "dvc.lock").write_text(
+        f"schema: '2.0'\nstages:\n  first:\n    cmd: x\n    outs:\n    - {{path: data/rows/phase1, md5: {folder}}}\n"
+    )
+    assert resolve_request(toy_project, None, []).manifests == {
+        "data/rows/phase1/held-out/manifest.json": cache / "aa" / ("0" * 30)
+    }

@@ -1,0 +1,164 @@
+"""A plan among the inputs: every way a run begins names it and refuses, and its command never runs."""
+
+import shutil
+
+import pytest
+
+from flows import cli
+from flows.runs import checkout
+from flows.runs.run_request import resolve_request
+from flows.workers import on_worker
+from tasks.params.schema import check
+from tests.flows.dvc.toy_repro import call
+from tests.flows.test_pipeline import ACCEPTED, run
+from tests.parts import in_part
+from tests.plans import resolved_params
+
+FOREIGN = "stages:\n  foreign:\n    cmd: touch {ran} && echo made > made.txt\n    outs: [made.txt]\n"
+NAMED = "DVC would take"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def project(toy_project):
+    """The first stage reads the corpus, and so needs what another plan makes there."""
+    plan = (toy_project / "dvc.yaml").read_text()
+    (toy_project / "dvc.yaml").write_text(plan.replace("deps: [stage.py]", "deps: [stage.py, inputs/corpus]"))
+    (toy_project / "inputs/corpus/a.txt").write_text("A.\n")
+    return toy_project
+
+
+def plant(project, place="inputs/corpus/dvc.yaml"):
+    (project / place).parent.mkdir(parents=True, exist_ok=True)
+    (project / place).write_text(FOREIGN.format(ran=project / "foreign-ran"))
+    return project / place
+
+
+def add_remote(project):
+    with (project / ".dvc/config").open("a") as config:
+        config.write(f"    remote = store\n['remote \"store\"']\n    url = {project.parent / 'store'}\n")
+
+
+@pytest.mark.parametrize(
+    ("place", "remote", "overrides"),
+    in_part(
+        [
+            ("inputs/corpus/dvc.yaml", True, ()),
+            ("inputs/other/x.dvc", False, ACCEPTED),
+            ("inputs/other/x.dvc", True, ()),
+            ("inputs/corpus/dvc.yaml", True, ACCEPTED),
+            ("inputs/corpus/dvc.yaml", False, ()),
+        ],
+        2,
+    ),
+)
+def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place, remote, overrides):
+    if remote:
+        add_remote(project)
+    planted = plant(project, place)
+    state = run(*overrides)
+    assert state.is_failed()
+    assert place.rpartition("/")[2] in state.message
+    assert NAMED in state.message
+    assert ran() == []
+    assert not (project / "foreign-ran").exists()
+    assert not (project / ".dvc/tmp").exists(), "DVC was not started"
+    planted.unlink()
+    assert run(*overrides).is_completed()
+
+
+@pytest.mark.parametrize("place", ["inputs/corpus/dvc.yaml", "inputs/other/deep/dvc.yaml"])
+def test_a_worker_refuses_what_is_among_its_own_inputs(prefect_session, project, ran, place):
+    plant(project, place)
+    values = resolved_params(project, None, [])
+    name, code = checkout.own_name(values, None), checkout.code_hashes(project)
+    state = on_worker.run_stages(["first"], values, name, code, return_state=True)
+    assert state.is_failed()
+    assert NAMED in state.message
+    assert ran() == []
+    assert not (project / "foreign-ran").exists()
+
+
+def test_what_is_planted_while_a_run_is_at_work_is_not_taken(prefect_session, project, ran):
+    """In the project and in a checkout of its own, where `inputs` is a link: the lines of .dvcignore are in both."""
+    add_remote(project)
+    for overrides in ([], ACCEPTED):
+        values = resolved_params(project, None, overrides)
+        root = checkout.folder_of(project, values, None, overrides)
+        checkout.prepare(checkout.checkout_of(project, values, check(values), root))
+        plant(project)
+        for words in (["repro", "--pull", "first"], ["repro"], ["push", "--run-cache"], ["repro", "-R", "inputs"]):
+            said = call(*words, root=root).stdout
+            assert not (project / "foreign-ran").exists(), said
+    assert ran().count("first") == 1, "the second checkout restored it"
+
+
+@pytest.mark.parametrize("words", [["plan"], ["doctor"], ["publish"], ["run"]])
+def test_every_command_that_leads_to_dvc_names_it(project, capsys, monkeypatch, words):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    plant(project, "inputs/other/dvc.yaml")
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    said = capsys.readouterr()
+    assert end.value.code in (1, 2)
+    assert f"{NAMED} inputs/other/dvc.yaml for its own" in " ".join((said.out + said.err).split())
+    assert not (project / ".dvc/tmp").exists(), "DVC was not started"
+
+
+def test_a_run_with_nothing_to_do_is_refused_too(prefect_session, project, capsys, monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(project.parent / "home"))
+    run()
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run"])
+    assert "nothing changed" in capsys.readouterr().out
+    plant(project, "inputs/other/dvc.yaml")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run"])
+    said = capsys.readouterr()
+    assert end.value.code in (1, 2)
+    assert "nothing changed" not in said.out
+    assert f"{NAMED} inputs/other/dvc.yaml" in said.err
+
+
+EACH = """
+stages:
+  each:
+    foreach: [one, two]
+    do: {cmd: python each.py "$DVC_STAGE", deps: [each.py], outs: ["data/${item}"]}
+  after:
+    foreach: [one, two]
+    do: {cmd: python each.py "$DVC_STAGE", deps: [each.py, "data/${item}"], outs: ["data/${item}-after"]}
+"""
+EACH_STAGE = """
+import os, pathlib, sys
+name, _, item = sys.argv[1].partition("@")
+pathlib.Path("data").mkdir(exist_ok=True)
+pathlib.Path("data", item if name == "each" else f"{item}-after").write_text(sys.argv[1])
+"""
+
+
+def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
+    (project / "dvc.yaml").write_text(EACH)
+    (project / "each.py").write_text(EACH_STAGE)
+    assert call("repro", root=project).returncode == 0
+    shutil.rmtree(project / "data")
+    (project / "dvc.lock").unlink()
+    plan = ["each@one", "each@two", "after@one", "after@two"]
+    found = resolve_request(project, None, []).forecast
+    assert {one.stage: one.status for one in found} == dict.fromkeys(plan, "restored")
+    said = call("repro", root=project).stdout
+    assert said.count("is cached - skipping run") == len(plan)
+
+
+def test_forecast_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project(project):
+    """There DVC hashes every file, those that .dvcignore names inside, too."""
+    outside = project.parent / "registry"
+    (outside / "__pycache__").mkdir(parents=True)
+    for name in ("a.txt", "big.txt.dvc", "dvc.yaml", "__pycache__/a.pyc"):
+        (outside / name).write_text("A.\n")
+    plan = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
+    assert call("repro", "first", root=project).returncode == 0
+    found = resolve_request(project, None, []).forecast
+    assert [one.status for one in found if one.stage == "first"] == ["skipped"]

@@ -1,0 +1,85 @@
+"""The flow fetches what gates compare with before their stages; all workers get what one host chose."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows.dvc import releases
+from flows.runs import policy
+from tasks.downstream.inference.fetched import read_fetched
+from tasks.stage.errors import ParamsError
+from tests.hub_server import HubServer
+from tests.places import ROOT
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture hub)
+from tests.tasks.downstream.entries import values_with
+from tests.tasks.release.hub_publishing import repository
+from tests.tasks.release.released_checkout import FOLDER, release, state
+from tests.tasks.trained_checkout import make_checkout
+
+GATE = ["gate@squad"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose gate asks for what was published, with the stages of the project."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    root = make_checkout(tmp_path / "checkout")
+    shutil.copy(ROOT / "dvc.yaml", root / "dvc.yaml")
+    state(root)
+    return root
+
+
+def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
+    said: list[str] = []
+    releases.fetch(["tokenizer", "finetune@squad"], checkout, said.append)
+    assert (said, (checkout / FOLDER).exists()) == ([], False)
+    tag = release(checkout)
+    releases.fetch(GATE, checkout, said.append)
+    assert said == [f"squad: {tag} (fetched)"]
+    assert [one.tag for one in read_fetched(checkout / FOLDER)] == [tag]
+
+
+def test_of_a_folder_workers_have_their_own_which_is_refused(checkout: Path) -> None:
+    with pytest.raises(releases.ReleaseFailed, match="each worker has its own. Publish to a Hub"):
+        releases.choose(GATE, checkout)
+
+
+def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checkout: Path, hub: HubServer) -> None:
+    state(checkout, target="hub")
+    assert releases.choose(GATE, checkout) == {"squad": []}
+    first = release(checkout)
+    chosen = releases.choose(GATE, checkout)
+    assert chosen == {"squad": [f"{first}@{repository(hub).tags[first]}"]}
+    policy.require_releases(chosen, values_with())
+    release(checkout, seed=1)
+    releases.fetch(GATE, checkout, lambda line: None, chosen)
+    assert [one.tag for one in read_fetched(checkout / FOLDER)] == [first]
+    releases.fetch(GATE, checkout, lambda line: None, {"squad": []})
+    assert read_fetched(checkout / FOLDER) == []
+
+
+def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(
+    checkout: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state(checkout, target="hub")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(releases.ReleaseFailed, match=r"could not be fetched .*http://127\.0\.0\.1:9 does not answer"):
+        releases.fetch(GATE, checkout, lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({"squad": ["--list"]}, "a release is named TAG@COMMIT"),
+        ({"squad": "release"}, "a release is named TAG@COMMIT"),
+        ({"squad": [3]}, "a release is named TAG@COMMIT"),
+        ({"other": []}, "no such entry of downstream"),
+    ],
+)
+def test_a_worker_takes_no_other_words_for_releases(sent: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        policy.require_releases(sent, values_with())

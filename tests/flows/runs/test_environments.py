@@ -1,0 +1,387 @@
+"""Machines that are not ours: each row is an environment in which a run works, or is refused before its first stage.
+
+Rows that work run the stage corpus with a Prefect server of their own, 20 seconds each and more (soak). The test of a
+container runs it once, with most of them together.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from flows.runs import environment
+from tests.faults import small_run
+from tests.places import ROOT
+
+STRANGER = 54321
+"""A user id without an entry in the list of users."""
+CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+RUN = ("-m", "flows", "run")
+CORPUS = ("-c", small_run.SOME_STAGES, "corpus@text", "--no-publish")
+"""A run of one stage; what it needs around it is what all need."""
+
+
+class RecordingProxy:
+    """A real proxy on loopback that counts who comes to it, and serves nobody."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.seen: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            with client:
+                self.seen.append(client.recv(4096))
+                client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        names = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+        return dict.fromkeys(names, self.url)
+
+
+@pytest.fixture
+def proxy() -> Iterator[RecordingProxy]:
+    running = RecordingProxy()
+    yield running
+    running.close()
+
+
+@dataclass
+class Machine:
+    """A clone, and the environment that a command gets there: nothing but what is stated."""
+
+    project: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    user: int | None = None
+    group: int | None = None
+    """Of that user; the one of the same number if not stated."""
+
+    def run(self, *words: str, closed: int | None = None, umask: int = -1) -> subprocess.CompletedProcess[str]:
+        """A command of this Python, to its end; stdout and stderr in one."""
+        command = [sys.executable, *words]
+        if closed is not None:
+            command = [sys.executable, "-c", CLOSING, str(closed), *words]
+        if self.user is not None:
+            command = [*as_user(self.user, self.group or self.user), *command]
+        own = {
+            "PATH": os.defpath,
+            "HOME": str(self.project.parent / "home"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self.variables,
+        }
+        return subprocess.run(
+            command,
+            cwd=self.project,
+            env=own,
+            text=True,
+            errors="replace",
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=300,
+            umask=umask,
+        )
+
+
+def as_user(user: int, group: int) -> list[str]:
+    """Words that give a command another user, who may read this Python wherever it lies, and write nothing more."""
+    if os.geteuid() or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to become another user")
+    may = "-all,+dac_read_search"
+    words = [
+        "setpriv",
+        f"--reuid={user}",
+        f"--regid={group}",
+        "--clear-groups",
+        f"--inh-caps={may}",
+        f"--ambient-caps={may}",
+        f"--bounding-set={may}",
+        "--",
+    ]
+    if subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("setpriv may not give a user the right to read, which a Python in a closed home needs")
+    return words
+
+
+def own(folder: Path, user: int) -> None:
+    """Give everything in a folder to a user."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user, follow_symlinks=False)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user may enter, as pytest's own is not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def clone(place: Path) -> Callable[..., Machine]:
+    """Makes a clone with the small parameters at a place of any name; with `git=False`, as a tarball leaves it."""
+
+    def make(name: str = "clone", git: bool = True) -> Machine:
+        project = small_run.make_project(place / name)
+        (place / "home").mkdir()
+        if not git:
+            shutil.copy(ROOT / ".dvc" / "config", project / ".dvc" / "config")
+        return Machine(project)
+
+    return make
+
+
+def last_error(done: subprocess.CompletedProcess[str]) -> str:
+    """The error of a refused run, which is one line."""
+    assert "Traceback" not in done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert lines == done.stdout.splitlines()[-1:], done.stdout
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(or ALL_PROXY) names a SOCKS proxy, which needs the package socksio"),
+        ({"SSL_CERT_FILE": "/nowhere.pem"}, "SSL_CERT_FILE=/nowhere.pem holds no certificates"),
+        ({"PREFECT_API_URL": "http://127.0.0.1:9/api"}, "PREFECT_API_URL=http://127.0.0.1:9/api does not answer"),
+        ({"PREFECT_HOME": "/dev/null/prefect"}, "Prefect cannot write /dev/null/prefect: set PREFECT_HOME"),
+        ({"PREFECT_HOME": "/tmp/100%25"}, "Prefect cannot keep its database in /tmp/100%25, because of its ? or %"),
+    ],
+    ids=["socks", "no-certificates", "dead-server", "closed-home", "odd-home"],
+)
+def test_a_run_is_refused_in_one_sentence_that_names_the_variable(clone, variables, said):
+    machine = clone()
+    done = Machine(machine.project, variables).run(*RUN)
+    assert done.returncode == 1
+    assert said in last_error(done)
+    assert not (machine.project / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("a{x}b", 1, "because of the braces: rename the folder"),
+        (os.fsdecode(b"caf\xe9"), 2, r"the project's path is not UTF-8: b'"),
+    ],
+    ids=["braces", "latin-1"],
+)
+def test_a_clone_whose_path_cannot_be_kept_is_refused_in_one_sentence(clone, name, code, said):
+    done = clone(name).run(*RUN)
+    assert done.returncode == code
+    assert said in last_error(done)
+
+
+def test_a_folder_that_was_deleted_is_said_in_one_sentence(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = "import os, sys; from flows.cli import main; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); main(['run'])"
+    done = Machine(ROOT, {"PYTHONPATH": str(ROOT)}).run("-c", code, str(gone))
+    assert done.returncode == 2
+    assert last_error(done).startswith("error: the current folder was deleted")
+
+
+@pytest.mark.parametrize("closed", ["", ".dvc/cache/files/md5/00", "data/corpus", "runs", "dvc.lock"])
+def test_a_clone_of_another_user_is_refused_with_the_place_and_its_owner(clone, closed):
+    machine = clone()
+    machine.user = STRANGER
+    path = machine.project / closed
+    if closed == "dvc.lock":
+        path.touch()
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+    own(machine.project.parent / "home", STRANGER)
+    own(machine.project, STRANGER)
+    os.chown(path, 0, 0)
+    done = machine.run(*RUN)
+    assert done.returncode == 1
+    assert f"{path} belongs to root and cannot be written by user {STRANGER}: work in a clone" in last_error(done)
+
+
+OTHERS = """
+active = "team"
+
+[profiles.team]
+PREFECT_LOGGING_LEVEL = "INFO"
+PREFECT_SERVER_ALLOW_EPHEMERAL_MODE = "false"
+PREFECT_SERVER_API_AUTH_STRING = "admin:secret"
+PREFECT_SERVER_DATABASE_CONNECTION_URL = "postgresql+asyncpg://user:word@127.0.0.1:9/none"
+"""
+
+
+def test_a_run_has_a_server_of_its_own_whatever_a_profile_of_prefect_says(clone):
+    machine = clone()
+    profiles = machine.project.parent / "profiles.toml"
+    profiles.write_text(OTHERS)
+    machine.variables = {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_SERVER_API_BASE_PATH": "/elsewhere"}
+    finished(machine.run(*RUN))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('active = "team', "Prefect cannot read its settings ("),
+        ('active = "team"\n[profiles.team]\nPREFECT_LOGGING_LEVEL = "LOUD"\n', "Input should be 'DEBUG', 'INFO'"),
+        ("profiles = 4\n", "Prefect cannot read its settings ("),
+        ('active = "team"\n[profiles.team]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n', "does not answer"),
+    ],
+    ids=["no-toml", "no-level", "no-tables", "dead-server"],
+)
+@pytest.mark.parametrize("words", [RUN, ("-m", "flows", "deploy"), ("-m", "flows", "worker", "--pool", "cpu")])
+def test_what_prefect_cannot_read_or_reach_is_said_in_one_sentence_with_the_file(clone, text, said, words):
+    machine = clone()
+    profiles = machine.project.parent / "profiles.toml"
+    profiles.write_text(text)
+    machine.variables = {"PREFECT_PROFILES_PATH": str(profiles)}
+    done = machine.run(*words)
+    assert done.returncode == 1
+    assert said in last_error(done)
+    assert str(profiles) in last_error(done)
+
+
+SERVE = """
+import httpx
+from pathlib import Path
+from flows import environment
+environment.prepare()
+from flows.server.local_server import own_server
+from prefect.settings import PREFECT_API_URL
+with own_server(Path("server.log")):
+    print("health", httpx.get(PREFECT_API_URL.value() + "/health").status_code)
+for host in ("127.0.0.1", "localhost", "[::1]"):
+    try:
+        httpx.get(f"http://{host}:9/")
+    except httpx.ConnectError:
+        print("refused", host)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_loopback_never_goes_through_a_proxy(clone, proxy):
+    machine = clone()
+    machine.variables = proxy.variables
+    done = machine.run("-c", SERVE)
+    assert "health 200" in done.stdout, done.stdout
+    assert done.stdout.count("refused") == 3
+    assert proxy.seen == []
+    machine.variables |= {"no_proxy": "example.org"}
+    seen = "import os; from flows import environment; environment.prepare(); print(os.environ['{}'])"
+    for name in ("no_proxy", "NO_PROXY"):
+        assert machine.run("-c", seen.format(name)).stdout.strip() == "example.org,127.0.0.1,localhost,::1"
+
+
+def finished(done: subprocess.CompletedProcess[str]) -> str:
+    """What a run said that ended well."""
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("home", ["", "/proc/none", "locked"])
+def test_a_home_that_cannot_be_used_is_lent_by_the_project(clone, home):
+    machine = clone()
+    machine.variables["HOME"] = home if home != "locked" else str(machine.project.parent / "home")
+    machine.user = STRANGER
+    own(machine.project, STRANGER)
+    said = finished(machine.run(*CORPUS))
+    assert said.count("this run keeps such files in") == 1
+    lent = machine.project / environment.HOMES / str(STRANGER)
+    assert [path.name for path in lent.rglob("prefect.db")] == ["prefect.db"]
+
+
+@pytest.mark.soak
+def test_users_of_a_group_share_a_clone_as_the_refusal_says(clone):
+    machine = clone()
+    (machine.project / ".dvc" / "config.local").write_text("[cache]\n    shared = group\n")
+    for path in (machine.project, *machine.project.rglob("*")):
+        os.chown(path, 0, STRANGER)
+        path.chmod(path.stat().st_mode | (0o2070 if path.is_dir() else 0o060))
+    machine.variables["HOME"] = "/"
+    for user, documents in ((STRANGER + 1, 60), (STRANGER + 2, 61)):
+        machine.user, machine.group = user, STRANGER
+        params = machine.project / "params.yaml"
+        params.write_text(params.read_text().replace("demo_documents: 60", f"demo_documents: {documents}"))
+        finished(machine.run(*CORPUS, umask=0o002))
+        assert (machine.project / "data" / "corpus").stat().st_uid == user
+
+
+@pytest.mark.soak
+def test_a_clone_without_git_runs_and_says_so_once(clone):
+    machine = clone(git=False)
+    assert "no git keeps" in finished(machine.run(*CORPUS))
+    assert "no_scm = true" in (machine.project / ".dvc" / "config.local").read_text()
+    assert "no git keeps" not in finished(machine.run(*CORPUS))
+    assert finished(machine.run("-m", "dvc", "status", "corpus@text"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_closed_streams_do_not_end_a_run(clone, closed):
+    machine = clone()
+    finished(machine.run(*CORPUS, closed=closed))
+    assert (machine.project / "data" / "corpus").is_dir()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONOPTIMIZE": "2"},
+        {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"SHELL": "/nowhere", "TZ": "Mars/Olympus"},
+        {"PYTHONWARNDEFAULTENCODING": "1", "COLUMNS": "10", "TERM": "dumb"},
+    ],
+    ids=lambda variables: "-".join(variables),
+)
+def test_odd_variables_do_not_end_a_run(clone, variables):
+    machine = clone()
+    machine.variables = variables
+    finished(machine.run(*CORPUS, umask=0o077))
+    assert stat.S_IMODE((machine.project / "data" / "corpus").stat().st_mode) == 0o700
+
+
+@pytest.mark.soak
+def test_a_path_of_odd_characters_does_not_end_a_run(clone):
+    machine = clone("a b$c#d%41'f\"g[h]*?\u00e9&;=@:!~`(<|")
+    finished(machine.run(*CORPUS))
+    finished(machine.run(*CORPUS, "--set", "corpus.demo_documents=61"))
+
+
+@pytest.mark.slow
+def test_a_container_in_which_most_is_missing_at_once(clone, proxy):
+    machine = clone("clone of mine", git=False)
+    machine.user = STRANGER
+    machine.variables = {**proxy.variables, "HOME": "/", "PYTHONOPTIMIZE": "2", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    own(machine.project, STRANGER)
+    said = finished(machine.run(*CORPUS, closed=0, umask=0o077))
+    assert proxy.seen == []
+    assert "no git keeps" in said
+    assert f"this run keeps such files in {machine.project / environment.HOMES / str(STRANGER)}" in said
+    assert (machine.project / "data" / "corpus").stat().st_uid == STRANGER

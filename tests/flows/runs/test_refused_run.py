@@ -1,0 +1,46 @@
+"""`podium run` on a host whose memory is too small for a device job: refused before anything starts, unless forced."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.flows.checks.preflight_project import empty_clone, tree  # noqa: F401 (the fixture `project`)
+from tests.places import ROOT
+
+LIMIT = 200 << 20
+"""Bytes of data that a process may have: Python and what a plan loads, and not torch with the demo's model."""
+
+
+def podium(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows", "--project", str(project), *words],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PODIUM_LEDGER": ""},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)),
+    )
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project: Path) -> None:
+    before = tree(project)
+    done = podium(project, "run")
+    assert done.returncode == 1, done.stderr
+    assert "nothing was started" in done.stderr
+    for job in ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"):
+        assert f"{job} does not fit: the process takes " in done.stderr
+    assert "The largest part is Python, torch and its libraries" in done.stderr
+    assert "podium run --force tries it all the same" in done.stderr
+    kept = {path: seen for path, seen in tree(project).items() if path.parts[0] != "runs"}
+    assert kept == before, "but for the lock of the run"
+    plan = podium(project, "plan")
+    assert plan.returncode == 0, plan.stderr
+    assert plan.stdout.count("does not fit") == 4, "a plan says so, and refuses nothing"

@@ -1,0 +1,18 @@
+"""The log of a run on a disk that is full."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from flows.runs.log import logged
+
+
+def test_a_log_that_cannot_be_written_says_so_once_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged(Path("/dev/full")):
+        for number in range(3):
+            logging.getLogger().warning("line %d", number)
+    said = capsys.readouterr().err
+    assert said == "note: /dev/full cannot be written (No space left on device): lines of it are lost\n"

@@ -1,0 +1,142 @@
+"""A run stands for the model that it trained: where it is, its tokenizer, its rows and its columns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from flows.commands import evaluate
+from flows.commands.project import Place
+from flows.commands.run import useful_after
+from flows.runs.checkout import own_folder
+from flows.runs.report import RunReport, StageRecord
+from tasks.params.downstream import defaults_of
+from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
+from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.tiny_model import write_tiny_model
+
+WORDS = ("word1", "word2", "word3")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with the run `mine`, which trained nothing yet, and a file to be judged on."""
+    entries = {}
+    for name in ("moods", "topics"):
+        values = defaults_of("classification", name)
+        values["data"] |= {"columns": {"text": "review", "text_pair": None, "label": "mood"}}
+        values["rows"] |= {"row_length": 48}
+        entries[name] = values
+    folder = own_folder(tmp_path, "mine")
+    folder.mkdir(parents=True)
+    (folder / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": entries}))
+    (tmp_path / "dev.csv").write_text("review,mood\nword1 word2,good\nword3,bad\n")
+    return tmp_path
+
+
+def train(project: Path, name: str) -> None:
+    """Leave what the stages tokenizer and finetune leave."""
+    run = own_folder(project, "mine")
+    model = write_head_model(run / artifacts.model_folder(name), "sequence_classification", ("bad", "good"), WORDS)
+    (run / artifacts.TOKENIZER).mkdir(parents=True, exist_ok=True)
+    for path in model.glob("tokenizer*"):
+        shutil.move(str(path), str(run / artifacts.TOKENIZER / path.name))
+
+
+def judge(project: Path, *words: str) -> None:
+    with click.Context(evaluate.command, obj=Place(project, project, None)) as ctx:
+        evaluate.command.main(list(words), standalone_mode=False, obj=ctx.obj, parent=ctx)
+
+
+@pytest.mark.parametrize("said", ["mine", pytest.param("runs/checkouts/mine", marks=pytest.mark.soak)])
+def test_a_run_is_judged_by_its_name_or_its_folder(
+    project: Path, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(project, "moods")
+    judge(project, said, "dev.csv", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["predict"]["features"] == 2
+    assert 0 <= found["accuracy"] <= 100
+    assert (project / "evaluation-mine-dev/report.html").is_file()
+
+
+@pytest.mark.parametrize("said", ["mine", "runs/checkouts/mine/models/moods"])
+def test_a_model_is_evaluated_in_the_precision_of_its_run(
+    project: Path, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(project, "moods")
+    run = own_folder(project, "mine")
+    metrics = run / artifacts.metrics_file("moods", "predict")
+    metrics.parent.mkdir()
+    metrics.write_text(json.dumps({"runtime": "cpu", "precision": "bf16"}))
+    words = [said, "dev.csv", "--json", "--runtime", "cpu"]
+    if said != "mine":
+        words += ["--tokenizer", str(run / artifacts.TOKENIZER), "--column", "text=review", "--column", "label=mood"]
+    judge(project, *words)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["predict"]["precision"] == "bf16"
+    assert "computed on cpu in bf16" in err
+    judge(project, *words, "--precision", "fp32", "--output", "other")
+    assert json.loads(capsys.readouterr().out)["predict"]["precision"] == "fp32", "what the user says wins"
+
+
+def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
+    train(project, "moods")
+    (project / "mine").mkdir()
+    with pytest.raises(Exception, match="config.json is missing"):
+        judge(project, "mine", "dev.csv")
+
+
+def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project: Path) -> None:
+    run = own_folder(project, "mine")
+    (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
+    with pytest.raises(ParamsError, match="repeat its command, without --to or --part, to continue it"):
+        judge(project, "mine", "dev.csv")
+    write_tiny_model(run / artifacts.model_folder("phase1"), WORDS)
+    with pytest.raises(ParamsError, match=r"podium finetune KIND --model mine --train FILE does"):
+        judge(project, "mine", "dev.csv")
+
+
+def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> None:
+    with pytest.raises(ParamsError, match="has not trained a model for a task yet: repeat its command"):
+        judge(project, "mine", "dev.csv")
+    train(project, "moods")
+    train(project, "topics")
+    with pytest.raises(ParamsError, match=r"several models: name one .*models/moods, .*models/topics"):
+        judge(project, "mine", "dev.csv")
+    assert not (project / "evaluation-mine-dev").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [({"exact_match": 80.0}, "podium ask published/it"), ({"accuracy": 80.0}, "podium predict published/it")],
+)
+def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said: str) -> None:
+    judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
+    assert useful_after(RunReport(".", results={"gate@it": judged})).startswith(said)
+
+
+def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
+    stages = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
+    named, own = (useful_after(RunReport(folder, stages=stages)) for folder in ("runs/checkouts/first", "."))
+    assert named == "podium finetune KIND --model first --train FILE"
+    assert own == "podium finetune KIND --model models/phase2 --train FILE"
+
+
+@pytest.mark.parametrize(("choices", "word"), [({"to": ("rows",)}, "--to"), ({"part": "pretraining"}, "--part")])
+def test_after_a_part_the_same_words_go_on(choices: dict[str, Any], word: str) -> None:
+    assert useful_after(RunReport("."), **choices) == f"the same words without {word} go on from there"
+
+
+def test_after_a_rejection_the_answers_are_looked_at() -> None:
+    judged = {"name": "it", "scores": {}, "decision": {"accepted": False}, "published": None}
+    said = useful_after(RunReport("runs/first", results={"gate@it": judged}))
+    assert said.startswith("open runs/first/evaluation/it/")
+    assert "--set downstream.it.gate.LIMIT=VALUE" in said

@@ -1,0 +1,119 @@
+"""A run's parameters are checked, composed and expanded once in its process, whatever command it is asked for by."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import cli, pipeline  # noqa: F401 (what the flow imports is counted, too)
+from flows.checks import preflight
+from flows.runs import checkout
+from flows.runs.run_request import resolve_request
+from tasks.params import schema
+from tasks.params.schema import check
+from tasks.plan import composing, plan_file
+from tests.tasks.tiny_model import write_tiny_model
+
+ONCE = {"check": 1, "compose": 1, "expand": 1}
+FASTER = "downstream.squad.finetune.learning_rate=3e-5"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often parameters were checked, composed and expanded since, by whatever module."""
+    calls: Counter[str] = Counter()
+
+    def count(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counting(*arguments: Any, **named: Any) -> Any:
+            calls[function.__name__] += 1
+            return function(*arguments, **named)
+
+        return counting
+
+    for function in (schema.check, composing.compose, plan_file.expand):
+        counting = count(function)
+        for module in [one for name, one in sys.modules.items() if name.startswith(("flows", "tasks"))]:
+            for name in [name for name, value in vars(module).items() if value is function]:
+                monkeypatch.setattr(module, name, counting)
+    plan_file._plan_of.cache_clear()
+    return calls
+
+
+def podium(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["podium", *words])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("words", [(), ("--set", FASTER), ("--name", "mine"), ("--to", "second")])
+def test_a_run_resolves_its_parameters_once(
+    prefect_session: None, toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
+) -> None:
+    assert podium(monkeypatch, "run", *words) == (0 if "--to" in words else 3)
+    assert counted == ONCE
+    counted.clear()
+    plan_file._plan_of.cache_clear()
+    podium(monkeypatch, "run", *words)
+    assert counted == ONCE, "nor more often where nothing has changed"
+
+
+@pytest.mark.parametrize("words", [(), ("--set", FASTER), ("--page", "plan.html")])
+def test_a_plan_resolves_its_parameters_once(
+    toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
+) -> None:
+    assert podium(monkeypatch, "plan", *words) == 0
+    assert counted == ONCE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("finetune", "squad", "--model", "bert", "--train", "train.json", "--learning-rate", "1e-5"),
+        ("finetune", "squad", "--model", "bert", "--train", "train.json", "--save-params", "mine.yaml"),
+        ("pretrain", "--text", "train.json", "--steps", "100"),
+        (
+            "run",
+            "--preset",
+            "finetune",
+            "--set",
+            'downstream.squad={"kind": "squad"}',
+            "--name",
+            "s-l1",
+            "--to",
+            "gate",
+        ),
+    ],
+)
+def test_so_do_commands_that_end_in_a_run(
+    toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
+) -> None:
+    """As far as the flow, which starts with what was resolved; what the toy has no files for is not looked at."""
+    write_tiny_model(toy_project / "bert", ["who"])
+    (toy_project / "train.json").write_text('{"data": []}')
+    monkeypatch.setattr(preflight, "require", lambda *_: None)
+    monkeypatch.setattr("flows.commands.run._run", lambda *_: 0)
+    assert podium(monkeypatch, *words) == 0
+    assert counted == ONCE
+
+
+def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Path) -> None:
+    (toy_project.parent / "mine.txt").write_text("text")
+    words = ("corpus.source=files", "corpus.path=../mine.txt", "downstream.squad.data.source=files", FASTER)
+    request = resolve_request(toy_project, None, words, name="mine")
+    assert request.values["corpus"]["path"] == "../mine.txt" == request.params.corpus.path
+    assert request.checkout.values["corpus"]["path"] == "../../../../mine.txt"
+    assert request.checkout.composed == composing.compose(check(request.checkout.values))
+    checkout.prepare(request.checkout)
+    assert json.loads(json.dumps(request.checkout.values)) == checkout.base_of(None, request.root)
+    composing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))

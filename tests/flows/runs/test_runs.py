@@ -1,0 +1,235 @@
+"""Runs have names, are listed with what became of them, and are told from those at work by a lock."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from flows import cli, pipeline
+from flows.runs import listing, locks, report
+from flows.views import screen
+from tasks.stage.errors import ParamsError
+from tests.flows.test_pipeline import ACCEPTED, run_json
+from tests.places import ROOT
+from tests.plans import prepare_own, resolved_params
+
+FASTER = "downstream.squad.finetune.learning_rate=3e-5"
+HOLDS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from flows import run_locks
+from tests.plans import prepare_own
+with run_locks.held(Path.cwd(), sys.argv[2], print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def run(*overrides, **options):
+    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
+
+
+def podium(capsys, *words):
+    """Exit code and output of a command."""
+    try:
+        cli.main(words)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    return code, capsys.readouterr()
+
+
+def listed(capsys, *words):
+    code, said = podium(capsys, "runs", *words, "--json")
+    assert code == 0, said.err
+    return json.loads(said.out)
+
+
+class Holding:
+    """Another process that holds a run, as one at work does."""
+
+    def __init__(self, name):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, str(ROOT), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout.readline() == "held\n"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_session, toy_project, capsys, ran):
+    assert run(FASTER, name="fast", command="podium run --name fast --set ...").name == "Rejected"
+    folder = toy_project / "runs" / "checkouts" / "fast"
+    assert (folder / "data" / "second").read_text() == "done"
+    ran()
+    assert run(FASTER, name="fast").name == "Rejected"
+    assert ran() == [], "it went on where it was"
+    before = (folder / "params.yaml").read_bytes()
+    for words in (["run"], ["plan"], ["doctor"], ["publish", "--set", "device.runtime=cpu"]):
+        code, said = podium(capsys, *words, "--name", "fast")
+        assert code == 2
+        assert "there is a run fast of other parameters" in said.err
+        assert "finetune.learning_rate  3e-05" in said.err
+        assert "take another --name, or remove that run: podium clean fast" in said.err
+    assert (folder / "params.yaml").read_bytes() == before
+    assert run(name="plain").name == "Rejected", "also without overrides it has a checkout of its own"
+    assert run_json(toy_project)["folder"] == "runs/checkouts/plain"
+    assert not (toy_project / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", ".x", "é", "a b", "x" * 81])
+def test_what_cannot_be_a_name_is_refused_and_touches_nothing(toy_project, capsys, name):
+    code, said = podium(capsys, "run", f"--name={name}")
+    assert code == 2
+    assert f"--name {name!r}" in said.err
+    assert not (toy_project / "runs").exists()
+
+
+def test_a_given_file_counts_as_the_same_parameter_from_wherever_the_checkout_sees_it(toy_project):
+    (toy_project.parent / "mine.txt").write_text("text")
+    values = resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
+    prepare_own(toy_project, values, "mine")
+    from flows.runs.run_params import params_of, require_same
+
+    require_same(toy_project, values, "mine")
+    assert params_of(toy_project, toy_project / "runs/checkouts/mine") == values
+    with pytest.raises(ParamsError, match=r'corpus.path +"\.\./mine\.txt" +"inputs/corpus"'):
+        require_same(toy_project, resolved_params(toy_project, None, []), "mine")
+
+
+def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
+    from flows.runs.run_params import require_same
+
+    values = resolved_params(toy_project, None, [])
+    folder = prepare_own(toy_project, values, "old")
+    text = (folder / "params.yaml").read_text()
+    (folder / "params.yaml").write_text("".join(line for line in text.splitlines(True) if "evaluate_rows" not in line))
+    assert "evaluate_rows" in text
+    require_same(toy_project, values, "old")
+    other = resolved_params(toy_project, None, ["pretrain.evaluate_rows=7"])
+    with pytest.raises(ParamsError, match=r"pretrain.evaluate_rows +\d+ +7"):
+        require_same(toy_project, other, "old")
+
+
+def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, capsys):
+    run(*ACCEPTED, name="good", publish=False)
+    code, said = podium(capsys, "publish", "--name", "good")
+    assert code == 0, said.err
+    assert (toy_project / "published" / "podium-demo").is_dir()
+    code, said = podium(capsys, "publish", "--name", "bad")
+    assert (code, "there is no run bad here" in said.err) == (1, True)
+
+
+def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
+    prefect_session, toy_project, capsys, monkeypatch
+):
+    run(command="podium run")
+    run(*ACCEPTED, name="good", command="podium run --name good")
+    monkeypatch.setenv("TOY_FAILS", "second")
+    run(FASTER, name="broken", command="podium run --name broken")
+    prepare_own(toy_project, resolved_params(toy_project, None, []), "untouched")
+    with Holding("good"):
+        assert {one["name"]: one["status"] for one in listed(capsys)}["good"] == "running"
+    found = {one["name"]: one for one in listed(capsys)}
+    statuses = {name: one["status"] for name, one in found.items()}
+    assert statuses == {".": "rejected", "good": "published", "broken": "failed", "untouched": "never started"}
+    assert found["good"]["scores"] == {"squad": {"exact_match": 70.0, "f1": 80.5}}
+    assert found["."]["scores"] == found["good"]["scores"], "its record is not lost to the runs after it"
+    assert found["good"]["command"] == "podium run --name good"
+    assert found["good"]["began"] <= found["good"]["ended"]
+    assert found["good"]["bytes"] > 0
+    assert [one["name"] for one in listed(capsys, "GOOD")] == ["good"]
+    assert [one["name"] for one in listed(capsys, "--status", "failed", "--status", "rejected")] == ["broken", "."]
+    code, said = podium(capsys, "runs")
+    assert code == 0
+    assert "squad exact_match 70.00, squad f1 80.50" in said.out
+    assert said.out.splitlines()[0].split() == ["name", "started", "status", "size", "scores", "command"]
+    assert "4 runs, " in said.out
+    assert podium(capsys, "runs", "nothing-like-it")[1].out == "no run is like that\n"
+
+
+def test_the_words_of_the_command_are_kept(prefect_session, toy_project, capsys, monkeypatch):
+    words = ["run", "--name", "good-one", "--set", ACCEPTED[0]]
+    code, said = podium(capsys, *words)
+    assert code == 0, said.err
+    assert listed(capsys)[0]["command"] == f"podium run --name good-one --set {ACCEPTED[0]}"
+
+
+def test_a_run_that_was_killed_is_told_by_its_lock_and_its_record(toy_project, capsys):
+    one = report.RunReport("runs/checkouts/slow", command="podium run --name slow")
+    with Holding("slow") as other:
+        one.begin(toy_project)
+        assert [run["status"] for run in listed(capsys)] == ["running"]
+        other.process.kill()
+        other.process.wait()
+        assert [run["status"] for run in listed(capsys)] == ["interrupted"]
+
+
+def test_two_runs_of_one_name_take_turns(prefect_session, toy_project, ran):
+    class Watched(screen.Screen):
+        waits = threading.Event()
+
+        def tell(self, text):
+            if text == "waiting: a run is at work in the checkout fast":
+                self.waits.set()
+
+    ended = []
+    with Holding("fast") as other, screen.shown(Watched()):
+        waits = threading.Thread(target=lambda: ended.append(run(FASTER, name="fast")))
+        waits.start()
+        assert Watched.waits.wait(120)
+        folder = toy_project / "runs" / "checkouts" / "fast"
+        assert not folder.exists(), "nothing is touched while another run of the name is at work"
+        other.process.kill()
+        waits.join()
+    assert ended[0].name == "Rejected"
+    assert ran() == ["first", "second"]
+
+
+def test_size_counts_each_file_once_and_what_has_a_name_elsewhere_apart(tmp_path):
+    one, cache = tmp_path / "one", tmp_path / "cache"
+    one.mkdir()
+    cache.mkdir()
+    (one / "own").write_bytes(b"x" * 100_000)
+    os.link(one / "own", one / "again")
+    (cache / "object").write_bytes(b"y" * 50_000)
+    os.link(cache / "object", one / "out")
+    (one / "link").symlink_to(cache)
+    own, shared = ((path.stat().st_blocks * 512) for path in (one / "own", cache / "object"))
+    link = (one / "link").lstat().st_blocks * 512
+    assert listing.size_of([one]) == listing.Size(own + link, shared)
+    assert listing.size_of([one, cache]) == listing.Size(own + link + shared, 0)
+    assert listing.size_of([tmp_path / "nowhere"]) == listing.Size(0, 0)
+
+
+def test_two_hundred_runs_are_listed(toy_project):
+    values = resolved_params(toy_project, None, [])
+    made = prepare_own(toy_project, values, "run-0")
+    for number in range(1, 200):
+        folder = made.with_name(f"run-{number}")
+        folder.mkdir()
+        for name in range(50):
+            (folder / f"{name}.py").touch()
+        report.RunReport(f"runs/checkouts/run-{number}", began="2026-01-01T00:00:00+0000").keep(toy_project)
+    found = listing.every(toy_project)
+    assert sum(run.size().own for run in found) > 0
+    assert len(found) == 200
+
+
+def test_what_one_process_holds_it_need_not_wait_for(toy_project):
+    said = []
+    with locks.held(toy_project, "one", said.append), locks.held(toy_project, "one", said.append):
+        assert locks.at_work(toy_project, "one")
+        with locks.cache_taken(toy_project) as free:
+            assert not free
+    assert not locks.at_work(toy_project, "one")
+    assert said == []

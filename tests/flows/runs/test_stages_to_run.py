@@ -1,0 +1,134 @@
+"""Which stages a part of the pipeline has, and which a run to a stage; refusals name what there is."""
+
+import json
+
+import pytest
+from click.shell_completion import BashComplete
+
+from flows import cli, pipeline
+from flows.runs.stage_plan import parts_of, stages_to_run
+from tasks.plan.plan_file import definitions_of, read_plan
+from tasks.stage.errors import InputError, ParamsError
+from tests.places import ROOT
+from tests.plans import plan_of, stages_of, values_with, whole_plan
+
+SST2, RTE = (f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in ("sst2", "rte"))
+GIVEN_MODEL = (
+    "base_model.source=folder",
+    "pretrain.enabled=false",
+    "tokenizer.source=file",
+    "downstream.squad.data.source=files",
+)
+
+
+def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
+    with_glue = values_with(SST2)
+    pretraining, finetuning = (stages_of(with_glue, part) for part in ("pretraining", "finetuning"))
+    whole = stages_of(with_glue)
+    assert sorted(pretraining + finetuning) == sorted(whole)
+    assert whole == list(plan_of(with_glue))
+    assert pretraining[-1] == "pretrain@phase2"
+    assert "tokenizer" in pretraining
+    assert not [stage for stage in pretraining if stage.endswith(("@squad", "@glue-sst2"))]
+    assert finetuning[-2:] == ["gate@squad", "gate@glue-sst2"]
+
+
+def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
+    asked = values_with(SST2, RTE, "downstream.squad.parity.against=['cpu:bf16']")
+    assert stages_of(asked, to=["tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
+    to_sst2 = stages_of(asked, to=["gate@glue-sst2"])
+    assert "pretrain@phase2" in to_sst2
+    assert not [stage for stage in to_sst2 if "rte" in stage or "squad" in stage or "parity" in stage]
+    every = ["gate@squad", "gate@glue-rte", "gate@glue-sst2"]
+    assert stages_of(asked, to=every) == stages_of(asked, to=["gate"]), "what several have: all"
+    assert stages_of(asked, to=["corpus", "tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
+    assert stages_of(asked, to=["parity"])[-1] == "parity@squad-cpu:bf16"
+
+
+def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training():
+    of_squad = ("examples", "validate_examples", "rows", "validate_rows", "finetune", "predict", "evaluate", "gate")
+    asked = values_with(*GIVEN_MODEL)
+    plan = stages_of(asked, to=["gate@squad"])
+    assert sorted(plan) == sorted(["tokenizer", "base_model@given", *(f"{stage}@squad" for stage in of_squad)])
+    assert plan == stages_of(asked), "there is nothing else"
+
+
+def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
+    plan = stages_of(values_with(SST2, "downstream.squad=null"))
+    assert not [stage for stage in plan if "squad" in stage]
+    assert plan[-1] == "gate@glue-sst2"
+    none = stages_of(values_with("downstream.squad=null"))
+    assert none == stages_of(values_with(), "pretraining")
+
+
+@pytest.mark.parametrize(
+    ("part", "to", "said"),
+    [
+        ("glue", [], "--part glue is not known"),
+        ("squd", [], "--part squd is not known; did you mean squad"),
+        ("pretrainig", [], "--part pretrainig is not known; did you mean pretraining"),
+        ("all", ["finetun"], "--to finetun is not known; did you mean finetune"),
+        ("all", ["gate@glue-sst2"], "--to gate@glue-sst2: these parameters have no such stage"),
+        ("all", ["row_share@1"], r"no such stage: pretrain_rows.shares says for what it is made \(--set pretrain_rows"),
+        ("all", ["pretrain@phase3"], "no such stage: pretrain.enabled says"),
+        ("all", ["compile"], "no such stage: device.runtime says"),
+        ("all", ["publish@squad"], "publishes nothing; podium publish does"),
+        ("all", ["publish"], "publishes nothing; podium publish does"),
+        ("pretraining", ["gate"], "--to gate and --part pretraining name two ends"),
+    ],
+)
+def test_an_unknown_end_is_refused_with_what_there_is(part, to, said):
+    with pytest.raises(ParamsError, match=said):
+        stages_of(values_with(), part, to)
+
+
+def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
+    with pytest.raises(ParamsError, match="the part pretraining has no stage with these parameters: pretrain.enabled"):
+        stages_of(values_with("pretrain.enabled=false"), "pretraining")
+
+
+def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
+    definitions = definitions_of(ROOT)
+    assert parts_of(whole_plan(), definitions) == [
+        "all",
+        "pretraining",
+        "squad",
+        "ner",
+        "classification",
+        "glue",
+        "finetuning",
+    ]
+    assert parts_of(plan_of(values_with()), definitions) == [
+        "all",
+        "pretraining",
+        "squad",
+        "finetuning",
+    ]
+
+
+def test_a_project_without_stages_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no stage"):
+        stages_to_run(tmp_path, read_plan(tmp_path, {}))
+
+
+@pytest.mark.slow
+def test_a_run_to_a_stage_runs_what_it_needs_and_publishes_nothing(prefect_session, toy_project, ran):
+    pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["second"], return_state=True)
+    assert ran() == ["first", "second"]
+    run = json.loads((toy_project / "reports" / "run.json").read_text())
+    assert ([stage["name"] for stage in run["stages"]], run["error"]) == (["first", "second"], None)
+    pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["gate@squad"], return_state=True)
+    run = json.loads((toy_project / "reports" / "run.json").read_text())
+    found = run["results"]["gate@squad"]
+    assert (found["decision"]["accepted"], found["published"]) == (True, None)
+
+
+def test_the_command_takes_stages_and_refuses_others(toy_project, capsys):
+    cli.cli.main(["plan", "--to", "second"], prog_name="podium", standalone_mode=False)
+    said = capsys.readouterr()
+    assert "gate" not in said.out
+    assert said.err == "next: podium run --to second\n"
+    with pytest.raises(ParamsError, match="--to secnd is not known; did you mean second"):
+        cli.cli.main(["run", "--to", "secnd"], prog_name="podium", standalone_mode=False)
+    found = BashComplete(cli.cli, {}, "podium", "_PODIUM_COMPLETE")
+    assert [item.value for item in found.get_completions(["run", "--to"], "s")] == ["second"]

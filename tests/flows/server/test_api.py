@@ -1,0 +1,62 @@
+"""What calls of the Prefect server do when it is away."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx
+import pytest
+
+from flows.server import api
+
+
+class Server:
+    """Counts calls; `away` makes each fail as Prefect's client does when nobody listens."""
+
+    def __init__(self) -> None:
+        self.away, self.calls = True, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.away:
+            raise httpx.ConnectError("All connection attempts failed")
+        return "answer"
+
+
+def test_a_call_nobody_waits_for_leaves_a_lost_server_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, server, extra = 1000.0, Server(), api.Extras()
+    monkeypatch.setattr(api.time, "monotonic", lambda: now)
+    assert extra(server) is None
+    assert server.calls == 1
+    server.away = False
+    now += api.QUIET_S - 1
+    assert extra(server) is None
+    assert server.calls == 1
+    now += 2
+    assert extra(server) == "answer"
+    assert server.calls == 2
+
+
+def test_a_defect_in_such_a_call_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        api.Extras()(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "stays"),
+    [
+        ("prefect.FlowRunSuspendingObserver", "The websocket failed with an exception", OSError(), False),
+        ("prefect.events.clients", "Unable to connect to 'ws://127.0.0.1:1/api/events/in'", None, False),
+        ("websockets.client", "keepalive ping failed", OSError(), False),
+        ("prefect.events.clients", "Attaching only 10 related resources", None, True),
+        ("prefect.events", "Service 'EventsWorker' failed to process item Event()", None, False),
+        ("prefect.events", "Still processing items", None, True),
+        ("asyncio", "Exception in callback FlowRunCancellingObserver._handle(<Task cancelled>)", OSError(), False),
+        ("asyncio", "Exception in callback of somebody else", OSError(), True),
+    ],
+)
+def test_what_services_of_prefect_say_of_a_lost_server_is_left_out_and_nothing_else(
+    name: str, text: str, error: Exception | None, stays: bool
+) -> None:
+    about = None if error is None else (type(error), error, None)
+    assert api.OutageFilter().filter(logging.LogRecord(name, logging.ERROR, "", 0, text, (), about)) is stays

@@ -1,0 +1,231 @@
+"""What a Prefect server knows of runs: names, tags, tables; asked of a real one after runs of the toy project."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.settings import PREFECT_API_URL
+
+from flows import pipeline
+from flows.runs.report import RunReport, StageRecord, revision_of
+from flows.server import run_artifacts
+from flows.views import run_texts
+from flows.views.run_view import RunView
+from tasks.stage import artifacts
+from tests.places import ROOT
+
+DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+CHECKS = [
+    {"name": "f1", "ok": True, "found": 80.5, "required": 80.0},
+    {"name": "data_corpus", "ok": True, "found": "valid", "required": "valid"},
+]
+
+
+@pytest.fixture
+def gate_with_checks(toy_project):
+    """The toy's gate writes checks, as real ones do."""
+    stage = toy_project / "stage.py"
+    said = stage.read_text().replace('"reasons": []', f'"checks": {CHECKS!r}, "reasons": []')
+    assert said != stage.read_text()
+    stage.write_text(said)
+
+
+def last_run():
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)[0]
+
+
+def tables_of(run):
+    """Key -> the text of each Markdown artifact of a flow run."""
+    with get_client(sync_client=True) as client:
+        wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+        found = client.read_artifacts(artifact_filter=wanted)
+    assert all(one.description for one in found), "each says what it is"
+    return {one.key: one.data for one in found if one.type == "markdown"}
+
+
+def run(*overrides, **options):
+    pipeline.pipeline(None, list(overrides), return_state=True, **options)
+    return last_run()
+
+
+def row(text, first):
+    """The cells of the row that begins so."""
+    (found,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in found.strip("|").split(" | ")]
+
+
+def test_a_published_run_is_named_by_its_score_and_has_three_tables(prefect_session, toy_project, gate_with_checks):
+    found = run("downstream.squad.gate.min_f1=80.0", name="mine")
+    assert re.fullmatch(rf"mine f1 80\.50 {DATE}", found.name)
+    assert set(found.tags) == {"task:squad", "device:cpu"}
+    tables = tables_of(found)
+    assert set(tables) == {"podium-run", "podium-metrics", "podium-gate"}
+    summary = tables["podium-run"]
+    assert summary.startswith("## Podium run: published\n")
+    assert row(summary, "second")[1] == "ran"
+    assert f":{toy_project.resolve()}/runs/checkouts/mine/reports/run.html`" in summary
+    assert f":{toy_project.resolve()}/published/podium-demo`" in summary
+    assert row(tables["podium-metrics"], "squad | f1")[2:] == ["80.50", "none", "80"]
+    assert row(tables["podium-gate"], "f1")[1:] == [
+        "80.5",
+        "80 (lowered from 85)",
+        "+0.5",
+        "passed, against a lowered floor",
+    ]
+    assert row(tables["podium-gate"], "data_corpus")[1:] == ["valid", "valid", "", "passed"]
+
+
+def test_runs_that_end_otherwise_are_named_by_that(prefect_session, toy_project, monkeypatch):
+    assert re.fullmatch(rf"params\.yaml rejected {DATE}", run().name)
+    monkeypatch.setenv("TOY_FAILS", "second")
+    failed = run("downstream.squad.finetune.learning_rate=3e-5")
+    assert failed.name.startswith("params.yaml failed ")
+    summary = tables_of(failed)["podium-run"]
+    assert "> stage second failed (exit code 1): the toy stage was told to fail" in summary
+    assert row(summary, "second")[1] == "failed"
+    assert "podium-gate" not in tables_of(failed), "no gate decided"
+
+
+def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_count(prefect_session, toy_project):
+    """In a process of its own: Prefect sends task runs as events, all of them by its end, and loses some without a word
+    where what it keeps for all flows of a process was broken by another."""
+    params = toy_project / "params.yaml"
+    params.write_text(params.read_text().replace("min_f1: 85", "min_f1: 80"))
+    flow = "from flows import pipeline; pipeline.pipeline(return_state=True)"
+    place = {"PREFECT_API_URL": PREFECT_API_URL.value(), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-P", "-c", flow], cwd=toy_project, env={**os.environ, **place}, check=True)
+    found = last_run()
+    with get_client(sync_client=True) as client:
+        wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[found.id]))
+        tasks = {task.name: task.tags for task in client.read_task_runs(task_run_filter=wanted)}
+    assert tasks == dict.fromkeys(["first", "second", "gate@squad", "publish@squad"], [])
+    with get_client(sync_client=True) as client:
+        wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[found.id]))
+        shares = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == "progress"]
+    assert {one.description for one in shares} == {
+        f"{name}: rows that are done, in percent" for name in ("first", "second", "gate@squad")
+    }
+
+
+def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "a").write_text("1")
+    subprocess.run([*git, "add", "a"], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    commit = revision_of(tmp_path)[0]
+    values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
+    tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
+    assert run_artifacts.tags_of(values, "bert", tmp_path) == tags
+    (tmp_path / "a").write_text("2")
+    assert f"commit:{commit}-changed" in run_artifacts.tags_of(values, "bert", tmp_path)
+
+
+def places_in(summary):
+    return summary.partition("### Where to look\n\n")[2].splitlines()
+
+
+def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
+    monkeypatch.setenv(run_texts.PAGES_URL, "https://pages.example.org/podium/")
+    record = RunReport("runs/checkouts/mine", pages=["evaluation/squad/report.html", "reports/validation/*.html"])
+    lines = places_in(run_texts.summary(RunView(record, tmp_path)))
+    page = "runs/checkouts/mine/reports/run.html"
+    assert lines[0] == f"- run: [{page}](<https://pages.example.org/podium/{page}>)"
+    assert lines[1].endswith("/runs/checkouts/mine/evaluation/squad/report.html>)")
+    assert lines[2].endswith(f":{tmp_path.resolve()}/runs/checkouts/mine/reports/validation/*.html`"), (
+        "no page: several"
+    )
+    monkeypatch.setenv(run_texts.PAGES_URL, "javascript:alert(1)//")
+    assert places_in(run_texts.summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
+
+
+def test_no_path_is_cut(tmp_path):
+    folder = tmp_path / ("a-long-name-of-a-folder-" * 5) / ("and-another-one-" * 8)
+    record = RunReport(".", stages=[StageRecord("first", "ran", 1.0)], log="runs/logs/" + "x" * 200)
+    text = run_texts.summary(RunView(record, folder))
+    for place in (artifacts.RUN_PAGE, record.log):
+        assert f":{folder.resolve()}/{place}`" in text
+
+
+def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
+    prefect_session, toy_project, monkeypatch, caplog
+):
+    run("downstream.squad.gate.min_f1=80.0", name="mine")
+    gate = toy_project / "runs/checkouts/mine/metrics/squad-gate.json"
+    for table in ("metrics", "gates"):
+        monkeypatch.setattr(run_texts, table, lambda run: json.loads("["))
+    found = run("downstream.squad.gate.min_f1=80.0", name="mine")
+    assert gate.exists()
+    assert set(tables_of(found)) == {"podium-run"}
+    assert found.state.is_completed()
+    assert "the server gets no podium-gate of this run: JSONDecodeError" in caplog.text
+
+
+def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, toy_project, monkeypatch):
+    import httpx
+
+    def refuse(*words, **values):
+        raise httpx.ConnectError("nobody there")
+
+    monkeypatch.setattr(run_artifacts.extra, "_quiet_until", 0.0)  # put back at the end: the next test's server answers
+    monkeypatch.setattr(run_artifacts, "create_markdown_artifact", refuse)
+    monkeypatch.setattr(Artifact, "create", refuse)
+    state = pipeline.pipeline(None, [], return_state=True)
+    assert state.name == "Rejected"
+
+
+def test_the_form_offers_presets_and_explains_every_parameter():
+    schema = pipeline.pipeline.parameters.model_dump()["properties"]
+    in_order = sorted(schema, key=lambda name: schema[name]["position"])
+    assert in_order[:4] == ["preset", "overrides", "name", "part"]
+    assert not {"command", "log"} & set(schema), "which nobody at a form knows"
+    preset = schema["preset"]
+    assert (preset["type"], preset["default"], preset["enum"][0]) == ("string", "params.yaml", "params.yaml")
+    assert {"bert", "finetune"} <= set(preset["enum"])
+    parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "squad"]
+    assert schema["part"]["enum"] == parts
+    assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is no null"
+    assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
+    for name, one in schema.items():
+        assert len(one["description"]) > 20, name
+
+
+def test_what_the_form_leaves_empty_counts_as_not_said(prefect_session, toy_project):
+    state = pipeline.pipeline(overrides=["", " "], to=["\n"], name=" \n", device_queue="", return_state=True)
+    assert state.name == "Rejected"
+    assert last_run().name.startswith("params.yaml rejected ")
+    record = json.loads((toy_project / "reports/run.json").read_text())
+    assert (record["folder"], record["preset"], record["command"]) == (".", None, "podium run")
+
+
+def test_space_around_what_is_typed_into_the_form_counts_for_nothing(prefect_session, toy_project):
+    found = run(" downstream.squad.gate.min_f1=80.0\n", name="mine\n")
+    assert found.name.startswith("mine exact_match 70.00 ")
+    assert json.loads((toy_project / "reports/run.json").read_text())["folder"] == "runs/checkouts/mine"
+
+
+def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_project, monkeypatch, caplog):
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "17")
+    for overrides, preset, words in (
+        (["pretrain.sed=7"], None, "--set pretrain.sed=7: pretrain.sed is not known; did you mean seed?"),
+        ([], "bort", "preset 'bort' is not known"),
+    ):
+        state = pipeline.pipeline(preset, overrides, return_state=True)
+        assert state.is_failed()
+        assert state.message.startswith(words), state.message
+        (said,) = [one for one in caplog.records if one.levelname == "ERROR"]
+        assert said.getMessage() == state.message, "who looks for errors in the log of the run finds it"
+        caplog.clear()

@@ -1,0 +1,191 @@
+"""`podium compare` of runs, on three questions whose scores are worked out by hand; `podium runs show`."""
+
+import json
+import shutil
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from flows.runs import report
+from flows.views import compare_page
+from ipu_model.files import write_json
+from tasks.downstream.evaluate import evaluate
+from tasks.downstream.gate.released import scores_json
+from tasks.downstream.squad.params import AnswerParams
+from tasks.stage import artifacts
+from tests.flows.runs.test_runs import FASTER, podium
+from tests.places import ROOT
+from tests.plans import prepare_own, resolved_params
+from tests.tasks.downstream.entries import task_with
+from tests.tasks.hostile import without_own_script
+from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
+
+ANSWERED = {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
+"""By `write_checkout`: q0 and q2 are right, q1 has an F1 of 2/3."""
+TASK = ("squad", "page")
+
+
+def made(project, name, *overrides, **answers):
+    """A run of this name that was evaluated, with some other answers."""
+    folder = prepare_own(project, resolved_params(project, None, list(overrides)), name)
+    for part in ("flows", "tasks", "ipu_model", "dvc.yaml"):
+        if (folder / part).is_dir():
+            shutil.rmtree(folder / part)
+    shutil.copy(ROOT / "dvc.yaml", folder / "dvc.yaml")
+    write_checkout(folder)
+    evaluate(task_with(*TASK, evaluate=AnswerParams(n_best=5, max_answer_length=30)), folder)
+    write_json(folder / artifacts.predictions_file("squad"), {**ANSWERED, **answers})
+    for plot, losses in (("squad-finetune.csv", (4.0, 2.0)), ("squad-finetune-held-out.csv", (3.0,))):
+        lines = [f"{10 * (step + 1)},{loss + len(answers)}" for step, loss in enumerate(losses)]
+        (folder / "plots" / plot).write_text("\n".join(["step,loss", *lines]) + "\n")
+    return folder
+
+
+@pytest.fixture
+def project(toy_project):
+    """Two runs: the second has q1 right, too."""
+    shutil.copy(ROOT / "dvc.yaml", toy_project / "dvc.yaml")
+    made(toy_project, "slow")
+    made(toy_project, "fast", FASTER, q1="two dogs")
+    return toy_project
+
+
+def compared(capsys, *words):
+    code, said = podium(capsys, "compare", *words, "--json")
+    assert code == 0, said.err
+    return json.loads(said.out)
+
+
+def test_parameters_scores_and_the_paired_test_against_the_first(project, capsys):
+    found = compared(capsys, "slow", "fast")
+    name = "downstream.squad.finetune.learning_rate"
+    assert [row["name"] for row in found["parameters"]["rows"]] == [name]
+    assert found["parameters"]["rows"][0]["values"][1] == 3e-5
+    [entry] = found["entries"]
+    assert entry["scores"]["slow"]["exact_match"]["value"] == 66.6667
+    [pair] = entry["pairs"]
+    assert (pair["first"], pair["second"], pair["common"], pair["examples"]) == ("slow", "fast", 3, [3, 3])
+    exact, overlap = (pair["differences"][name] for name in ("exact_match", "f1"))
+    assert (round(exact["mean"], 4), exact["low"], exact["high"]) == (33.3333, 0.0, 100.0)
+    assert round(overlap["mean"], 4) == 11.1111, "a third of a third"
+    assert pair["mcnemar"]["exact_match"] == {"first_only": 0, "second_only": 1, "p_value": 1.0}
+    [back] = compared(capsys, "fast", "slow")["entries"][0]["pairs"]
+    assert back["differences"]["exact_match"]["mean"] == -exact["mean"]
+    assert back["mcnemar"]["exact_match"] == {"first_only": 1, "second_only": 0, "p_value": 1.0}
+
+
+def test_curves_lie_over_each_other_on_the_terminal_and_on_one_page(project, capsys):
+    code, said = podium(capsys, "compare", "slow", "fast")
+    assert code == 0, said.err
+    assert "exact match +33.33 (+0.00 to +100.00) points, no significant difference; McNemar p = 1" in said.out
+    assert "finetune@squad: loss over 20 updates, 0 to 5.00" in said.out
+    assert said.err == "next: the same as a page, with the curves over each other: reports/compare-slow-fast.html\n"
+    page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
+    assert page.count("slow&#10;update 20&#10;loss (nats) 2") == 1
+    assert page.count("fast, held out&#10;update 10&#10;loss (nats) 4") == 1
+    assert "<code>downstream.squad.finetune.learning_rate</code>" in page
+    assert "<script" not in page
+    assert "://" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+
+
+def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(project, capsys):
+    folder = made(project, "part", q1="two dogs")
+    path = inputs_of(folder).questions
+    table = pq.read_table(path)
+    pq.write_table(table.filter(pc.not_equal(table["id"], "q0")).take([1, 0]), path)
+    [pair] = compared(capsys, "slow", "part")["entries"][0]["pairs"]
+    assert (pair["common"], pair["examples"]) == (2, [3, 2])
+    assert pair["differences"]["exact_match"]["mean"] == 50.0, "q1 of q1 and q2"
+    code, said = podium(capsys, "compare", "slow", "part")
+    assert "part against slow: on the 2 examples of both, of 3 and 2" in said.out
+    renamed = table.set_column(3, "question", [["Which?"] * 3])
+    pq.write_table(renamed, path)
+    code, said = podium(capsys, "compare", "slow", "part")
+    assert (code, "no example of squad was answered by both" in said.err) == (1, True)
+
+
+def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
+    folder = project / "runs/checkouts/fast"
+    task = task_with("squad", "scores")
+    examples = task.read_all(folder)
+    predictions = task.read_predictions(folder / artifacts.predictions_file("squad"), examples)
+    release = tmp_path / "release"
+    (release / "evaluation").mkdir(parents=True)
+    (release / "evaluation" / "scores.json").write_text(scores_json(task, examples, predictions))
+    [pair] = compared(capsys, "slow", str(release))["entries"][0]["pairs"]
+    assert (pair["common"], pair["differences"]["exact_match"]["mean"]) == (3, pytest.approx(100 / 3))
+    code, said = podium(capsys, "compare", str(release), "slow")
+    assert (code, "is no run: name one first" in said.err) == (2, True)
+    (release / "evaluation" / "scores.json").unlink()
+    code, said = podium(capsys, "compare", "slow", str(release))
+    assert (code, "is no run, and holds no scores.json or predictions.json" in said.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["slow", "none"], 2, "there is no run none"),
+        (["slow", "slow"], 2, "a run is named twice"),
+        (["slow", "fast:glue"], 2, "'glue' is nothing that params.yaml fine-tunes for"),
+        (["slow", "fast", "--confidence", "0.9"], 2, "--confidence is of two files of predictions"),
+        (["a.json", "b.json", "c.json"], 2, "two files of predictions can be compared"),
+        (["slow"], 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
+    found, told = podium(capsys, "compare", *words)
+    assert (found, said in told.err) == (code, True), told.err
+
+
+def test_a_run_that_was_not_evaluated_is_named(project, capsys):
+    prepare_own(project, resolved_params(project, None, []), "new")
+    code, said = podium(capsys, "compare", "slow", "new")
+    assert (code, "checkouts/new/metrics/squad.json is missing: run the stage evaluate@squad first" in said.err) == (
+        1,
+        True,
+    )
+
+
+def test_show_says_all_of_one_run(project, capsys):
+    one = report.RunReport("runs/checkouts/fast", command="podium run --name fast", began="2026-01-01T10:00:00+0000")
+    one.stages = [report.StageRecord("finetune@squad", "ran", 12.5)]
+    one.ended, one.log = "2026-01-01T10:01:00+0000", "runs/logs/x.log"
+    decision = {"accepted": False, "reasons": ["f1 88.89 is under the floor 95.00"]}
+    scores = {"exact_match": 66.6667, "f1": 88.8889}
+    result = {"name": "squad", "scores": scores, "intervals": {"exact_match": [50.0, 80.0]}, "decision": decision}
+    one.results = {"gate@squad": {**result, "published": None}}
+    one.keep(project)
+    code, said = podium(capsys, "runs", "show", "fast")
+    assert code == 0, said.err
+    for text in (
+        "fast: rejected\nin runs/checkouts/fast\n",
+        "by podium run --name fast",
+        "downstream.squad.finetune.learning_rate",
+        "finetune@squad                   ran          12.5",
+        "squad: exact_match 66.67 (50.00 to 80.00)",
+        "squad gate: rejected, nothing was published\n  - f1 88.89 is under the floor 95.00",
+        "to look at: runs/checkouts/fast/reports/run.html",
+        "log of this run: runs/logs/x.log",
+    ):
+        assert text in said.out, (text, said.out)
+    code, said = podium(capsys, "runs", "show", "fast", "--json")
+    assert json.loads(said.out)["parameters"]["downstream.squad.finetune.learning_rate"]["run"] == 3e-5
+    code, said = podium(capsys, "runs", "show", "slow")
+    assert (code, "slow: never started" in said.out) == (0, True)
+
+
+def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
+    names, points = [".", "fast"], [(1.0, 2.0), (2.0, 1.0)]
+    values = {
+        "runs": names,
+        "parameters": {"runs": names, "rows": [{"name": "pretrain.seed", "values": [1, 2]}]},
+        "entries": [],
+        "curves": [
+            {"stage": "pretrain@phase1", "lines": [{"run": name, "loss": points, "held_out": []} for name in names]}
+        ],
+    }
+    html = compare_page.page(values, {".": "run.html"})
+    assert '<a href="run.html">own folder</a>' in html
+    assert "<title>own folder, fast compared</title>" in html
+    assert ">own folder</text>" in html

@@ -1,0 +1,182 @@
+"""The page of all runs: what it says, that it stays small and cheap with 500 of them, and that text stays text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flows import pipeline
+from flows.runs.report import RunReport
+from flows.views import index_page
+from flows.views.index_page import Details, Shown
+from ipu_model.files import write_json
+from tasks.stage import artifacts
+from tests.flows.runs.test_runs import FASTER, Holding, podium
+from tests.flows.test_pipeline import ACCEPTED
+from tests.flows.views.shown_runs import shown
+from tests.plans import prepare_own, resolved_params
+from tests.tasks.hostile import HOSTILE, Page, without_own_script
+
+
+def page(found: list[Shown], folder: Path = Path("/project")) -> str:
+    return index_page.page(folder, found)
+
+
+def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
+    html = page([shown(2), shown(1)])
+    text = " ".join(Page(without_own_script(html)).text.split())
+    for said in ("run-2", "published", "12 min 31 s", "small, squad, cpu", "82.00", "78.0 to 92.0"):
+        assert said in text, said
+    assert "accepted, floor 85.0" in text
+    assert "rejected, floor 85.0" in text
+    assert "pretrain.seed=2" in text
+    assert "num_layers" not in text, "both have it alike"
+    assert 'data-word="run-2"' in html
+    assert "run-1\nupdate 30\nloss 0.1 nats".replace("\n", "&#10;") in html
+    assert "run-2&#10;squad f1 82.00&#10;95% interval 78.00 to 92.00" in html
+
+
+def test_a_row_states_first_what_few_other_runs_have() -> None:
+    usual = {f"corpus.parameter_{number}": ["1", "2"] for number in range(index_page.MOST_STATED)}
+    seeds = [shown(number, parameters=usual | {"pretrain.seed": ["42", str(number)]}) for number in range(3)]
+    text = Page(without_own_script(page([*seeds, shown(4, parameters={})]))).text
+    assert all(f"pretrain.seed={number}" in text for number in range(3))
+    assert text.count("and 1 more") == 3
+
+
+def test_no_run_is_said_so(tmp_path: Path) -> None:
+    index_page.write(tmp_path)
+    text = (tmp_path / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
+    assert "No run is here." in text
+    assert "<table" not in text
+
+
+def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
+    found = [shown(number) for number in range(520)]
+    html = page(found)
+    assert len(html.encode()) < 1_000_000
+    assert html.count("<tr data-run=") == index_page.MOST_RUNS
+    assert "lists 20 more" in html
+
+
+def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte() -> None:
+    entries = {f"entry-{number}": "squad" for number in range(4)}
+    parameters = {
+        f"downstream.{entry}.finetune.parameter_{n}": ["0.01", "9" * 500] for entry in entries for n in range(5)
+    }
+    found = [_with_entries(shown(number, "-" + "long" * 18, parameters=parameters), entries) for number in range(500)]
+    found.append(_with_entries(shown(500), entries))
+    html = page(found)
+    assert len(html.encode()) < 1_000_000
+    assert html.count("<tr data-run=") > 150
+    assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
+
+
+def _with_entries(one: Shown, entries: dict[str, str]) -> Shown:
+    """The run with the score of its entry under several names."""
+    assert one.run.record is not None
+    [result] = one.run.record.results.values()
+    one.run.record.results.clear()
+    one.run.record.results |= {f"gate@{name}": {**result, "name": name} for name in entries}
+    return Shown(one.run, dataclasses.replace(one.details, entries=entries))
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_texts_never_become_markup(text: str) -> None:
+    hostile, plain = (Page(page([shown(1, one), shown(2, one)])) for one in (text, "plain"))
+    assert hostile.elements == plain.elements
+
+
+def test_a_run_of_another_entry_has_none_of_its_parameters() -> None:
+    ours = {"parameters": {"downstream.squad.finetune.seed": ["42", "1"]}}
+    other = {"entries": {"sst2": "glue"}, "parameters": {}}
+    found = [shown(1, **ours), shown(2, **ours | {"parameters": {}}), shown(3, **other)]
+    html = page(found)
+    assert 'data-values="0 1"' in html
+    assert 'data-values=""' in html, "as the defaults have it"
+    assert 'data-values="0 –"' in html
+
+
+def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session, toy_project, capsys):
+    pipeline.pipeline(None, [], return_state=True)
+    pipeline.pipeline(None, [*ACCEPTED], name="good", return_state=True)
+    text = (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
+    assert 'href="../runs/checkouts/good/reports/run.html"' in text
+    assert 'href="run.html"' in text
+    assert ">running<" not in text, "the run that wrote it had ended"
+    (toy_project / artifacts.INDEX_PAGE).unlink()
+    code, said = podium(capsys, "runs", "--page")
+    assert (code, said.out) == (0, "reports/index.html\n"), said.err
+    assert (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8").count("<tr data-run=") == 2
+    code, said = podium(capsys, "runs", "good", "--page")
+    assert (code, "--page is of all runs" in said.err) == (2, True)
+
+
+@pytest.fixture
+def named(toy_project):
+    """A project with the run `fast`, which has a parameter of its own and a record."""
+    folder = prepare_own(toy_project, resolved_params(toy_project, None, [FASTER]), "fast")
+    write_json(folder / artifacts.RUN_REPORT, RunReport("runs/checkouts/fast").as_values())
+    return folder
+
+
+def facts(project):
+    return {one.run.name: one.details for one in index_page.every(project)}
+
+
+def test_what_was_read_is_kept_until_the_record_is_written_again(toy_project, named, monkeypatch):
+    assert facts(toy_project)["fast"].parameters["downstream.squad.finetune.learning_rate"] == ["5e-05", "3e-05"]
+    monkeypatch.setattr(index_page, "_read_details", lambda *_: pytest.fail("read again"))
+    assert facts(toy_project)["fast"].runtime == "cpu"
+    monkeypatch.setattr(index_page, "_read_details", lambda *_: Details("ipu"))
+    os.utime(named / artifacts.RUN_REPORT, ns=(1, 1))
+    assert facts(toy_project)["fast"].runtime == "ipu"
+    (named / index_page.KEPT).write_text("[1, 2")
+    assert facts(toy_project)["fast"].runtime == "ipu", "what cannot be read is made again"
+
+
+def test_of_a_run_at_work_nothing_is_kept(toy_project, named):
+    with Holding("fast"):
+        assert facts(toy_project)["fast"].runtime == "cpu"
+    assert not (named / index_page.KEPT).exists()
+
+
+def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, named):
+    record = RunReport(
+        "runs/checkouts/fast", results={"gate": {"name": "squad", "scores": {"f1": 1.0}, "decision": None}}
+    )
+    record.results["gate"]["published"] = None
+    write_json(named / artifacts.RUN_REPORT, record.as_values())
+    for name in ("metrics/squad.json", "metrics/squad-gate.json", "plots/phase1.csv", "plots/phase1-held-out.csv"):
+        (named / name).parent.mkdir(exist_ok=True)
+        (named / name).write_text("[")
+    (named / artifacts.PARAMS).write_text("a: [")
+    assert facts(toy_project)["fast"] == Details()
+    assert "not readable" in index_page.page(toy_project, index_page.every(toy_project))
+
+
+def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):
+    assert [one.details for one in index_page.every(toy_project, anew=0) if one.run.name == "fast"] == [Details()]
+    assert facts(toy_project)["fast"].runtime == "cpu"
+
+
+def test_curves_keep_their_ends(tmp_path):
+    (tmp_path / "phase1.csv").write_text("step,loss\n" + "".join(f"{step},{step}.123456\n" for step in range(1, 1001)))
+    (tmp_path / "phase1-held-out.csv").write_text("step,loss\n")
+    (tmp_path / "slices.csv").write_text("a,b\n1,2\n")
+    [(name, points)] = index_page._read_curves(tmp_path).items()
+    assert (name, points[0], points[-1]) == ("phase1", (1.0, 1.1235), (1000.0, 1000.1))
+    assert len(points) <= index_page.MOST_POINTS + 1
+
+
+def test_what_another_version_kept_is_read_again(toy_project, named):
+    facts(toy_project)
+    kept = json.loads((named / index_page.KEPT).read_text(encoding="utf-8"))
+    write_json(named / index_page.KEPT, {**kept, "runtime": "ipu"})
+    assert facts(toy_project)["fast"].runtime == "ipu", "as it is kept"
+    write_json(named / index_page.KEPT, {**kept, "runtime": "ipu", "layout": 2})
+    assert facts(toy_project)["fast"].runtime == "cpu"

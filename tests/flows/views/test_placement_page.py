@@ -1,0 +1,110 @@
+"""Parts of pages that are drawings of our own: where a job lies on IPUs."""
+
+import json
+import re
+
+import pytest
+
+from flows.runs.report import RunReport, StageRecord
+from flows.runs.run_estimate import estimate_run
+from flows.runs.run_request import resolve_request
+from flows.views import placement, plan_page
+from flows.views.run_view import RunView
+from ipu_model.files import write_json
+from ipu_model.ipu.placement import place
+from tasks.plan.plan_file import read_plan
+from tests.places import ROOT, copy_project
+
+STAGES = [
+    (0, ["embeddings", "encoder layer 0", "encoder layer 1"]),
+    (1, ["encoder layer 2"]),
+    (0, ["MLM and NSP heads"]),
+]
+
+
+def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
+    found = placement.picture(STAGES, 3, True, [0.15, 0.25, 0.25], "pretrain")
+    first, second, third = found["boxes"]
+    assert [(one["ipu"], one["kept"]) for one in found["boxes"]] == [(0, 2), (1, 1), (0, 1)]
+    assert first["lines"] == ["embeddings", "layers 0 to 1"]
+    assert third["lines"] == ["MLM and NSP heads"]
+    (answers,) = placement.picture([(0, ["question answering head"])], 1, None, [], "predict")["boxes"]
+    assert answers["lines"] == ["question answering", "head"], "each name is shown whole"
+    assert first["x"] < second["x"] < third["x"]
+    assert (first["y"], third["y"]) == (0, 0)
+    assert [(one["share"], one["idle"]) for one in found["ipus"]] == [(0.15, False), (0.25, False), (0.25, True)]
+    assert not placement.picture(STAGES, 3, None, [], "predict")["recomputed"]
+    assert [one["kept"] for one in placement.picture(STAGES, 3, False, [], "finetune")["boxes"]] == [1, 1, 1]
+
+
+def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
+    wanted = resolve_request(copy_project(tmp_path / "project"), "ipu-large-pod16-examples", (), name="of-a-test")
+    html = plan_page.page(estimate_run(wanted), wanted, "ipu-large-pod16-examples")
+    jobs = re.findall(r"<figcaption>(\S+): the pipeline of a replica on its IPUs", html)
+    assert jobs == ["pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"]
+    assert "15% of the memory of IPU 0 for products of matrices" in html
+    tables = re.findall(r"(<div class=\"scroll\"[^>]*>\s*)?<table", html)
+    assert len(tables) > len(jobs)
+    assert all(tables), "each in a box that scrolls"
+
+
+def test_a_job_that_ended_lies_where_its_result_says():
+    placed = place("pretraining", 6, [0, 1, 2, 3], 4)
+    config = {"recompute_checkpoint_every_layer": True, "matmul_proportion": [0.1, 0.2, 0.3, 0.4]}
+    result = {"kind": "pretrain", "plan": {"device": {"placement": placed.as_dict(), "config": config}}}
+    found = placement.of_result(json.loads(json.dumps(result)), "pretrain@phase1")
+    assert found is not None
+    said = [(one["ipu"], one["lines"], one["kept"]) for one in found["boxes"]]
+    names = [[word.replace("encoder layer", "layer") for word in names] for _, names in placed.stages]
+    assert [ipu for ipu, _, _ in said] == [ipu for ipu, _ in placed.stages]
+    assert [kept for *_, kept in said] == [1, 1, 2, 3, 1]
+    assert said[0][1][0] == names[0][0] == "embeddings"
+    assert [one["share"] for one in found["ipus"]] == [0.1, 0.2, 0.3, 0.4]
+    assert placement.of_result({"kind": "pretrain", "plan": {"device": {}}}, "on a CPU") is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "shares"),
+    [
+        ({"matmul_proportion": [0.1, 0.3], "inference_matmul_proportion": 0.4}, [0.4, 0.4]),
+        ({"matmul_proportion": [0.1, 0.3]}, [0.1, 0.3]),
+        ({"matmul_proportion": 0.2}, [0.2, 0.2]),
+        ({"matmul_proportion": [0.1, 0.2, 0.3, 0.4]}, [None, None]),
+    ],
+)
+def test_a_prediction_that_states_no_share_has_that_of_training_if_this_is_of_as_many_ipus(stated, shares):
+    placed = place("question_answering", 6, [3, 3], 2).as_dict()
+    found = placement.of_result({"kind": "predict", "plan": {"device": {"placement": placed, "config": stated}}}, "one")
+    assert [one["share"] for one in found["ipus"]] == shares
+    assert found["shares"] == (shares != [None, None])
+
+
+def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tmp_path):
+    job = {"kind": "predict", "sequences": 12, "train_seconds": 3.456, "plan": {"device": {"ipus": 4}}}
+    write_json(tmp_path / "runs/squad-predict/dev/result.json", job)
+    report = RunReport(".", stages=[StageRecord("predict@squad", "ran", 9.0)])
+    figures, seconds, others = {"features": 12, "runtime": "ipu"}, {"predict_seconds": 3.46}, {"predict_seconds": 3.47}
+    for metrics, measured, found in (
+        (figures, seconds, job),
+        ({"dev": figures}, {"dev": seconds}, job),
+        (figures, others, {**figures, **others}),
+    ):
+        write_json(tmp_path / "metrics/squad-predict.json", metrics)
+        write_json(tmp_path / "measurements/squad-predict.json", measured)
+        run = RunView(report, tmp_path)
+        run.plan = read_plan(ROOT)
+        assert run.jobs == {"predict@squad": found}
+
+
+def test_the_device_of_a_job_on_ipus_is_how_it_was_laid_out_and_no_generation_that_was_assumed():
+    device = {"ipus": 8, "placement": place("question_answering", 6, [0, 2, 2, 2], 4).as_dict()}
+    result = {"precision": "fp16", "plan": {"device": device}, "foretold": {"device": "8 IPUs Mk2, 2 replicas of 4"}}
+    assert device_of(result) == "8 IPUs, 2 replicas of 4, fp16"
+    of_host = {"precision": "bf16", "plan": {"device": {}}, "foretold": {"device": "2 CPU cores"}}
+    assert device_of(of_host) == "2 CPU cores, bf16"
+
+
+def device_of(result):
+    run = RunView(RunReport("."), ROOT)
+    run.jobs = {"finetune@squad": result}
+    return run.devices[0]

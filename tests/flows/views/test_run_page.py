@@ -1,0 +1,460 @@
+"""What the page of a run says: of runs that ended in every way, of one at work, of one that was killed."""
+
+import dataclasses
+import json
+import re
+import threading
+import time
+from html import unescape
+from urllib.parse import unquote
+
+import pytest
+
+from flows import pipeline
+from flows.runs import listing, report
+from flows.views import curves, graph, run_page, run_view
+from flows.views.run_view import RunView
+from ipu_model import files
+from tests.browser import made_runs
+from tests.flows.runs.test_runs import podium
+from tests.flows.test_pipeline import ACCEPTED, run_json
+from tests.places import ROOT
+from tests.tasks.hostile import HOSTILE, Page, without_own_script
+
+WORDS, TAGS = re.compile(r"\s+"), re.compile(r"<[^>]*>")
+
+
+def run(*overrides, **options):
+    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
+
+
+def html_of(project):
+    return (project / run_json(project)["folder"] / "reports" / "run.html").read_text()
+
+
+def text_of(html):
+    """What stands on a page, each cell and line apart from the next by one blank."""
+    body = without_own_script(html).partition("<body>")[2]
+    return WORDS.sub(" ", unescape(TAGS.sub(" ", body)))
+
+
+def status_of(html):
+    return re.search(r'<h1>.*?<span class="badge[^"]*">(.*?)</span>', html)[1]
+
+
+def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_do(prefect_session, toy_project):
+    checks = [{"name": "f1", "ok": False, "found": 80.5, "required": 85.0}]
+    run(command="podium run <b>")
+    record = report.read(toy_project, toy_project)
+    record.results["gate@squad"]["checks"] = checks
+    html = run_page.page(RunView(record, toy_project))
+    text = text_of(html)
+    assert status_of(html) == "rejected"
+    assert "f1 fails 80.5 85 -4.5" in text
+    assert "f1 80.50 is under the floor 85.00" in text
+    assert "Nothing was published. The table of the gate says which check did not hold" in text
+    assert "podium run <b>" in text
+    for fact in ("began", "ended", "took", "host", "commit", "versions"):
+        assert f" {fact} " in text, fact
+    assert f" Python {record.python}" in text
+    assert record.host in text
+    assert "lowered" not in text
+    assert 'http-equiv="refresh"' not in html
+
+
+def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
+    run(*ACCEPTED)
+    checks = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
+    root = toy_project / run_json(toy_project)["folder"]
+    record = report.read(toy_project, root)
+    record.results["gate@squad"]["checks"] = checks
+    text = text_of(run_page.page(RunView(record, root, toy_project)))
+    assert "f1 holds 80.5 80 lowered from 85 +0.5" in text
+    assert "Not as by default: min_f1 is 80, by default 85." in text
+    assert "published floor lowered" in text, "beside the outcome"
+    assert "squad accepted floor lowered" in text
+    assert "params.yaml set for this run downstream.squad.gate.min_f1 85 80" in text
+    assert "Published: published/podium-demo" in text
+
+
+def test_a_section_that_was_null_shows_its_keys_and_no_row_of_nothing_beside_nothing(prefect_session, toy_project):
+    run("ipu.phase1={layers_per_ipu: [1, 1]}")
+    text = text_of(html_of(toy_project))
+    assert "params.yaml set for this run ipu.phase1.layers_per_ipu none [1, 1]" in text
+    assert "ipu.phase1 none none" not in text
+
+
+def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefect_session, toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    run()
+    html = html_of(toy_project)
+    text = text_of(html)
+    assert status_of(html) == "failed"
+    assert "stage second failed" in text
+    assert "the toy stage was told to fail" in text
+    assert "run the same command again" in text
+    assert re.search(r"second failed [\d.]+ s", text)
+    assert "gate@squad not reached" in text
+    assert 'class="s-failed"' in html
+    assert 'class="s-not-reached"' in html
+
+
+def test_a_paused_run_says_why_and_the_run_that_goes_on_is_complete(prefect_session, toy_project):
+    stage = (toy_project / "stage.py").read_text()
+    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up')\nsys.exit(4)\n")
+    run()
+    html = html_of(toy_project)
+    assert status_of(html) == "paused"
+    assert "stage first paused: time is up; run it again to continue" in text_of(html)
+    assert "first paused" in text_of(html)
+    (toy_project / "stage.py").write_text(stage)
+    run(*ACCEPTED, publish=False)
+    html = html_of(toy_project)
+    assert status_of(html) == "finished"
+    assert "paused" not in text_of(html)
+
+
+def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_them(prefect_session, toy_project):
+    run()
+    for number, stage in enumerate(("first", "second"), 1):
+        made_runs.recorded(toy_project, stage, number * 1.5, None if number == 2 else "evening")
+    run()
+    text = text_of(html_of(toy_project))
+    assert "Of the run of 2026-11-22 10:00:00 +0000, which made what this one found up to date" in text
+    assert "first skipped 1.5 s 2 s 90 MB" in text
+    assert "second skipped 3 s" in text
+    assert "gate@squad skipped Wall" in text, "it has no record"
+    assert (
+        "1 stage that this run did not do again: as measured in the run of 2026-11-22 10:00:00 +0000 (evening)" in text
+    )
+    assert "as measured in the run of dvc repro." in text
+
+
+def copies_of(project):
+    return sorted((project / "reports" / "runs").glob("*.html"))
+
+
+def test_the_page_of_each_run_stays_beside_that_of_the_newest(prefect_session, toy_project):
+    run(command="the first", publish=False)
+    (first,) = copies_of(toy_project)
+    text = first.read_text()
+    assert re.fullmatch(r"\d{8}-\d{6}-rejected\.html", first.name)
+    assert "As it was when this run ended" in text_of(text)
+    assert 'href="../index.html"' in text, "though the page of all runs was written first at its end"
+    time.sleep(1.1)  # the name of a copy has seconds
+    run(command="the second", to=["first"])
+    assert first.read_text() == text
+    (newest,) = [path for path in copies_of(toy_project) if path != first]
+    html = html_of(toy_project)
+    assert "command the second" in text_of(html)
+    assert f'href="runs/{first.name}"' in html
+    for page in (toy_project / "reports" / "run.html", first, newest):
+        links = re.findall(r'href="([^"#]+)"', page.read_text())
+        assert links
+        for link in links:
+            assert (page.parent / unquote(link)).exists(), (page.name, link)
+
+
+def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began(prefect_session, toy_project):
+    at_work(toy_project)
+    run(publish=False)
+    killed, ended = copies_of(toy_project)
+    assert status_of(killed.read_text()) == "interrupted"
+    assert "second interrupted at least" in text_of(killed.read_text())
+    assert status_of(ended.read_text()) == "rejected"
+    text = text_of(html_of(toy_project))
+    assert "interrupted it was killed, or its host went down" in text
+
+
+def test_old_copies_go(toy_project, monkeypatch):
+    monkeypatch.setattr(run_page, "MOST_COPIES", 2)
+    for second in range(4):
+        record = report.RunReport(".", began=f"2026-11-23T10:00:0{second}+0000", ended="2026-11-23T10:01:00+0000")
+        run_page.write_ended(record, toy_project, toy_project)
+    assert [path.name[:15] for path in copies_of(toy_project)] == ["20261123-100002", "20261123-100003"]
+
+
+def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
+    prefect_session, toy_project, monkeypatch
+):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    run()
+    monkeypatch.delenv("TOY_FAILS")
+    run(publish=False)
+    (earlier,) = run_json(toy_project)["earlier"]
+    assert earlier["outcome"] == "failed"
+    text = text_of(html_of(toy_project))
+    assert "Resumed This run goes on from one of this folder that did not come to its end" in text
+    assert "failed stage second failed (exit code 1): the toy stage was told to fail" in text
+    run(to=["first"])
+    assert "earlier" not in run_json(toy_project)
+    assert "Resumed" not in text_of(html_of(toy_project))
+
+
+def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(prefect_session, toy_project):
+    run(*ACCEPTED)
+    html = html_of(toy_project)
+    top = {
+        name: float(y) for y, name in re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
+    }
+    assert top["gate@squad"] < top["publish@squad"]
+    assert graph.shortened("reports/validation/corpus.json") == "…/validation/corpus.json"
+    assert graph.shortened("data/corpus") == "data/corpus"
+    assert graph.shortened("a/" + 40 * "b") == "…" + 28 * "b"
+
+
+def test_marks_of_the_timeline_are_short():
+    assert [run_view.format_mark(seconds) for seconds in (0, 30, 60, 90, 600, 3600, 5400)] == [
+        "0 s", "30 s", "1 min", "1.5 min", "10 min", "1 h", "1.5 h"
+    ]  # fmt: skip
+
+
+def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
+    for url, there in (("https://hub.example/user/demo", True), ("javascript:alert(1)", False)):
+        result = {"gate@squad": {"name": "squad", "scores": {}, "decision": None, "published": {"url": url}}}
+        (found,) = RunView(report.RunReport(".", results=result), ROOT).results
+        assert found.published is not None
+        assert bool(found.published["url"]) == there
+        assert found.published["where"] == url
+
+
+def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(tmp_path):
+    from tasks.stage.process import took, write_usage
+
+    path = tmp_path / "usage.json"
+    path.write_text(json.dumps({"began": 10.0, "cpu_seconds": 1.5, "peak_memory_mb": 20.0}))
+    assert took(path, 9.0) == {"cpu_seconds": 1.5, "peak_memory_mb": 20.0}
+    assert took(path, 11.0) == {}, "of another time"
+    path.write_text("half")
+    assert took(path, 9.0) == {}
+    assert write_usage.__module__ == "tasks.stage.process"
+
+
+def at_work(project):
+    record = report.RunReport(".", began="2026-11-23T10:00:00+0000", plan=["first", "second", "gate@squad"])
+    record.stages = [report.StageRecord("first", "ran", 1.5, began=1.0)]
+    record.at_work = {"second": 2.0}
+    run_page.write_now(record, project, project)
+    return record
+
+
+def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_right(toy_project, capsys):
+    at_work(toy_project)
+    path = toy_project / "reports" / "run.html"
+    html = path.read_text()
+    assert status_of(html) == "running"
+    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in html
+    assert 'data-again="10"' in html
+    assert "Written more than two minutes ago? Then the run was killed" in text_of(html)
+    assert "second running" in text_of(html)
+    assert "gate@squad waiting" in text_of(html)
+    code, said = podium(capsys, "runs")
+    assert (code, "interrupted" in said.out) == (0, True)
+    html = path.read_text()
+    assert status_of(html) == "interrupted"
+    assert "refresh" not in html
+    assert "The run was killed" in text_of(html)
+    assert re.search(r"What is known is how it stood when it was heard of last, \d{4}-", text_of(html))
+    assert re.search(r"ended killed, heard of last \d{4}-", text_of(html))
+    assert re.search(r"took at least \d", text_of(html)), "not until somebody looked"
+    assert re.search(r"second interrupted at least \d", text_of(html))
+    assert "gate@squad not reached" in text_of(html)
+    before = path.stat().st_mtime_ns
+    podium(capsys, "runs")
+    assert path.stat().st_mtime_ns == before, "once is enough"
+
+
+def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project, monkeypatch):
+    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    written = threading.Event()
+    monkeypatch.setattr(run_page, "write_now", lambda *what: written.set())
+    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
+        assert written.wait(60)
+    assert not [one for one in threading.enumerate() if one.name == "page of the run"]
+
+
+def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkeypatch):
+    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "REFRESH_S", 0.01)
+    monkeypatch.setattr(run_page, "LEAST_REST", 1e9)
+    pages, kept = [], threading.Event()
+    monkeypatch.setattr(run_page, "write_now", lambda *what: pages.append(what))
+    monkeypatch.setattr(run_page, "keep_now", lambda *what: kept.set())
+    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
+        assert kept.wait(60)
+    assert len(pages) == 1
+
+
+def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monkeypatch):
+    tried = threading.Event()
+
+    def full(*what):
+        tried.set()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "write_now", full)
+    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
+        assert tried.wait(60)
+
+
+def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
+    stages = [
+        report.StageRecord("first", "ran", 1.0, "host-a", 10.0),
+        report.StageRecord("second", "ran", 2.0, "pod-b", 11.0),
+    ]
+    record = report.RunReport(".", stages=stages, host="desk", began="2026-11-23T10:00:00+0000")
+    text = text_of(run_page.page(RunView(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project)))
+    assert "hosts desk, host-a, pod-b" in text
+    assert "first ran host-a 1.0 s" in text or "first ran host-a 1 s" in text
+    assert "second ran pod-b 2" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_a_gate_and_the_parameters_say_stays_text(text, toy_project):
+    found, usual = (html_with(said, toy_project) for said in (text, "plain"))
+    assert Page(found).elements == Page(usual).elements
+
+
+def html_with(text, project):
+    checks = [{"name": f"f1{text}", "ok": False, "found": f"x{text}", "required": f"y{text}"}]
+    (project / "metrics").mkdir(exist_ok=True)
+    (project / "metrics" / "squad-gate.json").write_text(
+        json.dumps({"accepted": False, "reasons": [f"z{text}"], "checks": checks})
+    )
+    record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "skipped", 1.0)])
+    made_runs.recorded(project, "gate@squad", 1.0, f"run{text}", began=f"then{text}")
+    record.read_results(project)
+    html = run_page.page(RunView(record, project))
+    assert without_own_script(html)
+    return html
+
+
+def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text("{}")
+    (folder / "history.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,2.0,0.2\n30,1.")
+    event = '{"event": "step", "step": %d, "real_tokens_per_second": %d, "memory_mb": %d}\n'
+    log = folder / "job.log"
+    log.write_text(event % (10, 100, 7) + "a warning\n" + event % (20, 200, 8) + '{"event": "step", "st')
+    stage = dataclasses.replace(TRAINING)
+    found = curves.training_of(stage, tmp_path, tmp_path)
+    assert curves.points(found.history, "loss") == ((10.0, 4.0), (20.0, 2.0)), "the last line is only half there"
+    assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 200))
+    with log.open("a") as stream:
+        stream.write('ep": 30, "real_tokens_per_second": 300, "memory_mb": 9}\n' + event % (20, 250, 8))
+    found = curves.training_of(stage, tmp_path, tmp_path)
+    assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
+    assert curves.points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
+    (section,) = curves.sections([found])
+    assert section["title"] == "finetune@squad", "one training: its figures beside each other"
+    assert [one["title"] for one in section["figures"]] == ["Loss", "Learning rate", "Speed", "Memory"]
+    sections = curves.sections([found, found])
+    assert [one["title"] for one in sections] == ["Loss", "Learning rate", "Speed", "Memory"]
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "axis"),
+    [
+        ("pretraining", None, "loss (nats)"),
+        ("sequence_classification", 2, "loss (nats)"),
+        ("sequence_classification", 1, "loss (squared)"),
+    ],
+)
+def test_the_axis_of_a_loss_names_its_unit(tmp_path, head, labels, axis):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps({"head": head, "labels": labels}))
+    (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n")
+    (section,) = curves.sections([curves.training_of(TRAINING, tmp_path, tmp_path)])
+    assert f">{axis}<" in section["figures"][0]["plot"]
+
+
+def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp_path):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    job = folder / "job.json"
+    job.write_text("{}")
+    (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n30,1.0\n")
+    step, plan = '{"event": "step", "step": %d, "real_tokens_per_second": 1}\n', '{"event": "plan"}\n'
+    went_on = '{"event": "message", "text": "continuing", "continued": %d}\n'
+    (folder / "job.log").write_text(plan + step % 10 + step % 20 + plan + went_on % 15 + step % 20 + step % 30)
+    found = curves.training_of(TRAINING, tmp_path, tmp_path)
+    assert (found.resumed, found.continued) == (15, (15,))
+    (section,) = curves.sections([found])
+    assert "resumed from update 15" in section["figures"][0]["note"]
+    assert "resumed" in section["figures"][0]["plot"]
+    with (folder / "job.log").open("a") as log:
+        log.write(plan + step % 10)
+    found = curves.training_of(TRAINING, tmp_path, tmp_path)
+    assert (found.continued, curves.points(found.steps, curves.SPEED)) == ((), ((10, 1),)), "it began from nothing"
+    later = job.stat().st_mtime + 5
+    assert curves.training_of(TRAINING, tmp_path, tmp_path, later).history == {}, "a job of before the stage began"
+
+
+TRAINING = curves.Stage(
+    "finetune@squad",
+    "",
+    (),
+    {},
+    (),
+    ("metrics/squad-finetune.json",),
+    ("plots/squad-finetune.csv", "plots/squad-finetune-held-out.csv"),
+    {"host": "device"},
+)
+
+
+def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there(tmp_path):
+    page, docs = tmp_path / "reports/validation/squad-rows.html", tmp_path / "reports/data_docs/squad-rows"
+    for path in (page, page.with_suffix(".json"), docs / "index.html"):
+        files.write_text(path, "{}")
+    stage = dataclasses.replace(TRAINING, name="validate_rows@squad", meta={"page": str(page.relative_to(tmp_path))})
+    record = report.RunReport(".", stages=[report.StageRecord(stage.name, "ran", 1.0)])
+
+    def linked():
+        run = RunView(record, tmp_path)
+        run.plan = {stage.name: stage}
+        (one,) = run.pages.values()
+        return one["path"], one["data_docs"]
+
+    assert linked() == (page, None)
+    files.write_text(docs / "verdict.sha256", files.sha256_of(page.with_suffix(".json")))
+    assert linked() == (page, docs / "index.html")
+    page.with_suffix(".json").write_text('{"valid": false}')
+    assert linked() == (page, None)
+
+
+def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
+    record = report.RunReport(".", began="2026-11-23T10:00:00+0000")
+    assert listing.Run(".", None, record, at_work=False).was_killed
+    assert not listing.Run(".", None, record, at_work=True).was_killed
+    record.ended = record.began
+    assert not listing.Run(".", None, record, at_work=False).was_killed
+
+
+@pytest.mark.parametrize("state", made_runs.STATES)
+def test_the_page_of_a_run_of_the_demo_is_small_and_links_what_is_there(state, tmp_path):
+    record, root = made_runs.run(tmp_path, state)
+    at_work = state == "running"
+    (root / "reports/runs").mkdir(parents=True)
+    for copy in (False, True):
+        html = run_page.page(RunView(record, root, at_work=at_work), copy=copy)
+        assert len(html.encode()) < 400_000
+        page = root / "reports" / ("runs/of-a-test.html" if copy else "run.html")
+        links = {link for link in re.findall(r'href="([^"#]+)"', html) if not link.endswith("run.html")}
+        assert links
+        for link in links:
+            assert (page.parent / unquote(link)).exists(), (page.name, link)
+
+
+def test_a_training_of_ten_thousand_updates_makes_no_large_page(tmp_path):
+    updates = [(float(step), 8.0 / step) for step in range(1, 10_001)]
+    columns = {
+        "step": [x for x, _ in updates],
+        "loss": [y for _, y in updates],
+        "learning_rate": [y for _, y in updates],
+    }
+    steps = {"step": columns["step"], curves.SPEED: columns["loss"], curves.MEMORY: columns["loss"]}
+    (section,) = curves.sections([curves.Training("pretrain@phase1", columns, columns, steps, "")])
+    assert sum(len(one["plot"]) for one in section["figures"]) < 300_000

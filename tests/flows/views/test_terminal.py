@@ -1,0 +1,380 @@
+"""What somebody sees of `podium run`, in a real terminal and in a pipe, with real keys; and how it ends."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL
+from rich.console import Console
+
+from flows.runs.report import StageRecord
+from flows.views import screen
+from tests.flows.views.terminal import CTRL_C, Terminal
+from tests.places import ROOT
+
+pytestmark = pytest.mark.slow
+
+COMMAND = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from flows import checkout, cli
+checkout.CODE = ("dvc.yaml", "stage.py", "tasks", ".dvcignore")
+cli.main(["run", *sys.argv[1:]])
+"""
+RED = "\x1b[31m"
+WAITS = """
+import os, signal, sys, time
+print("[ 42%] update 3/7  loss 5.1234  12 s left")
+open("here", "w").write(str(os.getpid()))
+"""
+WORKS = "while True:\n    time.sleep(0.05)\n"
+"""In pieces: Python notices a signal that comes just before a sleep only after it."""
+TRAINS = (
+    WAITS
+    + """
+asked = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: asked.append(number))
+while not asked:
+    time.sleep(0.05)
+time.sleep(1.0)
+where = "after update 3 of 7, which a checkpoint holds"
+print(f"paused: pretrain job: stopped on request, {where}; run it again to continue")
+sys.exit(4)
+"""
+)
+BEFORE_ANY_UPDATE = TRAINS.replace("after update 3 of 7, which a checkpoint holds", "before the first update")
+IS_DEAF = (
+    WAITS
+    + """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+open("deaf", "w").write("yes")
+"""
+    + WORKS
+)
+
+
+@pytest.fixture
+def environment(prefect_session, toy_project):
+    """Of commands on the server of this session, in colour."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    # A busy host would have a note on what did not answer in time.
+    return {**kept, "PREFECT_API_URL": PREFECT_API_URL.value(), "PODIUM_CHECK_SECONDS": "120"}
+
+
+def words(*more):
+    return [sys.executable, "-c", COMMAND, *more]
+
+
+def run_json(project):
+    return json.loads((project / "reports" / "run.json").read_text())
+
+
+def wait_for_file(path, terminal):
+    """The stage says that it is at work."""
+    until = time.monotonic() + 120
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < until, terminal
+        time.sleep(0.05)
+
+
+def wait_until_gone(process):
+    """A process that was killed has ended, or waits only for somebody to ask how."""
+    state, until = Path(f"/proc/{process}/stat"), time.monotonic() + 10
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until, f"process {process} still works"
+        time.sleep(0.05)
+
+
+def test_a_failed_run_says_its_error_once_last_and_in_red(toy_project, environment):
+    terminal = Terminal(words(), toy_project, {**environment, "TOY_FAILS": "second"})
+    assert terminal.end() == 1, terminal.plain()
+    *before, last = terminal.plain().strip().split("\n")
+    assert last == "error: stage second failed (exit code 1): the toy stage was told to fail"
+    assert terminal.plain().count("told to fail") == 1
+    assert terminal.raw.rstrip().split("\n")[-1].startswith(RED), "in red"
+    for noise in ("NoneType", "Crash", "View at", "255", " | INFO", "Traceback"):
+        assert noise not in terminal.plain(), terminal.plain()
+    assert "first                            ran " in terminal.plain()
+    assert "second                           failed " in terminal.plain()
+    (named,) = [line.removeprefix("log of this run: ") for line in before if line.startswith("log of this run: ")]
+    log = (toy_project / named).read_text()
+    assert "error: the toy stage was told to fail" in log
+    assert "[ 50%] half way" in log
+    assert "NoneType" not in log
+
+
+@pytest.mark.soak
+def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, environment):
+    terminal = Terminal(words(), toy_project, {**environment, "TOY_FAILS": "second", "NO_COLOR": "1"})
+    assert terminal.end() == 1
+    assert not re.search(r"\x1b\[[0-9;]*3\dm", terminal.raw), "bars move, in one colour"
+    done = subprocess.run(
+        words(), cwd=toy_project, env={**environment, "TOY_FAILS": "second"}, text=True, capture_output=True
+    )
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "second: started\nsecond                           failed " in done.stdout
+    assert done.stderr == "error: stage second failed (exit code 1): the toy stage was told to fail\n"
+    shown = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True).stdout
+    assert "second: started\nRunning stage 'second':\n[ 50%] half way\n" in shown
+    assert "Podium run: rejected\n" in shown
+
+
+@pytest.mark.parametrize("how", ["keys", signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_ends_with_4(
+    toy_project, environment, how
+):
+    (toy_project / "stage.py").write_text(TRAINS)
+    terminal = Terminal(words(), toy_project, environment)
+    terminal.wait_for(r"first .*42%.*12 s left")
+    if how == "keys":
+        terminal.type(CTRL_C)
+    else:
+        os.kill(terminal.process.pid, how)  # as a batch system does, which knows this process only
+    assert terminal.end() == 4, terminal.plain()
+    last = terminal.plain().strip().split("\n")[-1]
+    assert last == (
+        "stage first paused: pretrain job: stopped on request, after update 3 of 7, which a checkpoint holds; "
+        "run it again to continue"
+    )
+    assert "Crash" not in terminal.plain()
+    assert run_json(toy_project)["paused"] == last
+    assert run_json(toy_project)["stages"][-1]["status"] == "paused"
+
+
+@pytest.mark.parametrize(
+    ("stage", "how", "code", "name"),
+    [
+        (WAITS + WORKS, "keys", 130, "Ctrl-C"),
+        (WAITS + WORKS, signal.SIGTERM, 143, "SIGTERM"),
+        (BEFORE_ANY_UPDATE, "keys", 130, "Ctrl-C"),
+    ],
+)
+def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_project, environment, stage, how, code, name):
+    (toy_project / "stage.py").write_text(stage)
+    terminal = Terminal(words(), toy_project, environment)
+    wait_for_file(toy_project / "here", terminal)
+    if how == "keys":
+        terminal.type(CTRL_C)
+    else:
+        os.kill(terminal.process.pid, how)
+    assert terminal.end() == code, terminal.plain()
+    said = f"the run ended early, by {name} in stage first: nothing half-written was kept; run it again to continue"
+    assert terminal.plain().strip().split("\n")[-1] == said
+    assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
+    assert "Podium run: cancelled" in terminal.plain()
+    assert run_json(toy_project)["stages"][-1]["status"] == "interrupted"
+
+
+def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
+    """There the shell lets everything ignore SIGINT."""
+    (toy_project / "stage.py").write_text(WAITS + WORKS)
+    command = subprocess.Popen(
+        words(),
+        cwd=toy_project,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    wait_for_file(toy_project / "here", command)
+    command.terminate()
+    said, _ = command.communicate(timeout=60)
+    assert command.returncode == 143, said
+    assert "by SIGTERM in stage first: nothing half-written was kept" in said
+    wait_until_gone(int((toy_project / "here").read_text()))
+
+
+def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project, environment):
+    (toy_project / "stage.py").write_text(IS_DEAF)
+    terminal = Terminal(words(), toy_project, environment)
+    wait_for_file(toy_project / "deaf", terminal)
+    stage = int((toy_project / "here").read_text())
+    terminal.type(CTRL_C)
+    with pytest.raises(TimeoutError):
+        terminal.wait_for("Podium run", seconds=2.0)  # it waits for the stage
+    terminal.type(CTRL_C)
+    assert terminal.end(60) == 130, terminal.plain()
+    assert "nothing half-written was kept" in terminal.plain().strip().split("\n")[-1]
+    wait_until_gone(stage)
+
+
+TWO = """
+stages:
+  left: {cmd: python stage.py left right, deps: [stage.py], outs: [data/left]}
+  right: {cmd: python stage.py right left, deps: [stage.py], outs: [data/right]}
+"""
+AT_ONCE = """
+import os, pathlib, signal, sys, time
+name, other = sys.argv[1:]
+pathlib.Path(name + ".here").write_text(str(os.getpid()))
+while not pathlib.Path(other + ".here").exists():
+    time.sleep(0.02)
+pathlib.Path("data").mkdir(exist_ok=True)
+pathlib.Path("data", name).write_text("half of it")
+print("[ 42%] update 3/7  loss 5.1234  12 s left", flush=True)
+"""
+DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\npathlib.Path(name + '.deaf').write_text('yes')\n"
+
+
+def two_at_once(project, body):
+    """Let the run have two stages that wait for each other."""
+    (project / "dvc.yaml").write_text(TWO)
+    (project / "stage.py").write_text(AT_ONCE + body)
+
+
+def pids_of(project, terminal):
+    names = [project / f"{name}.here" for name in ("left", "right")]
+    for name in names:
+        wait_for_file(name, terminal)
+    return [int(name.read_text()) for name in names]
+
+
+@pytest.mark.parametrize(("how", "code", "name"), [("keys", 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
+def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, environment, how, code, name):
+    two_at_once(toy_project, WORKS)
+    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
+    terminal.wait_for(r"left .*42%.*12 s left\s+right .*42%.*12 s left")
+    stages = pids_of(toy_project, terminal)
+    if how == "keys":
+        terminal.type(CTRL_C)
+    else:
+        os.kill(terminal.process.pid, how)
+    assert terminal.end() == code, terminal.plain()
+    last = terminal.plain().strip().split("\n")[-1]
+    both = [f"in stage {one} and stage {two}" for one, two in (("left", "right"), ("right", "left"))]
+    assert last in [
+        f"the run ended early, by {name} {where}: nothing half-written was kept; run it again to continue"
+        for where in both
+    ]
+    assert {one["name"]: one["status"] for one in run_json(toy_project)["stages"]} == {
+        "left": "interrupted",
+        "right": "interrupted",
+    }
+    assert "Traceback" not in terminal.plain()
+    for stage in stages:
+        wait_until_gone(stage)
+    two_at_once(toy_project, "pathlib.Path('data', name).write_text('done')\n")
+    done = subprocess.run(words(), cwd=toy_project, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(toy_project / "data" / one).read_text() for one in ("left", "right")] == ["done", "done"]
+
+
+def test_a_second_ctrl_c_waits_for_neither_of_two_stages(toy_project, environment):
+    two_at_once(toy_project, DEAF + WORKS)
+    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
+    stages = pids_of(toy_project, terminal)
+    for one in ("left", "right"):
+        wait_for_file(toy_project / f"{one}.deaf", terminal)
+    terminal.type(CTRL_C)
+    with pytest.raises(TimeoutError):
+        terminal.wait_for("Podium run", seconds=2.0)
+    terminal.type(CTRL_C)
+    assert terminal.end(60) == 130, terminal.plain()
+    for stage in stages:
+        wait_until_gone(stage)
+
+
+IS_WATCHED = """
+sys.path.insert(0, {root!r})
+from tasks.plan.main import run_main
+def main():
+    pathlib.Path(name + ".watched").write_text("yes")
+    time.sleep(120)
+run_main(main)
+"""
+
+
+def test_two_stages_at_work_outlive_no_killed_command(toy_project, environment):
+    two_at_once(toy_project, IS_WATCHED.format(root=str(ROOT)))
+    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
+    stages = pids_of(toy_project, terminal)
+    for one in ("left", "right"):
+        wait_for_file(toy_project / f"{one}.watched", terminal)
+    terminal.process.kill()
+    terminal.end()
+    for stage in stages:
+        wait_until_gone(stage)
+
+
+def test_lines_of_two_stages_at_once_say_whose_they_are():
+    stream = io.StringIO()
+    lines = screen.Lines(stream, verbose=True)
+    lines.begin("examples")
+    lines.line("examples", "alone")
+    lines.begin("corpus")
+    lines.line("examples", "beside another")
+    lines.line("corpus", "64 documents")
+    lines.end(StageRecord("examples", "ran", 2.0))
+    lines.line("corpus", "alone again")
+    lines.end(StageRecord("corpus", "ran", 3.0))
+    assert stream.getvalue() == (
+        "examples: started\nalone\ncorpus: started\nexamples: beside another\ncorpus: 64 documents\n"
+        "examples                         ran           2.0\nalone again\n"
+        "corpus                           ran           3.0\n"
+    )
+
+
+def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    lines = screen.Lines(stream, verbose=False)
+    lines.begin("finetune")
+    for second in range(95):
+        now[0] = second
+        lines.line("finetune", f"[{second:3d}%] update {second}/95  loss 1.0  {95 - second} s left")
+        lines.line("finetune", "held-out rows after update 3")
+    lines.end(StageRecord("finetune", "ran", 95.0))
+    assert stream.getvalue() == (
+        "finetune: started\n"
+        "finetune: [ 30%] update 30/95  loss 1.0  65 s left\n"
+        "finetune: [ 60%] update 60/95  loss 1.0  35 s left\n"
+        "finetune: [ 90%] update 90/95  loss 1.0  5 s left\n"
+        "finetune                         ran          95.0\n"
+    )
+
+
+def test_notes_of_a_stage_are_shown_when_its_other_lines_are_not():
+    stream, console = io.StringIO(), io.StringIO()
+    shown = screen.Lines(stream, verbose=False), screen.Bars(Console(file=console, force_terminal=True), verbose=False)
+    for one in shown:
+        one.begin("examples")
+        one.line("examples", "64 documents")
+        one.line("examples", "note: 3 dev examples of classes that train has not")
+        one.close()
+    assert stream.getvalue() == "examples: started\nnote: 3 dev examples of classes that train has not\n"
+    assert "note: 3 dev examples" in console.getvalue()
+    assert "64 documents" not in console.getvalue()
+
+
+def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_project, environment):
+    hostile = "print('\\x1b]0;owned\\x07[red]x[/red] \\x9b2J')\nimport sys\nsys.exit('error: \\x1b[2J[bold]gone')"
+    (toy_project / "stage.py").write_text(hostile)
+    terminal = Terminal(words("--verbose"), toy_project, environment)
+    assert terminal.end() == 1
+    assert "\\x1b]0;owned\\x07[red]x[/red] \\x9b2J" in terminal.plain()
+    assert terminal.plain().strip().endswith("error: stage first failed (exit code 1): \\x1b[2J[bold]gone")
+    (log,) = (toy_project / "runs/logs").glob("*.log")
+    assert "\\x1b]0;owned" in log.read_text(), "which somebody shows on a terminal later, and workers at once"
+    for said in (terminal.raw, log.read_text()):
+        assert "\x1b]0" not in said
+        assert "\x1b[2J" not in said
+
+
+def test_the_seconds_of_a_command_count_from_its_start():
+    code = (
+        "import time; time.sleep(0.5); from flows.views.screen import seconds_since_start; print(seconds_since_start())"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
+    assert 0.5 < float(done.stdout) <= time.monotonic() - began + 0.02
+    assert screen.seconds_since_start() > 0

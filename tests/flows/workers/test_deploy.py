@@ -1,0 +1,129 @@
+"""What `deploy` does on a server that others use, too: their pools, queues and limits; its own automation."""
+
+from datetime import timedelta
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.events.schemas.automations import EventTrigger
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
+
+from flows.workers import deploy
+from flows.workers.dispatch import Queue
+from tasks.stage.errors import ParamsError, PodiumError
+
+PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
+
+
+@pytest.fixture
+def client(prefect_session):
+    """A client of the session's server; the pools and automations of a test go with it."""
+    with get_client(sync_client=True) as client:
+        yield client
+        for pool in client.read_work_pools():
+            client.delete_work_pool(pool.name)
+        for automation in client.read_automations():
+            client.delete_automation(automation.id)
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
+    client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
+    with pytest.raises(PodiumError, match="has the work pool ipu of type kubernetes; .* of type process: delete it"):
+        deploy.make_pools(client, said.append)
+    assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
+    assert said == []
+
+
+def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, said):
+    client.create_work_pool(WorkPoolCreate(name="cpu", type="process", description="ours", concurrency_limit=3))
+    deploy.make_pools(client, said.append)
+    assert said == [
+        "the work pool cpu takes no command, environment or folder from runs any more",
+        "made the work pool flows",
+        "made the work pool cuda",
+        "made the work pool ipu",
+    ]
+    kept = client.read_work_pool("cpu")
+    assert (kept.description, kept.concurrency_limit) == ("ours", 3)
+    assert kept.base_job_template == client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
+
+
+def test_a_pool_with_a_template_of_somebodys_own_keeps_it_and_deploy_says_so(client, said):
+    theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
+    client.create_work_pool(WorkPoolCreate(name="cpu", type="process", base_job_template=theirs))
+    client.create_work_pool(WorkPoolCreate(name="ipu", type="process", base_job_template=PREFECTS_OWN))
+    deploy.make_pools(client, said.append)
+    assert client.read_work_pool("cpu").base_job_template == theirs
+    assert client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
+    assert said[0].startswith("the work pool cpu keeps the template that somebody gave it")
+    assert said[1] == "the work pool ipu takes no command, environment or folder from runs any more"
+    before = said[:]
+    deploy.make_pools(client, said.append)
+    assert said == [*before, before[0]]
+
+
+def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(client, said):
+    client.create_work_pool(WorkPoolCreate(name="cuda", type="process"))
+    queue = Queue("cuda", "default")
+
+    def limit_after(asked):
+        deploy.make_queue(client, queue, said.append, asked)
+        return client.read_work_queue_by_name("default", work_pool_name="cuda").concurrency_limit
+
+    assert limit_after(asked=False) == 1, "nobody had given it one"
+    there = client.read_work_queue_by_name("default", work_pool_name="cuda")
+    client.update_work_queue(there.id, concurrency_limit=4)
+    assert limit_after(asked=False) == 4
+    assert limit_after(asked=True) == 1
+    assert limit_after(asked=True) == 1
+    assert said == [
+        "the queue cuda/default takes one run at a time now, before any number",
+        "the queue cuda/default keeps its limit of 4 runs at a time; --queue cuda/default makes it one",
+        "the queue cuda/default takes one run at a time now, before 4",
+    ]
+
+
+def test_another_automation_of_that_name_is_replaced(client, said):
+    wanted = deploy.lost_runs()
+    older = wanted.trigger.model_copy(update={"match_related": EventTrigger(posture="Proactive").match_related})
+    for _ in range(2):  # two hosts deployed at the same moment
+        client.create_automation(wanted.model_copy(update={"trigger": older}))
+    deploy.make_automation(client, wanted, said.append)
+    (found,) = client.read_automations()
+    assert found.trigger == wanted.trigger != older
+    assert said == ["replaced the automation podium-lost-runs"]
+
+
+def test_an_automation_that_is_up_to_date_is_not_written_anew_and_so_forgets_no_run(client, said):
+    def trigger_id():
+        (found,) = client.read_automations()
+        return client.request("GET", f"/automations/{found.id}").json()["trigger"]["id"]
+
+    deploy.make_automation(client, deploy.lost_runs(), said.append)
+    before = trigger_id()
+    deploy.make_automation(client, deploy.lost_runs(), said.append)
+    assert trigger_id() == before
+    deploy.make_automation(client, deploy.lost_runs(timedelta(seconds=45)), said.append)
+    assert trigger_id() != before
+    assert said == ["made the automation podium-lost-runs", "replaced the automation podium-lost-runs"]
+
+
+def test_a_queue_of_a_pool_that_runs_no_stages_is_refused(prefect_session, tmp_path, said):
+    with pytest.raises(
+        ParamsError, match=r"--queue pod/a: no pool of Podium's runs stages; state cpu\|cuda\|ipu/QUEUE"
+    ):
+        deploy.deploy_everything(tmp_path, [Queue("pod", "a")], said.append)
+
+
+def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
+    with (
+        temporary_settings(restore_defaults={PREFECT_API_URL}),
+        pytest.raises(PodiumError, match="PREFECT_API_URL is not set: name the server"),
+    ):
+        deploy.deploy_everything(tmp_path, [], said.append)

@@ -1,0 +1,182 @@
+"""Which stages go to which queue, and what the side that sends accepts from workers. No server."""
+
+from types import SimpleNamespace
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.exceptions import TerminationSignal
+from prefect.states import Cancelled
+
+from flows import pipeline
+from flows.commands import worker_entry
+from flows.dvc import stages
+from flows.dvc.stages import RunStopped, cancelled_by
+from flows.runs import report
+from flows.runs.log import checked_log
+from flows.runs.report import RunReport, StageRecord, outcome
+from flows.server import api
+from flows.workers import dispatch, on_worker
+from flows.workers.dispatch import Queue, around_shares, groups, queues_of
+from tasks.params.schema import check
+from tasks.plan.composing import compose
+from tasks.plan.plan_file import read_plan
+from tasks.stage.errors import ParamsError
+from tasks.stage.process import STARTED_BY_A_WORKER
+from tests.places import ROOT
+from tests.plans import values_with
+
+CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
+KNOWN = read_plan(ROOT, compose(check(values_with("pretrain_rows.shares=[1,2]"))))
+
+
+def test_consecutive_stages_of_one_queue_travel_together():
+    plan = [
+        "corpus@text",
+        "validate@corpus",
+        "pretrain@phase1",
+        "finetune@squad",
+        "predict@squad",
+        "evaluate@squad",
+        "gate@squad",
+    ]
+    assert list(groups(plan, KNOWN, CPU, POD)) == [
+        (CPU, ["corpus@text", "validate@corpus"]),
+        (POD, ["pretrain@phase1", "finetune@squad", "predict@squad"]),
+        (CPU, ["evaluate@squad", "gate@squad"]),
+    ]
+    assert list(groups(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
+
+
+def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
+    shared = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"]
+    assert around_shares(shared, KNOWN) == (
+        ["corpus@text", "tokenizer"],
+        ["row_share@1", "row_share@2"],
+        ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
+    )
+    assert around_shares(["evaluate@squad", "gate@squad"], KNOWN) == ([], [], ["evaluate@squad", "gate@squad"])
+
+
+def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
+    assert queues_of("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
+    assert queues_of("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
+    with pytest.raises(ParamsError, match="device.runtime=auto does not say whose workers train"):
+        queues_of("auto", "cpu/default", None)
+    with pytest.raises(ParamsError, match="cpu_queue='cpu': state pool/queue"):
+        queues_of("cpu", "cpu", None)
+
+
+@pytest.mark.parametrize("text", ["cpu/default?x=1#", "cpu?/default", "cpu/..", "cpu/a b", "cpu/%2e", "cpu/-x"])
+def test_a_queue_that_an_address_would_cut_is_refused(text):
+    with pytest.raises(ParamsError, match=r"cpu_queue: .* is not a name of a pool or queue"):
+        queues_of("cpu", text, None)
+    with pytest.raises(ParamsError, match="device_queue: "):
+        queues_of("cpu", "cpu/default", text)
+
+
+@pytest.mark.parametrize(("log", "fits"), [
+    (None, True), ("runs/logs/20261125-043325-14027.log", True), ("/etc/passwd", False), ("../x.log", False),
+    ("runs/logs/../../x.log", False), ("runs/logs/passwords", False), ("javascript:alert(1).log", False),
+])  # fmt: skip
+def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log, fits):
+    if fits:
+        assert checked_log(log) == log
+        return
+    with pytest.raises(ParamsError, match="the log of a run is a file in runs/logs"):
+        checked_log(log)
+
+
+def test_a_stage_that_was_sent_again_keeps_what_it_cost():
+    run = RunReport(".")
+    run.enter(StageRecord("finetune@squad", "paused", 10.0, "pod-a"))
+    run.enter(StageRecord("finetune@squad", "ran", 5.0, "pod-b"))
+    run.enter(StageRecord("finetune@squad", "skipped", 0.5, "pod-b"))
+    assert run.stages == [StageRecord("finetune@squad", "ran", 15.5, "pod-b")]
+    run.enter(StageRecord("row_share@1", "ran", 9.0, "a"))
+    run.enter(StageRecord("row_share@1", "restored", 1.0, "b"))
+    assert run.stages[1] == StageRecord("row_share@1", "ran", 10.0, "a")
+    run.paused = "stage finetune@squad paused"
+    assert outcome(run) == "paused"
+
+
+def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_up(monkeypatch):
+    monkeypatch.setattr(api, "WAIT_S", 0.0)
+    answers = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"]
+    said = []
+
+    def call():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert api.patiently(call, said.append) == "here"
+    assert len(said) == 2
+    assert "does not answer (ConnectError)" in said[0]
+    assert "is back" in said[1]
+    answers[:] = [httpx.ConnectError("refused")] * 2
+    with pytest.raises(httpx.ConnectError):
+        api.patiently(call, said.append, patience_s=-1.0)
+
+
+class _Cancels:
+    """Answers for the client of a server on which somebody has cancelled the run."""
+
+    def read_flow_run(self, run):
+        return SimpleNamespace(state=Cancelled(message="by hand"))
+
+    def read_artifacts(self, **words):
+        return []
+
+
+def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
+    sender = dispatch.Sender(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
+    run = dispatch.SentRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+    with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
+        run.look()
+    assert cancelled_by(stopped.value) == "a cancellation in Prefect"
+
+
+SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-1", "code": {"flows": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("flow", "sent"), [(pipeline.pipeline, {"overrides": ["pretrain.seed=7"]}), (on_worker.run_stages, SENT)]
+)
+def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, sent, monkeypatch):
+    read = flow.validate_parameters(sent)
+    monkeypatch.setattr(flow, "fn", worker_entry._leaving(flow.fn, 0))
+    assert flow.validate_parameters(sent) == read
+
+
+@pytest.mark.parametrize(("cancelled", "word"), [(True, "cancelled"), (False, "interrupted")])
+def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, monkeypatch, cancelled, word):
+    monkeypatch.setenv(STARTED_BY_A_WORKER, "of a test")
+    monkeypatch.setattr(stages, "is_cancelled", lambda run: cancelled)
+    with pytest.raises(TerminationSignal), on_worker._recorded(tmp_path, "of-a-test") as run:
+        raise TerminationSignal(15)
+    assert outcome(report.read(tmp_path, tmp_path / run.folder)) == word
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])
+def test_what_cancels_stages_of_a_worker_is_in_the_record_of_their_run(tmp_path, error, said):
+    with pytest.raises(type(error)), on_worker._recorded(tmp_path, "of-a-test") as run:
+        raise error
+    kept = report.read(tmp_path, tmp_path / run.folder)
+    assert (kept.interrupted, outcome(kept), kept.ended is None) == (said, "cancelled", False)
+
+
+def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
+    """As a worker does with a run that is cancelled on the server."""
+    run = RunReport(".")
+
+    def terminate():
+        raise TerminationSignal(15)
+
+    with pytest.raises(TerminationSignal):
+        pipeline._ended(run, tmp_path, tmp_path, None, terminate)
+    kept = report.read(tmp_path, tmp_path)
+    assert (kept.interrupted, outcome(kept)) == ("SIGTERM", "cancelled")
+    assert kept.error == "the run ended early, by SIGTERM: nothing half-written was kept; run it again to continue"

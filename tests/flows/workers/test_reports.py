@@ -1,0 +1,129 @@
+"""What the side that sends takes of what comes back through a server that others write to, too. Real dvc.yaml."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.dvc.stages import RunFailed
+from flows.runs.report import StageRecord
+from flows.workers import reports
+from tasks.plan.plan_file import read_plan
+from tests.places import ROOT
+from tests.plans import stages_of, values_with
+
+NAMES = ["finetune@squad", "gate@squad"]
+PLAN = stages_of(values_with())
+RECORD = dataclasses.asdict(StageRecord("finetune@squad", "ran", 1.5, "pod-a"))
+MD5 = "0123456789abcdef0123456789abcdef"
+
+
+def read(files, **record):
+    """What comes of an artifact with these files and this record; none: without a record."""
+    sent = {"files": files, **({"record": {**RECORD, **record}} if record else {})}
+    return reports.read(json.dumps(sent), NAMES, PLAN, ROOT)
+
+
+def refused(files, **record):
+    with pytest.raises(RunFailed, match="what came back of finetune@squad is not what a worker sends") as error:
+        read(files, **record)
+    return str(error.value)
+
+
+def test_figures_records_and_the_receipt_are_taken():
+    taken = read(
+        {"metrics/squad-finetune.json": '{"loss": 1.0}', "plots/squad-finetune.csv": "step,loss\n1,2.0\n"},
+        name="finetune@squad",
+    )
+    assert taken.record == StageRecord("finetune@squad", "ran", 1.5, "pod-a")
+    assert list(taken.files) == [Path("metrics/squad-finetune.json"), Path("plots/squad-finetune.csv")]
+    assert list(read({"reports/publish-squad.json": "{}"}, name="publish@squad").files) == [
+        Path("reports/publish-squad.json")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dvc.yaml",
+        "tasks/corpus/corpus.py",
+        "../params.yaml",
+        "metrics/../dvc.yaml",
+        "/etc/passwd",
+        "metrics/a/b.json",
+        "metrics/squad-gate.json",
+        "plots/other.csv",
+        "reports/publish-squad.json",
+        "dvc.lock",
+        "metrics//squad-finetune.json",
+    ],
+)
+def test_a_file_that_the_stage_does_not_write_is_refused(name):
+    assert "a file named" in refused({name: "{}"}, name="finetune@squad")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": NaN}', "[" * 100_000, "{", '"' + "x" * 1_000_001 + '"', 7, "!!python/object:os.system"]
+)
+def test_figures_that_are_none_are_refused(text):
+    refused({"metrics/squad-finetune.json": text}, name="finetune@squad")
+
+
+@pytest.mark.parametrize("text", ["a,b\n1\n", 'a\n"x', "a\n\0\n"])
+def test_curves_that_are_no_table_are_refused(text):
+    refused({"plots/squad-finetune.csv": text}, name="finetune@squad")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"name": "pretrain@phase1"},
+        {"name": "publish@glue-sst2"},
+        {"status": "published"},
+        {"seconds": "1"},
+        {"seconds": float("nan")},
+        {"seconds": -1.0},
+        {"seconds": True},
+        {"host": "a b"},
+        {"host": "<b>"},
+        {"host": None},
+        {"more": 1},
+    ],
+)
+def test_a_record_of_something_else_is_refused(record):
+    refused({}, **record)
+
+
+def lock(name="finetune@squad", **out):
+    entries = [{"path": path, "hash": "md5", "md5": MD5, "size": 1} for path in read_plan(ROOT)["finetune@squad"].outs]
+    entries[0].update(out)
+    return yaml.safe_dump({"schema": "2.0", "stages": {name: {"cmd": "python -m x", "outs": entries}}})
+
+
+def test_of_a_lock_only_stages_of_the_plan_with_their_own_outs_are_kept():
+    def kept(text):
+        return list(yaml.safe_load(read({"dvc.lock": text}).files[Path("dvc.lock")])["stages"])
+
+    assert kept(lock()) == ["finetune@squad"]
+    assert kept(lock(name="of_older_code")) == []
+    assert kept(lock(path="../../.ssh/authorized_keys")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [", "stages: 1", "x: &a 1\nstages: *a", lock(md5="x"), lock(cloud={"x": 1}), "stages: {finetune@squad: 1}"],
+)
+def test_a_lock_that_is_none_is_refused(text):
+    refused({"dvc.lock": text})
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    root.mkdir()
+    elsewhere.mkdir()
+    (root / "metrics").symlink_to(elsewhere)
+    with pytest.raises(RunFailed, match="metrics is a link"):
+        reports.write(read({"metrics/squad-finetune.json": "{}"}, name="finetune@squad"), root)
+    assert list(elsewhere.iterdir()) == []

@@ -1,0 +1,63 @@
+"""A Prefect server that a team shares: runs of others are left alone, and a killed worker's run is still found."""
+
+import contextlib
+import time
+from datetime import timedelta
+
+import pytest
+from prefect.client.orchestration import get_client
+
+from flows.workers.deploy import lost_runs, make_automation
+from tests.flows.workers.strangers import Stranger, histories
+from tests.flows.workers.worker_hosts import wait_until
+from tests.flows.workers.worker_team import a_team
+
+pytestmark = pytest.mark.soak
+
+WINDOW = timedelta(seconds=45)
+"""One and a half heartbeats of a deployment's run (Prefect takes none shorter than 30 s), in place of three."""
+IN_A_SHELL = ["Pending", "Running", "Completed"]
+TAKEN = ["Pending", "Submitting", "Running"]  # by a worker, or by the process that serves a deployment
+
+
+@pytest.fixture
+def team(tmp_path):
+    with a_team(tmp_path) as team, get_client(sync_client=True) as client:
+        make_automation(client, lost_runs(WINDOW), print)
+        team.host("preparing").start_worker("cpu", "default", "cpu")
+        team.host("training").start_worker("cpu", "trainer", "cpu")
+        yield team
+
+
+def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_is_found_and_sent_again(team):
+    with contextlib.closing(Stranger(team)) as stranger:
+        sending, _ = team.start_training()
+        plain = team.host("plain").start("flows", "run", "--set", "pretrain.seed=21")
+        theirs = stranger.run_by_hand()
+        stranger.run_deployment()
+        wait_until(lambda: "pretrain@phase1" in team.hosts["plain"].ran(), "the plain run's training", alive=plain)
+        wait_until(lambda: {"theirs", "nightly"} <= running(), "the runs of somebody else", alive=theirs)
+        began = time.monotonic()
+        team.hosts["training"].lose()
+        wait_until(
+            lambda: [*TAKEN, "Crashed"] in histories()["pretrain@phase1"], "the lost run was found", alive=sending
+        )
+        team.host("spare").start_worker("cpu", "trainer", "cpu")
+        time.sleep(max(0.0, began + 2 * WINDOW.total_seconds() + 20 - time.monotonic()))
+        team.sender.hold.unlink()
+        assert (theirs.wait(60), plain.wait(240), sending.wait(240)) == (0, 0, 0)
+        wait_until(lambda: "nightly" not in running(), "the end of somebody else's deployment's run")
+    assert histories() == {
+        "podium": [IN_A_SHELL, IN_A_SHELL],  # the one that sends, and the plain one
+        "theirs": [IN_A_SHELL],
+        "nightly": [[*TAKEN, "Completed"]],
+        "corpus .. validate@corpus": [[*TAKEN, "Completed"]],
+        "pretrain@phase1": [[*TAKEN, "Crashed"], [*TAKEN, "Completed"]],
+        "evaluate@squad .. gate@squad": [[*TAKEN, "Completed"]],
+    }
+    assert "sent again, 1 of 3 times" in team.sender.said()
+
+
+def running():
+    """Names of the runs that are running now, or have been until somebody said otherwise."""
+    return {name for name, runs in histories().items() if any(states[-1:] == ["Running"] for states in runs)}

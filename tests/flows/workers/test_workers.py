@@ -1,0 +1,235 @@
+"""Runs on workers: a real server, worker processes on hosts of their own, one remote. The stages are toys.
+
+One server and the same hosts serve all tests, in order; each takes what the one before left.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.states import Pending
+
+from flows.workers import dispatch, worker
+from flows.workers.dispatch import Queue
+from tasks.params.schema import load_params
+from tasks.pretraining.rows import row_shards
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.stage.errors import ParamsError
+from tests.flows.workers.strangers import Stranger, automation, events
+from tests.flows.workers.worker_hosts import ALL, wait_until
+from tests.flows.workers.worker_team import a_team, parameters_of_training
+
+pytestmark = pytest.mark.slow
+SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate@squad .. gate@squad"}
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory):
+    """Two hosts that have done a whole run together."""
+    with a_team(tmp_path_factory.mktemp("team")) as team:
+        team.host("preparing").start_worker("cpu", "default", "cpu")
+        team.host("training").start_worker("cpu", "trainer", "cpu,cuda")
+        code = team.run()
+        assert code == 0, team.sender.said()
+        yield team
+
+
+def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(team):
+    preparing, training = team.hosts["preparing"], team.hosts["training"]
+    assert preparing.ran() == ["corpus", "validate@corpus", "evaluate@squad", "gate@squad"]
+    assert training.ran() == ["pretrain@phase1"], "what the first host made is restored, not made again"
+    assert team.sender.ran() == []
+    assert team.statuses() == {**dict.fromkeys(ALL, "ran"), "publish@squad": "ran"}
+    report = team.report()
+    result = report["results"]["gate@squad"]
+    assert result["scores"] == {"exact_match": 90.0, "f1": 91.0}
+    assert result["published"]["folder"] == "published/podium-demo"
+    folder = team.sender.project / report["folder"]
+    assert json.loads((folder / "metrics" / "pretrain-phase1.json").read_text()) == {"steps": 7}
+    assert (folder / "evaluation" / "squad" / "report.html").read_text() == "<p>answers</p>"
+    assert not (folder / "models").exists(), "models stay where they are used"
+
+
+def test_the_server_names_and_tags_the_run_and_keeps_its_tables(team):
+    found = next(run for name, run in team.runs("COMPLETED").items() if name not in SENT)
+    assert re.fullmatch(r"params\.yaml exact_match 90\.00 \d{4}-\d\d-\d\d \d\d:\d\d", found.name)
+    assert {"task:squad", "device:cpu"} <= set(found.tags)
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[found.id]))
+    with get_client(sync_client=True) as client:
+        tables = {one.key: one.data for one in client.read_artifacts(artifact_filter=wanted)}
+    for stage in ALL:
+        assert re.search(rf"\| {stage} \| ran \| [\d.]+ \| \S+ \|", tables["podium-run"]), stage
+    assert "| squad | f1 | 91.00 |" in tables["podium-metrics"]
+
+
+def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
+    """Judged by the server's own trigger on what real runs sent; with time, in test_shared_server.py."""
+    with contextlib.closing(Stranger(team)) as stranger:
+        theirs = stranger.run_by_hand()
+        stranger.run_deployment()
+        assert theirs.wait(60) == 0
+        wait_until(lambda: len(events("Completed")) == 6, "the ends of all runs")
+    wait_until(lambda: len(events("heartbeat")) >= 6, "a heartbeat of each run")
+    ours = {f"prefect.flow-run.{run.id}" for name, run in team.runs("COMPLETED").items() if name in SENT}
+    trigger = automation().trigger
+    for kind in ("heartbeat", "Completed"):
+        sent = events(kind)
+        assert len({event.resource.id for event in sent}) == 6, "podium, what it sent, and somebody else's two"
+        assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
+
+
+def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
+    leading = team.host("leading")
+    leading.start_worker("flows", "default", "cpu")
+    asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium/podium")
+        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked).id
+        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
+    assert (state.name, state.message) == ("Completed", "published")
+    assert leading.ran() == [], "its stages were sent"
+    leading.lose()
+
+
+def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, monkeypatch):
+    asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium/podium")
+        run = client.create_flow_run_from_deployment(deployment.id, parameters=asked, state=Pending()).id
+        states = []
+        for seconds in (worker.PENDING_S, 0.0):
+            monkeypatch.setattr(worker, "PENDING_S", seconds)
+            asyncio.run(look_for_lost_runs())
+            states.append(client.read_flow_run(run).state.name)
+        assert states == ["Pending", "Scheduled"]
+        leading = team.host("leading-again")
+        leading.start_worker("flows", "default", "cpu")
+        state = wait_until(lambda: (found := client.read_flow_run(run).state).is_final() and found, "its end")
+    assert (state.name, state.message) == ("Completed", "published")
+    leading.lose()
+
+
+async def look_for_lost_runs():
+    """As a worker of the pool `flows` does each time when it asks for runs."""
+    options = {"work_pool_name": "flows", "work_queues": ["none"], "create_pool_if_not_found": False}
+    async with worker.OwnWorker(**options) as looking:
+        looking.pool, looking.say = "flows", print
+        await looking.sync_with_backend()
+        await looking.get_and_submit_flow_runs()
+
+
+def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(team):
+    preparing, second = team.hosts["preparing"], team.host("second")
+    preparing.lose()
+    for host in (preparing, second):
+        host.start_worker("cpu", "default", "cpu", "--limit", "1")
+    preparing.hold.touch()
+    before = [*preparing.ran(), *second.ran()].count("pretrain@phase1")
+
+    def waits():
+        logs = (host.folder / "worker.log" for host in (preparing, second))
+        return any(
+            "stage pretrain@phase1: an equal stage is running on another host" in log.read_text() for log in logs
+        )
+
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name("podium-stages/cpu")
+        parameters = parameters_of_training(preparing, 61)
+        runs = [client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id for _ in range(2)]
+        wait_until(waits, "the second run waits", alive=second.worker)
+        preparing.hold.unlink()
+        for run in runs:
+            wait_until(lambda run=run: client.read_flow_run(run).state.is_completed(), "its end")
+        assert client.read_variables() == [], "no lock is left"
+    assert [*preparing.ran(), *second.ran()].count("pretrain@phase1") == before + 1
+    for host in (preparing, second):
+        host.lose()
+    preparing.start_worker("cpu", "default", "cpu")
+
+
+def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
+    before = team.report()["folder"]
+    words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
+    assert team.sender.run(*words) == 0, team.sender.said()
+    report = team.report()
+    assert [stage["name"] for stage in report["stages"]] == ["corpus", "validate@corpus", "pretrain@phase1"]
+    assert {stage["status"] for stage in report["stages"]} == {"skipped"}
+    assert (report["folder"], report["results"]) == (before, {})
+
+
+@pytest.mark.soak
+def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
+    words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
+    assert team.sender.run(*words) == 0, team.sender.said()
+    report = team.report()
+    assert report["folder"] == "runs/checkouts/ours"
+    assert {stage["status"] for stage in report["stages"]} == {"restored"}, "the outs are those of the run before"
+    for name in ("preparing", "training"):
+        (folder,) = team.hosts[name].project.glob("runs/checkouts/ours-*")
+        assert json.loads((folder / "reports/run.json").read_text())["command"] == "sent by another run"
+
+
+@pytest.mark.soak
+def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
+    module = team.hosts["training"].project / "tasks" / "toy.py"
+    text = module.read_text()
+    module.write_text(text + "# newer\n")
+    code = team.run("pretrain.seed=5")
+    module.write_text(text)
+    assert code == 1
+    assert re.search(r"tasks of the checkout \S+ differ from those of the run", team.sender.said())
+
+
+def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
+    with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
+        dispatch.require_deployment(Queue("ipu", "pod-z"))
+
+
+@pytest.mark.soak
+def test_the_same_parameters_on_a_third_host_run_nothing(team):
+    for name in ("preparing", "training"):
+        team.hosts[name].lose()
+    third = team.host("third")
+    third.start_worker("cpu", "default", "cpu")
+    assert third.run("flows", "run", "--on-workers", "--device-queue", "cpu/default") == 0, third.said()
+    assert third.ran() == []
+    report = json.loads((third.project / "reports" / "run.json").read_text())
+    assert {stage["name"]: stage["status"] for stage in report["stages"]} == {
+        **dict.fromkeys(ALL, "restored"),
+        "publish@squad": "ran",
+    }
+    weights = next(third.project.glob("runs/checkouts/*/models/phase1/weights"))
+    assert weights.read_text() == "text 1 learned"
+
+
+@pytest.mark.soak
+def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_path, monkeypatch):
+    """The project's own stages, corpus to rows, in shards of 20 kB."""
+    team.hosts["third"].lose()
+    hosts = team.hosts["preparing"], team.hosts["training"]
+    for host in (team.sender, *hosts):
+        host.make_rows()
+    for host in hosts:
+        host.start_worker("cpu", "default", "cpu", "--limit", "1")
+    small = "corpus.demo_documents=500", "tokenizer.vocabulary_size=300"
+    code = team.run(*small, "pretrain_rows.shares=[1, 2]")
+    assert code == 0, team.sender.said()
+    assert sorted(host.ran()[-1] for host in hosts) == ["row_share@1", "row_share@2"], "each host made one"
+    names = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "pretrain_rows@phase2"]
+    assert team.statuses() == dict.fromkeys(names, "ran")
+    (folder,) = (path for host in hosts for path in host.project.glob("runs/checkouts/*/data/rows/phase1"))
+    monkeypatch.setattr(row_shards, "SHARD_BYTES", 20_000)
+    data = folder.parents[1]
+    shards = len(row_shards.plan_shards(sorted((data / "corpus").glob("*.parquet"))))
+    taken = f"{shards} of {shards} shards are there from before"
+    assert shards > 2
+    assert any(taken in (host.folder / "worker.log").read_text() for host in hosts)
+    params = load_params(data.parent / "params.yaml").pretrain_rows
+    write_pretrain_rows(params, "phase1", data / "corpus", data / "tokenizer", tmp_path / "rows", 1)
+    both = tmp_path / "rows", folder
+    alone, joined = ({path.name: path.read_bytes() for path in rows.glob("*.*")} for rows in both)
+    assert joined == alone, "the same bytes as made by one process alone"

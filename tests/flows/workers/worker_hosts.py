@@ -1,0 +1,328 @@
+"""Hosts for tests of runs on workers: separate homes, checkouts and DVC caches, one remote, one real Prefect server."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import yaml
+
+from tasks.stage.process import die_with_parent
+from tests.flows.conftest import PUBLISH
+from tests.places import ROOT
+
+COPIED = (
+    "flows",
+    "tasks",
+    "ipu_model",
+    "inputs",
+    "presets",
+    "params.yaml",
+    "plan.yaml",
+    "prefect.yaml",
+    "pyproject.toml",
+    ".dvcignore",
+)
+
+ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate@squad", "gate@squad"]
+DVC_YAML = """
+vars: [plan.yaml]
+stages:
+  corpus:
+    cmd: python -m tasks.toy corpus
+    deps: [tasks/toy.py]
+    params: [corpus]
+    outs: [data/corpus]
+  validate:
+    foreach: [corpus]
+    do:
+      cmd: python -m tasks.toy validate ${item}
+      meta: {page: "reports/validation/${item}.json"}
+      deps: [tasks/toy.py, data/corpus]
+      outs: ["reports/validation/${item}.json"]
+  pretrain:
+    foreach: [phase1]
+    do:
+      cmd: python -m tasks.toy pretrain ${item}
+      meta: {host: device, part: pretraining}
+      deps: [tasks/toy.py, data/corpus, reports/validation/corpus.json]
+      params: [device, pretrain.seed]
+      outs: ["models/${item}"]
+      metrics: ["metrics/pretrain-${item}.json"]
+  evaluate:
+    foreach: ${plan.downstream}
+    do:
+      cmd: python -m tasks.toy evaluate
+      meta: {page: "evaluation/${key}/report.html"}
+      deps: [tasks/toy.py, models/phase1]
+      outs: ["evaluation/${key}"]
+      metrics: ["metrics/${key}.json"]
+  gate:
+    foreach: ${plan.downstream}
+    do:
+      cmd: python -m tasks.toy gate
+      meta: {publish: tasks.release.publish}
+      deps: [tasks/toy.py, "metrics/${key}.json"]
+      params: ["downstream.${key}.gate"]
+      metrics: ["metrics/${key}-gate.json"]
+"""
+# Every stage names itself and its process in TOY_LOG, a file of its host; training waits while TOY_HOLD is there.
+TOY = """
+import json, os, signal, sys, time
+from pathlib import Path
+from ipu_model.files import write_json, write_text
+from tasks.plan.main import run_main
+from tasks.params.schema import load_params
+
+def main():
+    stage, params = os.environ["DVC_STAGE"], load_params()
+    with open(os.environ["TOY_LOG"], "a") as log:
+        log.write(f"{stage} {os.getpid()}\\n")
+    if stage == "corpus":
+        write_text(Path("data/corpus/text"), f"text {params.corpus.seed}")
+    elif stage == "validate@corpus":
+        write_json(Path("reports/validation/corpus.json"), {"valid": True})
+    elif stage == "pretrain@phase1":
+        begun = Path("runs/begun")
+        if params.pretrain.seed == 13 and not begun.exists():
+            write_text(begun, "")
+            print("paused: the wall-clock limit was reached", flush=True)
+            sys.exit(4)
+        if params.pretrain.seed == 99:
+            sys.exit("error: loss is not finite")
+        if params.pretrain.seed == 77:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while Path(os.environ["TOY_HOLD"]).exists():
+            time.sleep(0.05)
+        write_text(Path("models/phase1/weights"), Path("data/corpus/text").read_text() + " learned")
+        write_json(Path("metrics/pretrain-phase1.json"), {"steps": 7})
+    elif stage == "evaluate@squad":
+        write_text(Path("evaluation/squad/report.html"), "<p>answers</p>")
+        scores = {"exact_match": 90.0, "exact_match_low": 80.0, "f1": 91.0, "f1_low": 80.0}
+        write_json(Path("metrics/squad.json"), scores)
+    else:
+        write_json(Path("metrics/squad-gate.json"), {"accepted": True, "reasons": []})
+run_main(main)
+"""
+SHARE = """
+import os, sys, time
+from pathlib import Path
+from tasks.plan.main import run_main
+from tasks.pretraining.rows.row_share import main
+
+with open(os.environ["TOY_LOG"], "a") as log:
+    log.write(f"{os.environ['DVC_STAGE']} {os.getpid()}\\n")
+begun = Path(os.environ["TOY_HOLD"]).parent / "begun"
+begun.mkdir(exist_ok=True)
+(begun / sys.argv[1]).touch()
+until = time.monotonic() + 240
+while len(list(begun.iterdir())) < 2:
+    if time.monotonic() > until:
+        sys.exit("no other share has begun")
+    time.sleep(0.05)
+run_main(main)
+"""
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition, what, seconds=240, alive=None):
+    """Return what `condition` returns as soon as it is true; fail after `seconds`, or when `alive` has ended."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert alive is None or alive.poll() is None, f"{what}: the process it depends on has ended"
+        assert time.monotonic() < until, f"{what}: not within {seconds} s"
+        time.sleep(0.1)
+    return found
+
+
+def start_process(words, environment, log, folder=None, user=None):
+    """Start a process in a session of its own, which ends with this one; what it prints goes to `log`.
+
+    Args:
+        user: options of subprocess.Popen that make it another user's.
+    """
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+        **(user or {}),
+    )
+
+
+class Server:
+    """`prefect server start` on loopback; it can be stopped and started again on the same data."""
+
+    def __init__(self, folder):
+        self.folder, self.port = folder, free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        folder.mkdir()
+        self.start()
+
+    def environment(self):
+        """The environment of processes that talk to it."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))},
+            "PREFECT_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+        }
+
+    def own_environment(self):
+        """The environment of the server itself."""
+        return {**self.environment(), "PREFECT_HOME": str(self.folder)}
+
+    def start(self):
+        words = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        with (self.folder / "log").open("a") as log:
+            self.process = start_process(words, self.own_environment(), log)
+        wait_until(self.answers, "the Prefect server", alive=self.process)
+
+    def answers(self):
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self):
+        kill_tree(self.process)
+
+
+class Host:
+    """One machine of the team, played by folders: home, Prefect home, checkout, DVC cache."""
+
+    def __init__(self, folder, server, remote):
+        self.folder, self.project = folder, folder / "podium"
+        self.log, self.hold = folder / "ran.txt", folder.parent / "hold"
+        self.worker = None
+        self.make_project()
+        (self.project / ".dvc" / "config").write_text(
+            f"[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
+            f"['remote \"store\"']\n    url = {remote}\n"
+        )
+        self.environment = {
+            **server.environment(),
+            "HOME": str(folder),
+            "PREFECT_HOME": str(folder / "prefect"),
+            "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"),
+            "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
+            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"),
+            "TOY_LOG": str(self.log),
+            "TOY_HOLD": str(self.hold),
+        }
+
+    def make_project(self):
+        """Make the checkout: this one, with toys in place of its stages."""
+        (self.project / ".dvc").mkdir(parents=True)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, self.project / name)
+        (self.project / "dvc.yaml").write_text(DVC_YAML)
+        (self.project / "tasks" / "toy.py").write_text(TOY)
+        (self.project / "tasks/release/publish.py").write_text(PUBLISH)
+
+    def start_worker(self, pool, queue, kinds, *options):
+        words = [sys.executable, "-m", "flows", "worker", "--pool", pool, "--queue", queue, *options]
+        with (self.folder / "worker.log").open("a") as log:
+            self.worker = start_process(words, {**self.environment, "PODIUM_STAGE_KINDS": kinds}, log, self.project)
+
+    def make_rows(self):
+        """From now on this host runs the project's own stages, corpus to rows, with small shards and no verdicts.
+
+        Shares write themselves into TOY_LOG, and wait until two of them have begun.
+        """
+        plan = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+        plan = {name: plan[name] for name in ("corpus", "tokenizer", "row_share", "pretrain_rows")}
+        plan["row_share"]["do"]["cmd"] = 'python -m tasks.toy_share "$DVC_STAGE"'
+        for stage in plan.values():
+            deps = stage.get("do", stage)["deps"]
+            deps[:] = [dep for dep in deps if not dep.startswith("reports/") and "verdict" not in dep]
+        (self.project / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": plan}, sort_keys=False))
+        (self.project / "tasks" / "toy_share.py").write_text(SHARE)
+        for name, size, small in (
+            ("pretraining/rows/row_shards", "SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"),
+            ("inputs/corpus", "GROUP_CHARACTERS = 8192,", "GROUP_CHARACTERS = 40,"),
+        ):
+            source = self.project / f"tasks/{name}.py"
+            assert size in (text := source.read_text())
+            source.write_text(text.replace(size, small))
+
+    def start(self, *words):
+        """Start a module of the checkout; what it says is in `said`."""
+        with (self.folder / "said.txt").open("w") as said:
+            return start_process([sys.executable, "-m", *words], self.environment, said, self.project)
+
+    def run(self, *words):
+        """Run a module of the checkout to its end; its exit code."""
+        return self.start(*words).wait(timeout=400)
+
+    def said(self):
+        """What the module started last has said so far."""
+        return (self.folder / "said.txt").read_text()
+
+    def ran(self):
+        """Stages whose commands really ran here, in order."""
+        return [line.split()[0] for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def processes(self):
+        """Process ids of the stages that ran here."""
+        return [int(line.split()[1]) for line in self.log.read_text().splitlines()]
+
+    def flow(self):
+        """Process id of the one run that its worker has started."""
+        started = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(self.worker.pid)}
+        (found,) = (pid for pid, command in started.items() if b"flows.commands.worker_entry" in command)
+        return found
+
+    def lose(self):
+        """The machine is gone: worker, flow and stages at once."""
+        kill_tree(self.worker)
+        self.worker = None
+
+
+def descendants(pid):
+    """Process ids below `pid`, whatever session or group they made for themselves."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(child)]
+    return found
+
+
+def kill_tree(process):
+    """SIGKILL `process` and everything below it; they are stopped first, so that nobody sees another die."""
+    tree = [process.pid, *descendants(process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in tree:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+    process.wait()
+
+
+def is_alive(pid):
+    """Whether a process runs; one that waits for its parent to take its exit code does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,431 @@
+"""The corpus stage on the user's own files: what is read, what is dropped, what is refused and how."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.corpus import corpus
+from tasks.corpus.corpus import make_corpus
+from tasks.params.schema import CorpusParams
+from tasks.records import text_files
+from tasks.stage.errors import InputError
+from tests.hub_server import HubServer
+from tests.places import ROOT
+
+WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
+
+
+def params(**values: Any) -> CorpusParams:
+    defaults: dict[str, Any] = {
+        "source": "files",
+        "path": "nowhere",
+        "text_column": "text",
+        "title_column": None,
+        "id_column": None,
+        "layout": "auto",
+        "seed": 1,
+        "demo_documents": 20,
+        "dataset": None,
+        "dataset_config": None,
+        "dataset_split": "train",
+        "dataset_revision": None,
+    }
+    return CorpusParams(**{**defaults, **values})
+
+
+def documents(folder: Path) -> list[tuple[str, str, str]]:
+    """(id, title, text) of every document of a corpus folder."""
+    table = pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
+    assert table.schema.equals(corpus.SCHEMA)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def read(tmp_path: Path, path: Path, **values: Any) -> list[tuple[str, str, str]]:
+    make_corpus(params(path=str(path), **values), tmp_path / "out")
+    return documents(tmp_path / "out")
+
+
+def refusal(tmp_path: Path, path: Path, **values: Any) -> str:
+    """The message of the refusal, after checking that nothing was left behind."""
+    with pytest.raises(InputError) as caught:
+        make_corpus(params(path=str(path), **values), tmp_path / "made" / "out")
+    left = list((tmp_path / "made").iterdir()) if (tmp_path / "made").exists() else []
+    assert left == [], "nothing half-written"
+    return str(caught.value)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def test_wikitext_begins_a_document_at_level_one_headings_only(tmp_path: Path) -> None:
+    text = (
+        " \n = Ant = \n \n It digs . \n = = Nest = = \n \n It is deep . \n = = = Queen = = = \n\n"
+        " = Bee = \n\n It hums . \n"
+    )
+    assert read(tmp_path, write(tmp_path / "a.txt", text)) == [
+        ("a.txt:0", "Ant", "It digs .\nIt is deep ."),
+        ("a.txt:1", "Bee", "It hums ."),
+    ]
+
+
+def test_headings_written_without_spaces_are_dropped_too(tmp_path: Path) -> None:
+    text = "= Ant =\n\nIt digs.\n\n== Nest ==\n\nIt is deep.\n"
+    assert read(tmp_path, write(tmp_path / "a.txt", text)) == [("a.txt:0", "Ant", "It digs.\nIt is deep.")]
+
+
+def test_text_before_the_first_heading_is_kept_and_an_empty_article_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n")
+    summary = make_corpus(params(path=str(path), layout="wikitext"), tmp_path / "out")
+    assert documents(tmp_path / "out") == [("a.txt:0", "", "Preface."), ("a.txt:2", "Bee", "It hums.")]
+    assert (summary.documents, summary.reading.counts[corpus.EMPTY]) == (2, 1)
+
+
+def test_an_equation_is_no_heading(tmp_path: Path) -> None:
+    text = "= Sum =\n\nx = y = z\n\na == b\n"
+    assert read(tmp_path, write(tmp_path / "a.txt", text), layout="wikitext") == [
+        ("a.txt:0", "Sum", "x = y = z\na == b")
+    ]
+
+
+def test_paragraphs_are_documents_and_wrapped_lines_are_joined(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "\n\nOne line\nand its rest.\n \t \nTwo.\r\n\r\n\r\nThree.")
+    assert read(tmp_path, path) == [
+        ("a.txt:0", "", "One line and its rest."),
+        ("a.txt:1", "", "Two."),
+        ("a.txt:2", "", "Three."),
+    ]
+
+
+def test_auto_says_which_layout_it_found_for_each_file(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.txt", "\n = Ant = \n\nIt digs.\n = Bee = \nIt flies.\n")
+    write(tmp_path / "in/b.txt", "One.\n\nTwo.\n")
+    write(tmp_path / "in/c.txt", " = Ant = \n\nIt digs.\n = = Nest = = \nIt is deep.\n")
+    write(tmp_path / "in/only-one.txt", " = Ant = \n\nIt digs.\n")
+    write(tmp_path / "in/text-first.txt", "One.\n\n= Ant =\n\n= Bee =\n\nTwo.\n")
+    summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
+    assert summary.reading.layouts == {
+        "a.txt": "wikitext",
+        "b.txt": "paragraphs",
+        "c.txt": "wikitext",
+        "only-one.txt": "paragraphs",
+        "text-first.txt": "paragraphs",
+    }
+
+
+def test_lines_of_zero_width_characters_are_blank(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "\ufeffOne\u200b\nline.\n\u200b\nTwo.\n \ufeff\u200b \r\nThree.\n\ufeff")
+    assert [text for _, _, text in read(tmp_path, path)] == ["One\u200b line.", "Two.", "Three."]
+    table = write(tmp_path / "a.jsonl", '{"text": "One.\\n\u200b\\nTwo."}\n\u200b\n{"text": "\u200b"}\n')
+    assert [text for _, _, text in read(tmp_path, table)] == ["One.\nTwo."]
+
+
+def test_a_single_json_file_is_a_corpus(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", '[{"text": "One."},\n{"text": "Two."}]')
+    assert [text for _, _, text in read(tmp_path, path)] == ["One.", "Two."]
+    path = write(tmp_path / "b.json", '{"text": "One."}\n{"text": "Two."}\n')
+    assert [text for _, _, text in read(tmp_path, path)] == ["One.", "Two."]
+
+
+def test_a_stated_layout_is_obeyed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", " = Ant = \n\nIt digs.\n")
+    assert [text for _, _, text in read(tmp_path, path, layout="paragraphs")] == ["= Ant =", "It digs."]
+
+
+def test_tables_of_all_kinds_give_the_same_documents(tmp_path: Path) -> None:
+    rows = [{"title": "Ant", "body": 'It digs.\n\nDeep, "very" deep.'}, {"title": "Bee", "body": "It hums."}]
+    write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    with (tmp_path / "a.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["title", "body"])
+        writer.writeheader()
+        writer.writerows(rows)
+    for kind in ("jsonl", "parquet", "csv"):
+        assert read(tmp_path, tmp_path / f"a.{kind}", text_column="body") == [
+            (f"a.{kind}:0", "Ant", 'It digs.\nDeep, "very" deep.'),
+            (f"a.{kind}:1", "Bee", "It hums."),
+        ]
+
+
+def test_a_folder_is_read_in_order_of_names_and_other_files_are_ignored_and_counted(tmp_path: Path) -> None:
+    write(tmp_path / "in/b.txt", "B.\n")
+    write(tmp_path / "in/a/z.jsonl", '{"text": "A."}\n')
+    for other in ("README.md", ".hidden.txt", ".git/x.txt", "notes.pdf"):
+        write(tmp_path / "in" / other, "no corpus")
+    summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
+    assert [name for name, _, _ in documents(tmp_path / "out")] == ["a/z.jsonl:0", "b.txt:0"]
+    assert (summary.reading.files, len(summary.reading.ignored)) == (2, 4)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"\xef\xbb\xbf = Ant = \n\nIt digs.\n = Bee = \n")
+    assert read(tmp_path, path) == [("a.txt:0", "Ant", "It digs.")]
+
+
+def test_given_ids_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"document_id": "x-9", "text": "A."}\n{"document_id": 7, "text": "B."}\n')
+    assert [name for name, _, _ in read(tmp_path, path)] == ["x-9", "7"]
+
+
+def test_the_real_wikitext_has_its_sixty_articles(tmp_path: Path) -> None:
+    if not WIKITEXT.exists():
+        pytest.skip(f"{WIKITEXT} is not there: real input is not part of the project")
+    read_ = read(tmp_path, WIKITEXT)
+    assert len(read_) == 60
+    assert read_[0][1] == "Homarus gammarus"
+    assert read_[0][2].startswith("Homarus gammarus , known as the European lobster")
+    assert not [text for _, _, text in read_ for line in text.split("\n") if line.startswith("=")]
+
+
+# ------------------------------------------------------------------------------------------------- writing
+
+
+def test_the_demo_is_the_same_bytes_every_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        make_corpus(params(source="demo"), tmp_path / name)
+    assert (tmp_path / "one/part-00000.parquet").read_bytes() == (tmp_path / "two/part-00000.parquet").read_bytes()
+    assert documents(tmp_path / "one")[19][0] == "demo:19"
+
+
+def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "GROUP_DOCUMENTS", 3)
+    monkeypatch.setattr(corpus, "PART_CHARACTERS", 1000)  # two groups of three, of some 200 characters each
+    summary = make_corpus(params(source="demo"), tmp_path / "out")
+    parts = sorted((tmp_path / "out").glob("*.parquet"))
+    assert summary.parts == len(parts) == 4
+    assert [part.name for part in parts] == [f"part-{number:05d}.parquet" for number in range(4)]
+    assert all(pq.ParquetFile(part).metadata.row_group(0).num_rows <= 3 for part in parts)
+    assert [name for name, _, _ in documents(tmp_path / "out")] == [f"demo:{number}" for number in range(20)]
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """Ten times the text, the same peak: what stays per document is eight bytes of id checksum."""
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from tests.tasks.corpus.test_corpus import params, make_corpus\n"
+        "make_corpus(params(source='demo', demo_documents=int(sys.argv[1])), Path(sys.argv[2]))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, str(count), str(tmp_path / str(count))],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for count in (8_192, 81_920)
+    ]
+    assert peaks[1] - peaks[0] < 24 * 1024  # KB; the text itself is 17 MB as characters, far more as objects
+
+
+def test_an_older_corpus_survives_a_failed_run(tmp_path: Path) -> None:
+    make_corpus(params(source="demo"), tmp_path / "out")
+    before = (tmp_path / "out/part-00000.parquet").read_bytes()
+    with pytest.raises(InputError):
+        make_corpus(params(path=str(write(tmp_path / "bad.txt", b"good\n\nbad \xff\n"))), tmp_path / "out")
+    assert (tmp_path / "out/part-00000.parquet").read_bytes() == before
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_missing_path_names_the_key(tmp_path: Path) -> None:
+    assert "corpus.path" in refusal(tmp_path, tmp_path / "absent.txt")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    message = refusal(tmp_path, write(tmp_path / "a.txt", ""))
+    assert "a.txt is empty" in message
+    assert "corpus.path" in message
+
+
+def test_blank_text_is_refused(tmp_path: Path) -> None:
+    assert "no text was found" in refusal(tmp_path, write(tmp_path / "a.txt", "\n \n\t\n"))
+
+
+def test_a_binary_file_is_refused_with_the_place(tmp_path: Path) -> None:
+    message = refusal(tmp_path, write(tmp_path / "a.txt", b"text\nmore\x00text\n"))
+    assert "binary" in message
+    assert "offset 9 (line 2)" in message  # "text\n" is bytes 0 to 4, "more" 5 to 8
+
+
+@pytest.mark.parametrize(("prefix", "shift"), [(b"", 0), (b"\xef\xbb\xbf", 3)])
+def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path, prefix: bytes, shift: int) -> None:
+    message = refusal(tmp_path, write(tmp_path / "a.txt", prefix + "caf\u00e9\n".encode("latin-1")))
+    assert f"byte 0xe9 at offset {3 + shift} (line 1)" in message
+    message = refusal(tmp_path, write(tmp_path / "b.txt", prefix + b"ok\n" + "caf\u00e9\n".encode("latin-1")))
+    assert f"byte 0xe9 at offset {6 + shift} (line 2)" in message
+    assert "UTF-8 is required" in message
+
+
+def test_utf16_is_called_by_its_name(tmp_path: Path) -> None:
+    assert "UTF-16" in refusal(tmp_path, write(tmp_path / "a.txt", "text\n".encode("utf-16")))
+
+
+def test_a_character_cut_off_at_the_end_is_refused(tmp_path: Path) -> None:
+    assert "offset 2 (line 1)" in refusal(tmp_path, write(tmp_path / "a.txt", b"ab\xe2\x82"))
+
+
+def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 100)
+    assert "line 2 is longer" in refusal(tmp_path, write(tmp_path / "a.txt", "a\n" + "b" * 101 + "\n"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_an_absent_text_column_is_refused_with_columns_and_the_nearest(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"texts": ["A."], "id": [1]}), path)
+    else:
+        write(path, '{"texts": "A.", "id": 1}\n' if kind == "jsonl" else "texts,id\nA.,1\n")
+    message = refusal(tmp_path, path)
+    assert "'text'" in message
+    assert "found texts, id" in message
+    assert "did you mean texts?" in message
+    assert "corpus.text_column" in message
+
+
+def test_an_absent_text_column_is_refused_even_without_rows(tmp_path: Path) -> None:
+    assert "did you mean texts?" in refusal(tmp_path, write(tmp_path / "a.csv", "texts,id\n"))
+
+
+def test_a_column_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    message = refusal(tmp_path, write(tmp_path / "a.jsonl", '{"text": "A."}\n{"text": 5}\n'))
+    assert "line 2: text must be text, found int" in message
+
+
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    assert "surrogate" in refusal(tmp_path, write(tmp_path / "a.jsonl", '{"text": "A \\ud800."}\n'))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"text": "A."}\n{"text": \n', "line 2 is not JSON"),
+        ('["text"]\n', "line 1 is no JSON object but list"),
+    ],
+)
+def test_broken_json_lines_are_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
+    assert said in refusal(tmp_path, write(tmp_path / "a.jsonl", content))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("text,id\nA.,1\nB.\n", "line 3 has 1 fields, the header has 2"),
+        ('text\n"A" B\n', "line 2 is not CSV"),
+    ],
+)
+def test_broken_csv_is_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
+    assert said in refusal(tmp_path, write(tmp_path / "a.csv", content))
+
+
+def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
+    assert "is not a Parquet file" in refusal(tmp_path, write(tmp_path / "a.parquet", "text"))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    message = refusal(tmp_path, write(tmp_path / "a.pdf", "text"))
+    assert "'.pdf'" in message
+    assert ".txt, .jsonl, .csv, .parquet" in message
+
+
+def test_a_folder_without_a_usable_file_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in/README.md", "text")
+    assert "only README.md" in refusal(tmp_path, tmp_path / "in")
+
+
+def test_an_output_that_cannot_be_written_ends_with_one_message_and_code_1(tmp_path: Path) -> None:
+    write(tmp_path / "params.yaml", (ROOT / "params.yaml").read_bytes().replace(b"20000", b"20"))
+    write(tmp_path / "data", "a file where the folder should be")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tasks.corpus.corpus"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert "Traceback" not in ended.stderr
+
+
+# ----------------------------------------------------------------------------------------------------- hub
+
+
+def hub_folder(folder: Path) -> Path:
+    """A data set as the Hub stores one: data files in a folder, told apart by split."""
+    rows = [{"title": "Ant", "text": "It digs."}, {"title": "", "text": ""}, {"title": "Bee", "text": "It hums."}]
+    write(folder / "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "validation.jsonl", '{"title": "Cat", "text": "It naps."}\n')
+    return folder
+
+
+def test_a_data_set_is_streamed_through_the_same_code(tmp_path: Path) -> None:
+    folder = hub_folder(tmp_path / "animals")
+    summary = make_corpus(params(source="hub", dataset=str(folder)), tmp_path / "out")
+    assert summary.reading.counts[corpus.EMPTY] == 1
+    assert [row[1:] for row in documents(tmp_path / "out")] == [("Ant", "It digs."), ("Bee", "It hums.")]
+    make_corpus(params(source="hub", dataset=str(folder), dataset_split="validation"), tmp_path / "out")
+    assert [row[1:] for row in documents(tmp_path / "out")] == [("Cat", "It naps.")]
+
+
+def test_a_data_set_needs_a_name() -> None:
+    with pytest.raises(InputError, match=r"corpus\.dataset is not set"):
+        make_corpus(params(source="hub"), Path("never"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dataset_split": "trian"}, "trian"),
+        ({"text_column": "txt"}, "did you mean text?"),
+        ({"dataset_config": "large"}, "large"),
+    ],
+)
+def test_a_wrong_split_column_or_configuration_is_refused(tmp_path: Path, change: dict[str, str], said: str) -> None:
+    values: dict[str, Any] = {"source": "hub", "dataset": str(hub_folder(tmp_path / "animals")), **change}
+    with pytest.raises(InputError, match=said):
+        make_corpus(params(**values), tmp_path / "out")
+
+
+def test_a_data_set_with_code_of_its_own_is_not_run(tmp_path: Path) -> None:
+    write(tmp_path / "odd/odd.py", "raise SystemExit('ran')\n")
+    with pytest.raises(InputError, match=r"corpus\.dataset="):
+        make_corpus(params(source="hub", dataset=str(tmp_path / "odd")), tmp_path / "out")
+
+
+def test_a_data_set_is_streamed_from_a_hub_and_nothing_else_is_asked_of_it(tmp_path: Path, hub: HubServer) -> None:
+    """In a process of its own: the library reads the Hub's address once, when it is imported."""
+    folder = hub_folder(tmp_path / "animals")
+    repository = hub.store.create("dataset", "user/animals")
+    first = hub.store.add_files(repository, {path.name: path.read_bytes() for path in folder.iterdir()})
+    hub.store.add_files(repository, {"train.jsonl": b'{"text": "Newer."}\n'})
+    code = (
+        "import sys; from pathlib import Path; from tests.tasks.corpus.test_corpus import params, make_corpus\n"
+        "make_corpus(params(source='hub', dataset='user/animals', dataset_revision=sys.argv[1]), Path(sys.argv[2]))"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", code, first.oid, str(tmp_path / "out")]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    assert [row[1:] for row in documents(tmp_path / "out")] == [("Ant", "It digs."), ("Bee", "It hums.")]
+    assert {path.split("/")[1] for _, path, _ in hub.requests} <= {"api", "datasets"}
+    assert all("user/animals" in path for _, path, _ in hub.requests)

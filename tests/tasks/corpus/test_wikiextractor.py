@@ -1,0 +1,83 @@
+"""A corpus from WikiExtractor's folders, in both of its forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.corpus.test_corpus import documents, make_corpus, params, read, refusal, write
+from tests.tasks.pretraining.row_inputs import wikitext_documents
+
+BLOCKS = """<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="AT&T "Long Lines"">
+AT&T "Long Lines"
+
+It ran &lt;cables&gt; &amp; relays.
+History.
+It began in 1885.
+
+</doc>
+<doc id="13" url="https://en.wikipedia.org/wiki?curid=13" title="Redirect">
+Redirect
+
+
+</doc>
+"""
+EXPECTED = [("12", 'AT&T "Long Lines"', "It ran <cables> & relays.\nHistory.\nIt began in 1885.")]
+
+
+def test_blocks_become_documents_their_entities_and_title_lines_taken_back(tmp_path: Path) -> None:
+    write(tmp_path / "in/AA/wiki_00", BLOCKS)
+    summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
+    assert documents(tmp_path / "out") == EXPECTED
+    assert summary.reading.numbers() == {"files read": 1, "empty documents left out": 1}
+    assert summary.reading.layouts == {"AA/wiki_00": "wikiextractor"}
+
+
+def test_the_json_form_gives_the_same_documents(tmp_path: Path) -> None:
+    row = {
+        "id": "12",
+        "revid": "1",
+        "url": "u",
+        "title": 'AT&T "Long Lines"',
+        "text": "It ran &lt;cables&gt; &amp; relays.\nHistory.\nIt began in 1885.",
+    }
+    path = write(tmp_path / "in/AA/wiki_00", json.dumps(row) + "\n")
+    assert read(tmp_path, path) == EXPECTED
+    assert json.loads((tmp_path / "out/reading.json").read_text())["columns_not_used"] == ["revid", "url"]
+
+
+def test_a_txt_file_of_blocks_is_known_by_its_beginning(tmp_path: Path) -> None:
+    assert read(tmp_path, write(tmp_path / "a.txt", "\ufeff" + BLOCKS)) == EXPECTED
+
+
+def test_real_articles_come_back_as_they_went_in(tmp_path: Path) -> None:
+    articles = wikitext_documents()[:8]
+    for number, text in enumerate(articles):
+        body = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        block = f'<doc id="{number}" url="u" title="Article {number}">\nArticle {number}\n\n{body}\n\n</doc>\n'
+        with (tmp_path / f"wiki_0{number // 4}").open("a", encoding="utf-8") as stream:
+            stream.write(block)
+    assert [text for _, _, text in read(tmp_path, tmp_path)] == articles
+
+
+def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "in/AA/wiki_00", BLOCKS)
+    write(tmp_path / "in/AA/wiki_01.bz2", b"BZh9")
+    write(tmp_path / "in/README", "no article")
+    assert "unpack AA/wiki_01.bz2 first" in refusal(tmp_path, tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (BLOCKS + '<doc id="14" url="u" title="Cut">\nIt en', "ends inside the article of line 14"),
+        (BLOCKS + "stray words\n", "line 14 stands outside of <doc"),
+        ('<doc id="1" url="u" title="A">\n<doc id="2" url="u" title="B">\n', "line 2 begins an article inside"),
+        ('{"id": "1", "title": "A"}\n', "no column 'text'"),
+        (BLOCKS.encode("utf-16"), "UTF-16"),
+    ],
+)
+def test_damage_is_refused_with_the_line(tmp_path: Path, content: str | bytes, said: str) -> None:
+    assert said in refusal(tmp_path, write(tmp_path / "wiki_00", content))

@@ -1,0 +1,259 @@
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipu_model.files import write_json
+from tasks.downstream.gate import gate
+from tasks.downstream.gate.evidence import Compared, Evidence, Loss, compare
+from tasks.downstream.gate.gate import GateDecision, record
+from tasks.downstream.gate.released import read_released
+from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.params import GateParams
+from tests.tasks.downstream.entries import task_with
+
+LIMITS = GateParams(
+    min_f1=85.0,
+    min_exact_match=None,
+    released="inputs/released",
+    max_f1_drop=0.0,
+    max_exact_match_drop=0.0,
+    confidence=0.95,
+)
+VERDICTS = ("corpus", "phase1", "phase2", "squad", "squad-rows")
+TRAININGS = ("pretrain-phase1", "pretrain-phase2", "squad-finetune")
+GOOD = Evidence(
+    scores={"exact_match": 91.0, "f1": 93.5},
+    examples=3,
+    answered=3,
+    scores_belong=True,
+    verdicts=dict.fromkeys(VERDICTS, True),
+    losses=dict.fromkeys(TRAININGS, Loss(0.5, 100)),
+    released=None,
+)
+
+
+def limits(**changes: Any) -> GateParams:
+    return LIMITS.model_copy(update=changes)
+
+
+def decide(found: Evidence, limits: GateParams) -> GateDecision:
+    return gate.decide(task_with("squad", "scores", gate=limits), found)
+
+
+def evidence(**changes: Any) -> Evidence:
+    """What lies in `scores` may be stated by itself."""
+    scores = {name: changes.pop(name, value) for name, value in GOOD.scores.items()}
+    return dataclasses.replace(GOOD, scores=scores, **changes)
+
+
+def compared_with(
+    candidate: Sequence[float],
+    released: Sequence[float],
+    exact: tuple[Sequence[float], Sequence[float]] | None = None,
+    limits: GateParams = LIMITS,
+) -> Compared:
+    """F1 as given; exact where it is 1, unless that is given, too."""
+    exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
+    ours, theirs = (
+        {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)
+    )
+    return compare(task_with("squad", "scores", gate=limits), {"dev": ["x"] * len(candidate)}, ours, theirs)
+
+
+def test_a_model_without_objection_is_accepted_without_reasons() -> None:
+    decision = decide(GOOD, LIMITS)
+    assert decision.accepted
+    assert decision.reasons == ()
+    assert all(check.ok for check in decision.checks)
+    names = [check.name for check in decision.checks]
+    assert names[0] == "f1"
+    assert len(names) == len(set(names)) == 1 + len(VERDICTS) + len(TRAININGS) + 2
+
+
+def test_what_is_accepted_without_a_floor_says_so() -> None:
+    keys = "set downstream.squad.gate.min_f1 or downstream.squad.gate.min_exact_match to require a score"
+    none = limits(min_f1=None, above_baseline=True)
+    assert decide(GOOD, none).without_floor == f"published without a floor: {keys}"
+    alone = decide(GOOD, limits(min_f1=None, above_baseline=False))
+    assert alone.without_floor == f"published without a floor or a baseline: {keys}"
+    assert record(alone, GOOD)["without_floor"] == alone.without_floor
+    assert alone.accepted, "it is said, and decides nothing"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"min_f1": 0.0}, {"min_f1": None, "min_exact_match": 50.0}, {"min_f1": 85.0, "above_baseline": False}]
+)
+def test_with_any_floor_nothing_is_said(changes: dict[str, Any]) -> None:
+    decision = decide(GOOD, limits(**changes))
+    assert decision.without_floor is None
+    assert "without_floor" not in record(decision, GOOD)
+
+
+def test_a_rejected_model_is_not_said_to_be_published_without_a_floor() -> None:
+    decision = decide(evidence(answered=2), limits(min_f1=None))
+    assert (decision.accepted, decision.without_floor) == (False, None)
+
+
+@pytest.mark.parametrize(("f1", "accepted"), [(85.0, True), (84.9999, False), (0.0, False), (100.0, True)])
+def test_a_score_exactly_at_the_floor_passes(f1: float, accepted: bool) -> None:
+    assert decide(evidence(f1=f1), LIMITS).accepted is accepted
+
+
+def test_the_floor_under_exact_match_is_asked_only_when_it_is_set() -> None:
+    low = evidence(exact_match=10.0)
+    assert decide(low, LIMITS).accepted
+    decision = decide(low, limits(min_exact_match=50.0))
+    assert decision.reasons == ("exact_match 10.0000 is under the floor 50 (downstream.squad.gate.min_exact_match).",)
+    assert decide(low, limits(min_exact_match=10.0)).accepted
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_is_rejected(value: float) -> None:
+    # NaN compares false with every floor: a careless test of "f1 < floor" would let it pass.
+    decision = decide(evidence(f1=value), limits(min_f1=0.0))
+    assert not decision.accepted
+    assert "which is no score" in decision.reasons[0]
+    assert record(decision, evidence(f1=value))["metrics"]["f1"] is None
+    json.dumps(record(decision, evidence(f1=value)), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "released", "tolerated", "accepted"),
+    [
+        # 30 of 40 right for both, the same ones: no difference, no doubt.
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 30 + [0.0] * 10, 0.0, True),
+        # Better everywhere.
+        ([1.0] * 40, [0.0] * 40, 0.0, True),
+        # 20 points lost on every one of 40 questions: an interval without width at -20.
+        ([0.5] * 40, [0.7] * 40, 0.0, False),
+        ([0.5] * 40, [0.7] * 40, 20.5, True),
+        ([0.5] * 40, [0.7] * 40, 19.5, False),
+        # Exactly as much as is tolerated is tolerated.
+        ([0.5] * 40, [0.75] * 40, 25.0, True),
+        # One question of 40 lost: 2.5 points, but among the resamples 1 in e has no such question (upper bound 0).
+        ([1.0] * 39 + [0.0], [1.0] * 40, 0.0, True),
+        # Ten of 40 lost, none won: standard error sqrt(.25 * .75 / 40) = 6.8 points, upper bound about -12.
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 0.0, False),
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 10.0, False),
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 14.0, True),
+        # Ten lost and ten others won: no drop.
+        ([1.0] * 30 + [0.0] * 10, [0.0] * 10 + [1.0] * 30, 0.0, True),
+    ],
+)
+def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
+    candidate: list[float], released: list[float], tolerated: float, accepted: bool
+) -> None:
+    compared = evidence(released=compared_with(candidate, released))
+    decision = decide(compared, limits(max_f1_drop=tolerated, max_exact_match_drop=tolerated))
+    assert decision.accepted is accepted
+    if not accepted:
+        assert decision.reasons[0].startswith("f1 fell significantly against the released model: -")
+
+
+def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
+    # F1 stays. Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
+    five = compared_with((0.9,) * 40, (0.9,) * 40, ((1.0,) * 20 + (0.0,) * 20, (1.0,) * 25 + (0.0,) * 15))
+    assert decide(evidence(released=five), LIMITS).accepted
+    six = compared_with((0.9,) * 40, (0.9,) * 40, ((1.0,) * 20 + (0.0,) * 20, (1.0,) * 26 + (0.0,) * 14))
+    decision = decide(evidence(released=six), LIMITS)
+    assert len(decision.reasons) == 1
+    assert decision.reasons[0].startswith("exact match fell significantly against the released model: -15.00 points")
+    assert "6 lost and 0 won (McNemar's exact test: p = 0.03125)" in decision.reasons[0]
+    # Six of 40: standard error sqrt(.15 * .85 / 40) = 5.6 points, 1.96 of them 11.1; so few questions show no less.
+    shown = re.search(
+        r"the smallest drop that 40 questions could have shown is ([\d.]+) points\.$", decision.reasons[0]
+    )
+    assert shown is not None
+    assert 9 < float(shown[1]) < 13
+    assert decide(evidence(released=six), limits(max_exact_match_drop=15.0)).accepted
+
+
+def test_more_confidence_rejects_less() -> None:
+    # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
+    for confidence, accepted in ((0.8, False), (0.999, True)):
+        own = limits(confidence=confidence)
+        compared = evidence(released=compared_with([1.0] * 36 + [0.0] * 4, [1.0] * 40, limits=own))
+        assert decide(compared, own).accepted is accepted
+
+
+def test_a_released_model_without_a_common_question_is_rejected() -> None:
+    decision = decide(evidence(released=Compared(0, {}, {})), LIMITS)
+    assert not decision.accepted
+    assert "share no question" in decision.reasons[0]
+    assert "empty that folder" in decision.reasons[0]
+
+
+def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: Path) -> None:
+    questions = [Question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
+    write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
+    task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
+    theirs = read_released(task, {"dev": questions}, tmp_path)
+    assert theirs is not None
+    found = compare(task, ours, {"dev": task.outcomes(questions, ours["dev"])}, theirs)
+    assert found.common == 2
+    assert found.differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
+
+
+@pytest.mark.parametrize(("valid", "words"), [(False, "not valid"), (None, "no readable verdict")])
+@pytest.mark.parametrize("name", VERDICTS)
+def test_every_data_verdict_must_be_green(name: str, valid: bool | None, words: str) -> None:
+    decision = decide(evidence(verdicts={**GOOD.verdicts, name: valid}), LIMITS)
+    assert len(decision.reasons) == 1
+    assert name in decision.reasons[0]
+    assert words in decision.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "accepted"),
+    [
+        (Loss(0.0, 1), True),
+        (Loss(None, 0), True),  # epochs: 0
+        (Loss(None, 5), False),
+        (Loss(math.nan, 5), False),
+        (Loss(math.inf, 5), False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
+    name: str, loss: Loss | None, accepted: bool
+) -> None:
+    decision = decide(evidence(losses={**GOOD.losses, name: loss}), LIMITS)
+    assert decision.accepted is accepted
+    assert all(name in reason for reason in decision.reasons)
+
+
+def test_every_question_must_have_a_prediction() -> None:
+    assert decide(evidence(answered=2), LIMITS).reasons == (
+        "1 of 3 dev questions have no prediction; run predict@squad and evaluate@squad again.",
+    )
+
+
+def test_scores_of_other_predictions_are_rejected() -> None:
+    assert "counted on other predictions" in decide(evidence(scores_belong=False), LIMITS).reasons[0]
+
+
+def test_all_failures_are_named_at_once_in_full_sentences() -> None:
+    bad = evidence(
+        f1=10.0,
+        answered=0,
+        scores_belong=False,
+        verdicts=dict.fromkeys(VERDICTS, False),
+        losses=dict.fromkeys(TRAININGS, None),
+        released=compared_with([0.0] * 9, [1.0] * 9),
+    )
+    decision = decide(bad, LIMITS)
+    assert len(decision.reasons) == 1 + 2 + len(VERDICTS) + len(TRAININGS) + 2
+    assert all(reason.endswith(".") for reason in decision.reasons)
+
+
+def test_the_same_evidence_gives_the_same_record() -> None:
+    compared = evidence(released=compared_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
+    assert record(decide(compared, LIMITS), compared) == record(decide(compared, LIMITS), compared)

@@ -1,0 +1,312 @@
+"""A gate over several seeds: it judges the recipe, says which model this is, and takes no reason against it away."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipu_model.files import sha256_of, write_json
+from tasks.downstream.gate.gate import GateDecision, gate
+from tasks.downstream.gate.recipe import judge_recipe, recipe_checks, recipe_record
+from tasks.downstream.gate.recipe_words import recipe_in_words
+from tasks.downstream.gate.released import scores_json
+from tasks.downstream.gate.seeds import Trained, file_name
+from tasks.downstream.scoring.metrics import Outcomes
+from tasks.downstream.squad.params import GateParams
+from tasks.params.entries import entry_of
+from tasks.params.schema import load_params, parameter_values
+from tasks.plan.kinds import part_of
+from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, PublishError
+from tests.tasks.downstream.entries import change_parameters, task_with
+from tests.tasks.trained_checkout import make_glue_checkout, write_gate
+
+ENTRY = "glue-sst2"
+SEEDS = Path("inputs/seeds")
+OWN = 42
+"""The seed of the model in the checkout, which has 18 of 20 right."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose gate is told of two other seeds, with 17 and 19 of 20 right."""
+    root = make_glue_checkout(tmp_path_factory.mktemp("made") / "checkout")
+    change_parameters(root, {"downstream": {ENTRY: {"gate": {"seeds": str(SEEDS), "min_score": 80.0}}}})
+    write_seed(root, 43, wrong=3)
+    write_seed(root, 44, wrong=1)
+    write_gate(root, name=ENTRY)
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "checkout"))
+
+
+def scores_of(root: Path, wrong: int) -> dict[str, Any]:
+    """scores.json of a model with the last so many of 20 examples wrong."""
+    task = part_of(entry_of(load_params(root / artifacts.PARAMS), ENTRY), "scores")
+    answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
+    examples = task.read_all(root)
+    found: dict[str, Any] = json.loads(scores_json(task, examples, {"dev": answers}))
+    return found
+
+
+def write_seed(root: Path, number: int, wrong: int, **stated: Any) -> Path:
+    path = root / SEEDS / file_name(number)
+    write_json(path, {**scores_of(root, wrong), **stated})
+    return path
+
+
+def decide(root: Path, **limits: Any) -> GateDecision:
+    change_parameters(root, {"downstream": {ENTRY: {"gate": limits}}})
+    return gate(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
+
+
+def verdict_in(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / artifacts.metrics_file(ENTRY, "gate")).read_text())
+    return found
+
+
+def own_held_out(root: Path, **figures: Any) -> None:
+    path = root / artifacts.metrics_file(ENTRY, "finetune")
+    write_json(path, {**json.loads(path.read_text()), "held_out": figures})
+
+
+def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_which_model_this_is(root: Path) -> None:
+    assert decide(root).accepted
+    verdict = verdict_in(root)
+    assert [(one["seed"], one["this_model"], one["accuracy"]) for one in verdict["seeds"]] == [
+        (42, True, 90.0),
+        (43, False, 85.0),
+        (44, False, 95.0),
+    ]
+    accuracy = verdict["recipe"][0]
+    assert (accuracy["metric"], accuracy["mean"], accuracy["deviation"]) == ("accuracy", 90.0, 5.0)
+    assert accuracy["low"] < 85
+    assert accuracy["high"] == 100, "no score is above that"
+    assert {f"seeds/seed-{seed}.json" for seed in (43, 44)} <= set(verdict["judged"])
+    words = recipe_in_words(verdict, published=True)
+    assert words is not None
+    assert re.fullmatch(
+        r"recipe over 3 seeds: accuracy 90\.00 \([\d.]+ to [\d.]+\), score 90.00 .*; published: seed 42", words
+    )
+
+
+def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> None:
+    write_seed(root, OWN, wrong=0)
+    assert decide(root, seeds=None).accepted
+    verdict = verdict_in(root)
+    assert not {"seeds", "recipe", "chosen_by"} & set(verdict)
+    assert [name for name in verdict["judged"] if "seed" in name] == []
+    assert [check["name"] for check in verdict["checks"] if "recipe" in check["name"]] == []
+    assert recipe_in_words(verdict, published=True) is None
+
+
+def test_a_lucky_model_of_a_recipe_under_the_floor_is_rejected(root: Path) -> None:
+    write_seed(root, 43, wrong=12)
+    reasons = decide(root, min_score=80.0).reasons
+    assert reasons[0] == (
+        "score of the recipe, the mean over 3 seeds (42: 90.00, 43: 40.00, 44: 95.00), is 75.0000, under the floor 80 "
+        f"(downstream.{ENTRY}.gate.min_score)."
+    )
+
+
+def test_a_model_under_the_floor_is_rejected_however_good_its_recipe_is(root: Path) -> None:
+    assert decide(root, min_score=90.0).accepted
+    write_seed(root, 43, wrong=0)
+    assert [reason.split(" is ")[0] for reason in decide(root, min_score=91.0).reasons] == ["score 90.0000"]
+
+
+def test_a_recipe_whose_models_differ_too_much_is_not_above_the_best_constant_answer(root: Path) -> None:
+    # The model itself is: 90 against 50. The mean is 70, and of three models between 25 and 95 no more is known.
+    write_seed(root, 43, wrong=15)
+    reasons = decide(root, min_score=None).reasons
+    assert len(reasons) == 1
+    assert reasons[0].startswith("the score of the recipe is not significantly above that of the best constant answer")
+    assert "over 3 seeds at confidence 0.95; the smallest gain that these seeds and examples could have" in reasons[0]
+
+
+def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root: Path) -> None:
+    own_held_out(root, judged_by="accuracy", accuracy=0.8, loss=0.3)
+    write_seed(root, 43, wrong=3, held_out={"judged_by": "accuracy", "accuracy": 0.8})
+    write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.75})
+    assert decide(root).accepted, "one as good is no better, and what dev says does not matter"
+    verdict = verdict_in(root)
+    assert verdict["chosen_by"] == "accuracy"
+    assert verdict["seeds"][2]["held_out"] == {"accuracy": 0.75}
+    assert (recipe_in_words(verdict, published=False) or "").endswith("; judged: seed 42, best held-out")
+    write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.81})
+    [reason] = decide(root).reasons
+    assert "seed 42, accuracy 0.8000 on held-out examples, and that of seed 44 has 0.8100" in reason
+
+
+def test_of_a_loss_the_smallest_is_the_best(root: Path) -> None:
+    own_held_out(root, judged_by="loss", loss=0.5)
+    write_seed(root, 43, wrong=3, held_out={"judged_by": "loss", "loss": 0.4})
+    write_seed(root, 44, wrong=1, held_out={"judged_by": "loss", "loss": 0.6})
+    [reason] = decide(root).reasons
+    assert "seed 42, loss 0.5000 on held-out examples, and that of seed 43 has 0.4000" in reason
+
+
+def test_held_out_scores_that_are_not_known_of_all_choose_nothing_and_that_is_said(root: Path) -> None:
+    own_held_out(root, judged_by="accuracy", accuracy=0.1)
+    write_seed(root, 43, wrong=3, held_out={"judged_by": "accuracy", "accuracy": 0.9})
+    checks = {check.name: check for check in decide(root).checks}
+    assert checks["recipe_model"].found == "seed 42; held-out scores are not known of all"
+    assert verdict_in(root)["chosen_by"] is None
+
+
+def test_models_that_score_alike_everywhere_are_named(root: Path) -> None:
+    write_seed(root, 45, wrong=1)
+    checks = {check.name: check for check in decide(root).checks}
+    assert checks["recipe_seeds"].found == (
+        "42, 43, 44, 45 (44 and 45 score alike on every example: too few of them, or a model counted twice)"
+    )
+
+
+def same_weights(root: Path) -> None:
+    weights = sha256_of(root / artifacts.model_folder(ENTRY) / "model.safetensors")
+    write_seed(root, 43, wrong=3, weights_sha256=weights)
+
+
+def fewer(root: Path) -> None:
+    values = scores_of(root, wrong=3)
+    values["scores"]["dev"].pop(sorted(values["scores"]["dev"])[0])
+    write_json(root / SEEDS / file_name(43), values)
+
+
+def other_metrics(root: Path) -> None:
+    values = scores_of(root, wrong=3)
+    values["scores"]["dev"] = {key: [*row, 0.5] for key, row in values["scores"]["dev"].items()}
+    write_json(root / SEEDS / file_name(43), values)
+
+
+def none_at_all(root: Path) -> None:
+    for path in (root / SEEDS).iterdir():
+        path.unlink()
+
+
+def recipe_stated(root: Path, **changed: Any) -> None:
+    finetune = load_params(root / artifacts.PARAMS).downstream[ENTRY].finetune.model_dump(mode="json")
+    write_seed(root, 43, wrong=3, finetune={name: changed.get(name, finetune[name]) for name in finetune})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (
+            lambda root: write_seed(root, OWN, wrong=2),
+            r"seed-42\.json is of seed 42, which is that of the model itself",
+        ),
+        (same_weights, "the seeds 42 and 43 are the same model"),
+        (fewer, r"seed-43\.json lacks answers to 1 of 20 dev examples"),
+        (other_metrics, r"seed-43\.json: .* required are a SHA-256 and"),
+        (
+            lambda root: (root / SEEDS / file_name(43)).write_text('{"scores": '),
+            r"seed-43\.json holds no scores of dev",
+        ),
+        (lambda root: (root / SEEDS / file_name(43)).write_text("[]"), r"seed-43\.json holds no scores of dev"),
+        (lambda root: (root / SEEDS / "scores.json").write_text("{}"), r"holds scores\.json: .* called seed-43\.json"),
+        (lambda root: write_seed(root, 43, wrong=3, seed=44), r"seed-43\.json is of seed 44"),
+        (lambda root: write_seed(root, 43, wrong=3, held_out={"judged_by": "f1"}), "states held-out figures that are"),
+        (lambda root: write_seed(root, 43, wrong=3, held_out=[1]), "states held-out figures that are none"),
+        (lambda root: recipe_stated(root, learning_rate=1e-5), "is of another recipe: learning_rate 1e-05 in place of"),
+        (none_at_all, r"holds no seed-43\.json: put scores\.json of the same recipe with other seeds there"),
+        (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' is not there"),
+    ],
+)
+def test_what_is_no_other_seed_of_this_recipe_is_refused_by_its_file(
+    root: Path, spoil: Callable[[Path], Any], words: str
+) -> None:
+    (root / artifacts.metrics_file(ENTRY, "gate")).unlink()
+    spoil(root)
+    with pytest.raises(InputError, match=words):
+        decide(root)
+    assert not (root / artifacts.metrics_file(ENTRY, "gate")).exists()
+
+
+def test_the_recipe_that_is_stated_may_have_another_seed(root: Path) -> None:
+    recipe_stated(root)
+    assert decide(root).accepted
+
+
+def published(root: Path) -> dict[str, Any]:
+    return publish(parameter_values(load_params(root / artifacts.PARAMS)), ENTRY, root)
+
+
+def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root: Path) -> None:
+    folder = root / published(root)["folder"]
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"recipe over 3 seeds: accuracy 90\.00 \([^)]*\), .*; published: seed 42\.", card)
+    assert "| 42 (this model) | not known | 90.00 | 90.00 |\n| 43 | not known | 85.00 | 85.00 |\n" in card
+    stated = json.loads((folder / "provenance.json").read_text())["parameters"]["downstream"][ENTRY]["gate"]
+    assert str(SEEDS) not in stated.values(), "the name of the folder is the user's"
+
+
+@pytest.mark.parametrize("what", ["other scores", "another seed", "one less", "another mean"])
+def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: str) -> None:
+    if what == "other scores":
+        write_seed(root, 43, wrong=2)
+    elif what == "another seed":
+        write_seed(root, 45, wrong=2)
+    elif what == "one less":
+        (root / SEEDS / file_name(44)).unlink()
+    else:
+        verdict = verdict_in(root)
+        verdict["recipe"][0]["mean"] = 99.0
+        write_json(root / artifacts.metrics_file(ENTRY, "gate"), verdict)
+    with pytest.raises(PublishError, match="seeds/seed-4|states other checks than the evidence gives: recipe"):
+        published(root)
+    assert not (root / "published").exists()
+
+
+def answered(right: list[float]) -> Outcomes:
+    """Outcomes of questions: exact match and F1 alike."""
+    return {"dev": np.array([[one, one] for one in right])}
+
+
+def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less() -> None:
+    limits = GateParams(min_f1=None, max_f1_drop=0.0, max_exact_match_drop=0.0)
+    task = task_with("squad", "scores", gate=limits)
+    released = answered([1.0] * 90 + [0.0] * 10)
+    for wrong, accepted in (((30, 31, 32), False), ((11, 31, 60), True)):
+        models = [
+            Trained(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
+        ]
+        recipe = judge_recipe(task, models, models[0], released, None)
+        failed = [reason for check, reason in recipe_checks(task, recipe) if not check.ok]
+        assert (not failed) is accepted, failed
+        if failed:
+            assert failed[0].startswith("exact match of the recipe fell") or failed[0].startswith("f1 of the recipe")
+            assert "over 3 seeds on 100 questions at confidence 0.95, tolerated are 0 points" in failed[0]
+
+
+def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not_at_all() -> None:
+    task = task_with("squad", "scores")
+    released = answered([1.0, 0.0, np.nan, np.nan])
+    models = [Trained(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
+    recipe = judge_recipe(task, models, models[0], released, None)
+    assert recipe.common == 2
+    assert recipe.over_released is not None
+    assert recipe.over_released["f1"].mean == 50.0
+    nothing = judge_recipe(task, models, models[0], answered([np.nan] * 4), None)
+    assert nothing.over_released is None
+    assert [check.name for check, _ in recipe_checks(task, nothing) if "released" in check.name] == []
+
+
+def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
+    task = task_with("squad", "scores", gate=GateParams(min_f1=0.0))
+    models = [Trained(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
+    recipe = judge_recipe(task, models, models[0], None, None)
+    checks = {check.name: check for check, _ in recipe_checks(task, recipe)}
+    assert (checks["recipe_f1"].ok, checks["recipe_f1"].found) == (False, "nan")
+    json.dumps(recipe_record(task, recipe), allow_nan=False)

@@ -1,0 +1,229 @@
+"""`podium evaluate` and `podium predict` on the same examples: the figures of the stages, whatever the kind of task."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from ipu_model.files import write_json
+from tasks.downstream import evaluate as evaluate_stage
+from tasks.downstream import examples, rows
+from tasks.downstream.inference import job, predict
+from tasks.downstream.inference.entry import entry_of
+from tasks.downstream.inference.evaluate import evaluate
+from tasks.downstream.inference.job import How
+from tasks.downstream.inference.model import FoundModel, find_model
+from tasks.downstream.inference.predict import Output
+from tasks.downstream.jobs import predict as predict_stage
+from tasks.params.sections import Place
+from tasks.records.near_duplicates import Report, write_report
+from tasks.stage import artifacts
+from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.ner.ner_checkout import TYPES, write_sentences
+from tests.tasks.downstream.texts.classification_checkout import CLASSES, write_texts
+from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here, run_stage
+from tests.tasks.downstream.texts.glue_checkout import write_examples as write_glue
+from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
+
+HOW = How(Place("cpu", "fp32"), 8, lambda text: None)
+QUESTIONS = 60
+SPLITS = ("train", "dev")
+
+
+@pytest.fixture(autouse=True)
+def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (job, predict_stage):
+        monkeypatch.setattr(module, "run_device_job", device_job_here)
+
+
+def squad(folder: Path, count: int = QUESTIONS) -> dict[str, Any]:
+    """Questions on contexts of one window and of several; the parameters that name their files."""
+    for split in SPLITS:
+        paragraphs = []
+        for number in range(count):
+            context = " ".join(f"{WORDS[(number + i) % 40]}" for i in range(10 if number % 3 else 90))
+            answer = {"text": context.split()[4], "answer_start": context.index(context.split()[4])}
+            asked = {"id": f"{split}{number}", "question": f"word{number % 40} ?", "answers": [answer]}
+            paragraphs.append({"context": context, "qas": [asked]})
+        (folder / f"{split}.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return {"kind": "squad", "data": {f"{split}_path": str(folder / f"{split}.json") for split in SPLITS}}
+
+
+def ner(folder: Path) -> dict[str, Any]:
+    for split in SPLITS:
+        write_sentences(folder / f"{split}.conll", 60, seed=len(split))
+    return {"kind": "ner", "data": {f"{split}_path": str(folder / f"{split}.conll") for split in SPLITS}}
+
+
+def glue(task: str, folder: Path) -> dict[str, Any]:
+    write_glue(folder, task)
+    return {"kind": "glue", "task": task, "data": {"path": str(folder)}}
+
+
+def own(folder: Path, **form: bool) -> dict[str, Any]:
+    for split in SPLITS:
+        write_texts(folder / f"{split}.csv", 60, seed=len(split), **form)
+    paths = {f"{split}_path": str(folder / f"{split}.csv") for split in SPLITS}
+    return {"kind": "classification", "regression": form.get("regression", False), "data": paths}
+
+
+TAGS = ("O", *(f"{prefix}-{name}" for name in sorted(TYPES) for prefix in "BI"))
+SHAPES: dict[str, dict[str, Any]] = {
+    "squad": {"row_length": 48, "max_sequences_per_row": 2, "doc_stride": 8, "max_question_length": 16},
+    "ner": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8},
+    "glue": {"row_length": 32, "max_sequences_per_row": 4},
+    "classification": {"row_length": 32, "max_sequences_per_row": 4},
+}
+CASES: dict[str, tuple[Any, str, str, tuple[str, ...], list[str]]] = {
+    "squad": (squad, "dev.json", "question_answering", (), WORDS),
+    "ner": (ner, "dev.conll", "token_classification", TAGS, NER_WORDS),
+    "sst2": (lambda at: glue("sst2", at), "sst2/dev.tsv", "sequence_classification", ("negative", "positive"), WORDS),
+    "stsb": (lambda at: glue("stsb", at), "stsb/dev.tsv", "sequence_classification", ("similarity",), WORDS),
+    "mine": (own, "dev.csv", "sequence_classification", CLASSES, NER_WORDS),
+    "pairs": (lambda at: own(at, pairs=True), "dev.csv", "sequence_classification", CLASSES, NER_WORDS),
+    "value": (lambda at: own(at, regression=True), "dev.csv", "sequence_classification", ("value",), NER_WORDS),
+}
+
+
+def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout in which the stages of an entry, from examples to evaluate, ran with this model; it has no words of
+    its own."""
+    values = values_with({"squad": None, "plan": {**entry, "rows": SHAPES[entry["kind"]]}})
+    write_parameters(folder, values)
+    (folder / "inputs/ipu").mkdir(parents=True)
+    (folder / artifacts.MODELS).mkdir()
+    (folder / artifacts.model_folder("plan")).symlink_to(model)
+    (folder / artifacts.TOKENIZER).parent.mkdir(parents=True)
+    (folder / artifacts.TOKENIZER).symlink_to(model)
+    write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
+    write_report(folder / artifacts.near_duplicates_file("plan"), Report(None))
+    monkeypatch.chdir(folder)
+    for module in (examples, rows, predict_stage, evaluate_stage):
+        run_stage(module, "plan")
+    return folder
+
+
+def applied(case: str, folder: Path) -> tuple[FoundModel, Path, dict[str, Any]]:
+    """A model, a file with labels, and what an entry says of it."""
+    write, name, head, labels, words = CASES[case]
+    (folder / "data").mkdir()
+    model = find_model(str(write_head_model(folder / "model", head, labels, words)))
+    return model, folder / "data" / name, write(folder / "data")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evaluate_gives_the_very_figures_of_the_stages(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, file, described = applied(case, tmp_path)
+    checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
+    entry = entry_of(model, None, {"rows": SHAPES[described["kind"]]})
+    made = tmp_path / "evaluation"
+    found = evaluate(entry, model, file, made, HOW)
+    theirs, ours = (json.loads(path.read_text()) for path in (checkout / "metrics/plan.json", made / "metrics.json"))
+    assert ours.pop("predict")["features"] >= theirs[part_counted(theirs)]
+    theirs.pop("files")
+    if "baseline" in theirs:  # chosen on training questions, which a finished model comes without
+        del theirs["baseline"], theirs["constant_score"]
+    assert [one["path"] for one in ours.pop("files")] == ["model.safetensors", file.name, "predictions.json"]
+    assert ours == theirs
+    assert (made / "predictions.json").read_bytes() == (checkout / "evaluation/plan/predictions.json").read_bytes()
+    assert found.words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
+    assert (made / found.page).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads((made / "scores.json").read_text())["scores"]["dev"]
+
+
+def part_counted(metrics: Mapping[str, Any]) -> str:
+    return "total" if "total" in metrics else "examples"
+
+
+def unlabelled(case: str, file: Path) -> Path:
+    """The same examples without labels, as JSON lines."""
+    if case == "squad":
+        paragraphs = json.loads(file.read_text())["data"][0]["paragraphs"]
+        records = [{"context": p["context"], **{k: p["qas"][0][k] for k in ("id", "question")}} for p in paragraphs]
+    elif case == "ner":
+        sentences = [one.splitlines() for one in file.read_text().split("\n\n")]
+        records = [{"tokens": [line.split("\t")[0] for line in lines if line]} for lines in sentences]
+    elif file.suffix == ".csv":
+        records = [{k: v for k, v in one.items() if k != "label"} for one in csv.DictReader(file.open(newline=""))]
+    else:
+        names = ("sentence",) if case == "sst2" else ("sentence1", "sentence2")
+        records = [dict(zip(names, line.split("\t"), strict=False)) for line in file.read_text().splitlines()]
+    target = file.with_name("unlabelled.jsonl")
+    target.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return target
+
+
+BARE = {
+    "squad": "answer",
+    "ner": "tags",
+    **dict.fromkeys(("sst2", "mine", "pairs"), "label"),
+    **dict.fromkeys(("stsb", "value"), "value"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_a_time(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, file, _ = applied(case, tmp_path)
+    entry = entry_of(model)
+    evaluate(entry, model, file, tmp_path / "evaluation", HOW)
+    wanted = json.loads((tmp_path / "evaluation/predictions.json").read_text())
+    monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
+    monkeypatch.setattr(predict, "KEPT_AT_ONCE", 11)
+    monkeypatch.setattr(predict, "KEPT_CHARACTERS", 900)
+    done = predict.predict(entry, model, unlabelled(case, file), Output(tmp_path / "out.jsonl", "jsonl"), HOW)
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answers = [one[BARE[case]] for one in records]
+    if case == "squad":
+        assert {one["id"]: one["answer"] for one in records} == wanted
+        contexts = [
+            json.loads(line)["context"] for line in (file.with_name("unlabelled.jsonl")).read_text().splitlines()
+        ]
+        assert [context[one["start"] : one["end"]] for context, one in zip(contexts, records, strict=True)] == answers
+        assert done.result.sequences > done.examples, "no context has several windows"
+    elif BARE[case] == "label":
+        assert [model.labels.index(one) for one in answers] == wanted["dev"]
+    else:
+        assert [" ".join(one) if case == "ner" else one for one in answers] == wanted["dev"]
+    if case != "squad":
+        assert [one["id"] for one in records] == [str(number) for number in range(1, done.examples + 1)]
+
+
+def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
+    model, file, _ = applied("squad", tmp_path)
+    entry, outs = entry_of(model), {kind: tmp_path / f"out.{kind}" for kind in ("json", "jsonl", "csv", "parquet")}
+    for kind, path in outs.items():
+        predict.predict(entry, model, file, Output(path, kind, n_best=0 if kind == "json" else 3), HOW)
+    records = [json.loads(line) for line in outs["jsonl"].read_text().splitlines()]
+    assert all(1 <= len(one["n_best"]) <= 3 for one in records)
+    assert max(len(one["n_best"]) for one in records) == 3
+    assert all(one["n_best"][0] == {key: one[key] for key in one["n_best"][0]} for one in records)
+    assert json.loads(outs["json"].read_text()) == {one["id"]: one["answer"] for one in records}
+    assert pq.read_table(outs["parquet"]).to_pylist() == records
+    lines = list(csv.DictReader(io.StringIO(outs["csv"].read_text())))
+    assert [{**one, "n_best": json.loads(one["n_best"])} for one in lines] == [
+        {key: value if key == "n_best" else str(value) for key, value in one.items()} for one in records
+    ]
+
+
+def test_a_model_of_two_classes_without_names_needs_the_word_of_its_task(tmp_path: Path) -> None:
+    from tasks.stage.errors import ParamsError
+
+    unnamed = find_model(
+        str(write_head_model(tmp_path / "model", "sequence_classification", ("LABEL_0", "LABEL_1"), WORDS))
+    )
+    with pytest.raises(ParamsError, match="--task WORD; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
+        entry_of(unnamed)
+    write_glue(tmp_path, "sst2")
+    assert evaluate(entry_of(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)

@@ -1,0 +1,141 @@
+"""Which entry a model stands for: as its release says, else by its classes; on IPUs (the double) as on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.downstream.inference import job
+from tasks.downstream.inference.entry import entry_of
+from tasks.downstream.inference.evaluate import evaluate
+from tasks.downstream.inference.job import How
+from tasks.downstream.inference.model import FoundModel, find_model
+from tasks.downstream.inference.predict import Output, predict
+from tasks.params.schema import load_params, parameter_values
+from tasks.params.sections import Place
+from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+from tests.hub_server import HubServer
+from tests.places import ROOT
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here, write_examples
+from tests.tasks.trained_checkout import make_checkout, write_gate
+
+DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
+ENTAILMENT = ("entailment", "not_entailment")
+
+
+def how(runtime: str = "cpu", precision: str = "fp32") -> How:
+    return How(Place(runtime, precision), 4, lambda text: None)
+
+
+def classifier(folder: Path, *labels: str) -> FoundModel:
+    return find_model(str(write_head_model(folder, "sequence_classification", labels, WORDS)))
+
+
+@pytest.fixture(name="released")
+def _released(tmp_path: Path) -> Path:
+    """A checkout that publishes to a folder; its rows are not the default ones."""
+    root = make_checkout(tmp_path / "checkout")
+    change_parameters(root, {"downstream": {"squad": {"rows": {"doc_stride": 17}, "evaluate": {"n_best": 7}}}})
+    write_gate(root)
+    return root
+
+
+def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
+    params = load_params(released / artifacts.PARAMS)
+    publish(parameter_values(params), "squad", released)
+    model = find_model(str(released / params.downstream["squad"].publish.folder))
+    entry = entry_of(model)
+    assert (entry.rows, entry.params.evaluate) == (params.downstream["squad"].rows, params.downstream["squad"].evaluate)
+    assert entry_of(model, None, {"rows": {"doc_stride": 9}}).rows.model_dump()["doc_stride"] == 9
+    (model.folder / "provenance.json").write_text('{"parameters": {"downstream": {"x": {"kind": "other"}}}}')
+    with pytest.raises(InputError, match=r"provenance.json does not say what .* say --task"):
+        entry_of(model)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
+    change_parameters(
+        released, {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": "user/demo"}}}}
+    )
+    write_gate(released)
+    publish(parameter_values(load_params(released / artifacts.PARAMS)), "squad", released)
+    asked = {"question": "where does the river rise ?", "context": "The river rises in the northern hills."}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "predict", "user/demo", "-"],
+        cwd=released.parent,
+        input=json.dumps(asked),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HOME": str(released.parent / "hf-home")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answer"] in asked["context"]
+
+
+def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> None:
+    model = classifier(tmp_path / "model", *ENTAILMENT)
+    with pytest.raises(ParamsError, match="say for which task.*; valid: classification, qnli, rte"):
+        entry_of(model)
+    assert entry_of(model, "rte").params.options == {"task": "rte"}
+    with pytest.raises(ParamsError, match="--task sst2 does not fit"):
+        entry_of(model, "sst2")
+    unnamed = classifier(tmp_path / "unnamed", "LABEL_0", "LABEL_1", "LABEL_2")  # three classes make no MNLI
+    with pytest.raises(ParamsError, match="say for which task.*; valid: classification, mnli"):
+        entry_of(unnamed)
+    own = classifier(tmp_path / "own", "red", "green", "blue")
+    assert entry_of(own).kind == "classification"
+
+
+def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
+    for positions, expected in ((512, (384, 64, 128)), (64, (64, 16, 16)), (20, (20, 5, 5))):
+        folder = write_head_model(tmp_path / str(positions), "question_answering", (), WORDS, positions)
+        rows = entry_of(find_model(str(folder))).rows.model_dump()
+        assert tuple(rows[name] for name in ("row_length", "max_question_length", "doc_stride")) == expected
+    folder = write_head_model(tmp_path / "ner", "token_classification", ("O", "B-x", "I-x"), WORDS, 20)
+    assert entry_of(find_model(str(folder))).rows.model_dump()["overlap"] == 5
+
+
+def test_either_development_set_of_a_task_with_two_is_judged_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "run_device_job", device_job_here)
+    model = classifier(tmp_path / "model", "entailment", "neutral", "contradiction")
+    write_examples(tmp_path, "mnli")
+    found = [
+        evaluate(entry_of(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
+        for name in ("dev_matched", "dev_mismatched")
+    ]
+    assert found[0].words.splitlines()[0] == "60 examples of dev_matched.tsv"
+    assert found[0].metrics["score"] != found[1].metrics["score"]
+
+
+@pytest.mark.slow
+def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the IPU config that lies in the folder of the model."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
+    model = classifier(tmp_path / "model", "negative", "positive")
+    (model.folder / "ipu_config.json").write_text('{"layers_per_ipu": [1], "inference_device_iterations": 2}')
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"sentence": "word{n} word{n + 9}"}}\n' for n in range(30)))
+    records = []
+    for place in ("cpu", "ipu"):
+        out = tmp_path / f"{place}.jsonl"
+        done = predict(entry_of(model), model, tmp_path / "in.jsonl", Output(out, "jsonl"), how(place))
+        assert (done.result.runtime, done.result.precision) == (place, "fp32")
+        records.append([json.loads(line) for line in out.read_text().splitlines()])
+    assert done.result.plan["device"]["config"]["inference_device_iterations"] == 2
+    assert [one["label"] for one in records[0]] == [one["label"] for one in records[1]]
+    assert [one["score"] for one in records[0]] == pytest.approx([one["score"] for one in records[1]], abs=1e-5)
+    (model.folder / "ipu_config.json").write_text("[1]")
+    with pytest.raises(InputError, match="ipu_config.json is no JSON object"):
+        predict(entry_of(model), model, tmp_path / "in.jsonl", Output(out, "jsonl"), how("ipu"))

@@ -1,0 +1,251 @@
+"""The released model on the development set of now: its own scores where they are whole, else its answers, and never
+a comparison with itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ipu_model.files import read_json, sha256_of, write_json
+from tasks.downstream.gate.released import read_scores
+from tasks.downstream.gate.subject import subject_of
+from tasks.downstream.inference import job
+from tasks.downstream.inference.evaluate import evaluate
+from tasks.downstream.inference.job import How
+from tasks.downstream.inference.model import find_model
+from tasks.downstream.inference.predict_released import entry_of_model, predict_released
+from tasks.downstream.texts.tasks import TASKS
+from tasks.params.entries import entry_of
+from tasks.params.schema import load_params, parameter_values
+from tasks.params.sections import Place
+from tasks.plan.kinds import part_of
+from tasks.release.fetch import fetch
+from tasks.release.provenance import hash_of, stages_behind
+from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
+from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
+from tests.tasks.trained_checkout import ASKED, TEXT, make_checkout, make_glue_checkout, write_gate, write_model
+
+OUT = Path("predictions/squad-released")
+ASKED_NOW = {"n1": ("What rises in the hills?", "river"), "n2": ("What ends in a lake?", "The river")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of seed 0 is released and fetched; that of seed 1 is the candidate."""
+    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+    state(root)
+    release(root)
+    fetch_here(root)
+    shutil.rmtree(root / "models/squad")
+    write_model(root, seed=1)
+    return root
+
+
+@pytest.fixture
+def checkout(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "checkout"))
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The device jobs, which run in this process."""
+    found: list[Any] = []
+
+    def run(asked: Any, **options: Any) -> Any:
+        found.append(asked)
+        return device_job_here(asked, **options)
+
+    monkeypatch.setattr(job, "run_device_job", run)
+    return found
+
+
+def task_of(root: Path) -> Any:
+    return part_of(entry_of(load_params(root / artifacts.PARAMS), "squad"), "scores")
+
+
+def run_stage(root: Path) -> str:
+    return predict_released(task_of(root), load_params(root / artifacts.PARAMS).device, root)
+
+
+def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
+    """Other questions in the development set."""
+    rows = [
+        {
+            "id": name,
+            "title": "",
+            "context": TEXT,
+            "question": question,
+            "answers": [{"text": answer, "answer_start": TEXT.index(answer)}],
+        }
+        for name, (question, answer) in asked.items()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), root / "data/examples/squad/dev.parquet")
+
+
+def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:
+    tag = fetch_here(checkout).releases[0].tag
+    assert run_stage(checkout) == (
+        f"squad: {tag} scored on all 2 questions when it was released: these scores are taken, nothing is computed"
+    )
+    assert jobs == []
+    stated = checkout / "published/podium-demo/evaluation/scores.json"
+    assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
+    weights = sha256_of(checkout / "published/podium-demo/model.safetensors")
+    assert read_json(checkout / OUT / "released.json") == {
+        "release": {"tag": tag, "repository": None, "commit": None},
+        "weights": weights,
+    }
+
+
+@pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
+def test_other_questions_are_answered_as_podium_evaluate_answers_them(
+    checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    ask(checkout, asked)
+    assert run_stage(checkout).endswith(
+        f"answered the {len(asked)} questions, which are others than those of its release"
+    )
+    assert len(jobs) == 1
+    table = tmp_path / "asked.jsonl"
+    rows = pq.read_table(checkout / "data/examples/squad/dev.parquet").to_pylist()
+    table.write_text("\n".join(json.dumps(row) for row in rows))
+    model = find_model(str(checkout / "published/podium-demo"))
+    evaluate(entry_of_model(model), model, table, tmp_path / "evaluated", How(Place("cpu", "fp32"), 8, print))
+    task = task_of(checkout)
+    assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
+    assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
+
+
+def test_a_release_without_scores_is_asked(checkout: Path, jobs: list[Any]) -> None:
+    record = read_json(checkout / FOLDER / "releases.json")
+    del record["releases"][0]["files"]["evaluation/scores.json"]
+    write_json(checkout / FOLDER / "releases.json", record)
+    shutil.rmtree(checkout / FOLDER / record["releases"][0]["tag"] / "evaluation")
+    assert "answered the 2 questions" in run_stage(checkout)
+    assert len(jobs) == 1
+
+
+def test_where_nothing_was_released_there_is_nothing_to_compare_with(checkout: Path, jobs: list[Any]) -> None:
+    shutil.rmtree(checkout / "published")
+    fetch_here(checkout)
+    assert run_stage(checkout) == "squad: no other was released, so that the gate has nothing to compare with"
+    assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
+
+
+def test_a_model_that_is_released_is_compared_with_the_one_before_it_and_nothing_changes(
+    checkout: Path, jobs: list[Any]
+) -> None:
+    run_stage(checkout)
+    before = {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()}
+    first = read_json(checkout / OUT / "released.json")["release"]["tag"]
+    second = release(checkout)
+    fetch_here(checkout)
+    said = run_stage(checkout)
+    assert said.startswith(f"squad: {second} is this very model; {first} scored on all 2 questions")
+    assert {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()} == before
+    assert release(checkout) == second, "the same verdict, and so the same release"
+
+
+def test_files_that_are_not_those_fetched_are_refused(checkout: Path) -> None:
+    [one] = fetch_here(checkout).releases
+    path = checkout / FOLDER / one.tag / "config.json"
+    path.unlink()
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is not what was fetched"):
+        run_stage(checkout)
+    assert not (checkout / OUT / "released.json").exists()
+
+
+def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
+    """Another model in place of the fetched one, as if it had been released there."""
+    record = read_json(root / fetched / "releases.json")
+    [one] = record["releases"]
+    folder = root / fetched / one["tag"]
+    shutil.rmtree(folder)
+    shutil.copytree(model, folder)
+    one["files"] = {
+        path.name: sha256_of(path) for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")
+    }
+    write_json(root / fetched / "releases.json", record)
+
+
+def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
+    swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
+    with pytest.raises(
+        InputError,
+        match=r"is for kind classification, regression False, this entry for kind squad: "
+        r"let downstream\.squad\.gate\.released name a folder",
+    ):
+        run_stage(checkout)
+    assert jobs == []
+
+
+def test_a_model_of_other_classes_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
+    config = checkout / "models/squad/config.json"
+    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
+    ask(checkout, ASKED_NOW)
+    with pytest.raises(InputError, match="has the classes LABEL_0, LABEL_1, this one start, end"):
+        run_stage(checkout)
+
+
+def test_a_model_without_a_tokenizer_is_refused(checkout: Path, jobs: list[Any]) -> None:
+    record = read_json(checkout / FOLDER / "releases.json")
+    for name in ("tokenizer.json", "vocab.txt"):
+        record["releases"][0]["files"].pop(name, None)
+        (checkout / FOLDER / record["releases"][0]["tag"] / name).unlink(missing_ok=True)
+    write_json(checkout / FOLDER / "releases.json", record)
+    ask(checkout, ASKED_NOW)
+    with pytest.raises(InputError, match="tokenizer.json"):
+        run_stage(checkout)
+
+
+def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: list[Any]) -> None:
+    root = make_glue_checkout(tmp_path / "checkout")
+    change_parameters(root, {"downstream": {"glue-sst2": {"gate": {"released": "published"}}}})
+    params = load_params(root / artifacts.PARAMS)
+    entry = entry_of(params, "glue-sst2")
+    (root / entry.released).mkdir(parents=True)
+    write_gate(root, name="glue-sst2")
+    publish(parameter_values(params), "glue-sst2", root)
+    fetch(params, entry, root)
+    shutil.rmtree(root / "models/glue-sst2")
+    write_model(root, 1, "glue-sst2")
+    assert "scored on all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert jobs == []
+    write_gate(root, name="glue-sst2")
+    checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
+    assert [one["found"] for one in checks if one["name"] == "released_model"] == [
+        "+0.00 points (+0.00 to +0.00) on 20 examples"
+    ]
+    labels = TASKS["sst2"].labels
+    model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
+    swap(root, model, artifacts.fetched_folder("glue-sst2"))
+    config = root / "models/glue-sst2/config.json"
+    write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
+    assert "answered the 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
+    assert (len(jobs), len(found)) == (1, 20)
+
+
+def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
+    params = load_params(checkout / artifacts.PARAMS)
+    subject, lock = subject_of(task_of(checkout), params), checkout / "dvc.lock"
+    stated = read_json(lock)
+    found = set()
+    for stage in (None, "predict_released@squad", "gate@squad"):
+        changed = {**stated["stages"], **({stage: {"cmd": "other"}} if stage else {})}
+        write_json(lock, {**stated, "stages": changed})
+        found.add((stage == "gate@squad", hash_of(stages_behind(parameter_values(params), subject, lock))))
+    assert len({sha256 for of_gate, sha256 in found if not of_gate}) == 1
+    assert len({sha256 for _, sha256 in found}) == 2

@@ -1,0 +1,81 @@
+"""How often the interval of a score holds the truth: the table of docs/evaluation.md.
+
+python -m tests.tasks.downstream.scoring.interval_coverage
+
+Shares of right answers are enumerated: every number of right answers has its interval and its probability. F1 is
+simulated: a question scores 0, or as often 0.2, 0.4, 0.6, 0.8 or 1, so that the mean is the truth; above one half the
+mirror image of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tasks.downstream.scoring.metrics import Array, Metrics, interval, mean_metric
+
+TRUTHS = (0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0)
+SIZES = (30, 300, 3000)
+SCORE = Metrics((mean_metric("score", "score", 0),))
+PARTS = np.array([0.2, 0.4, 0.6, 0.8, 1.0])
+"""What a question scores that is not all wrong."""
+RARE = 1e-6
+"""Numbers of right answers that are less probable are left out."""
+Bounds = Callable[[Array], tuple[float, float]]
+
+
+def stated(scores: Array) -> tuple[float, float]:
+    """The bounds that metrics, pages and cards state of scores from 0 to 1."""
+    found = SCORE.figures({"dev": scores[:, None]})
+    return found["score_low"] / 100, found["score_high"] / 100
+
+
+def percentiles(scores: Array) -> tuple[float, float]:
+    """Those of the percentile bootstrap, to compare with."""
+    [drawn] = SCORE.resampled([{"dev": scores[:, None]}])
+    found = interval(drawn["score"], 0.0)
+    return round(found.low / 100, 6), round(found.high / 100, 6)
+
+
+def coverage_of_shares(truth: float, size: int, bounds: Bounds = stated) -> float:
+    """The probability that the interval of so many answers holds the share of right ones, which is `truth`."""
+    from scipy.stats import binom
+
+    held = 0.0
+    for right, probability in enumerate(binom.pmf(np.arange(size + 1), size, truth).tolist()):
+        if probability > RARE:
+            low, high = bounds((np.arange(size) < right).astype(np.float64))
+            held += probability * (low <= truth <= high)
+    return held
+
+
+def draw_f1(truth: float, size: int, generator: np.random.Generator) -> Array:
+    """F1 of simulated questions, `truth` on average."""
+    near = min(truth, 1 - truth)
+    found: Array = np.where(generator.random(size) < near / PARTS.mean(), generator.choice(PARTS, size), 0.0)
+    return found if truth <= 0.5 else 1 - found
+
+
+def coverage_of_f1(truth: float, size: int, trials: int, bounds: Bounds = stated) -> float:
+    """The share of simulated sets of questions whose interval holds the mean F1, which is `truth`."""
+    generator = np.random.default_rng(0)
+    found = [bounds(draw_f1(truth, size, generator)) for _ in range(trials)]
+    return sum(low <= truth <= high for low, high in found) / trials
+
+
+def table(trials: int) -> Iterator[str]:
+    """The table of docs/evaluation.md, line by line."""
+    yield f"| score | what | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
+    yield "|---" * (2 + len(SIZES)) + "|"
+    for truth in TRUTHS:
+        shares = [[coverage_of_shares(truth, size, bounds) for bounds in (stated, percentiles)] for size in SIZES]
+        means = [[coverage_of_f1(truth, size, trials, bounds) for bounds in (stated, percentiles)] for size in SIZES]
+        for what, both in (("share of right answers", shares), ("mean F1", means)):
+            cells = (f"{100 * ours:.1f} ({100 * theirs:.1f})" for ours, theirs in both)
+            yield f"| {100 * truth:g}% | {what} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    for line in table(trials=500):
+        print(line, flush=True)

@@ -1,0 +1,178 @@
+"""What near-duplicates mean for scores, pages and cards, for every kind of task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.evaluate import evaluate
+from tasks.downstream.scoring.near_duplicates import compared
+from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.validate import near_duplicates
+from tasks.params.entries import entry_of, learns_text
+from tasks.params.schema import check
+from tasks.plan.kinds import part_of
+from tasks.records.near_duplicates import Pair, Report, Shown, Source, write_report
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tests.tasks.downstream.entries import task_with, values_with
+from tests.tasks.release.evaluated_checkout import write_checkout
+
+TASK = task_with("squad", "page", evaluate=AnswerParams(n_best=5, max_answer_length=30))
+TRAINING, TEXT = "training examples", "pre-training text"
+
+
+def source(name: str, examples: list[int], shown: tuple[Shown, ...] = (), passed_over: int = 0) -> Source:
+    pairs = tuple(Pair("dev", number, 0.9, f"training question {number}") for number in examples)
+    return Source(name, 12, passed_over, pairs, shown)
+
+
+def evaluated(root: Path, *sources: Source, threshold: float | None = 0.8) -> tuple[dict[str, Any], str]:
+    """Metrics and page of three questions with exact matches 1, 0, 1 and F1 of 1, 2/3, 1."""
+    write_checkout(root)
+    write_report(root / artifacts.near_duplicates_file("squad"), Report(threshold, sources))
+    return evaluate(TASK, root), (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
+
+
+def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> None:
+    metrics, page = evaluated(tmp_path, source(TRAINING, [0]), source(TEXT, [0, 2], passed_over=1))
+    assert (metrics["near_duplicates"], metrics["near_duplicates_from"]) == (2, 0.8)
+    names, parts = ("in", "examples", "of", "exact_match", "f1"), metrics["without_near_duplicates"]
+    assert [tuple(one[name] for name in names) for one in parts] == [
+        (TRAINING, 1, 3, 50.0, 83.3333),
+        (TEXT, 2, 3, 0.0, 66.6667),
+        ("either of them", 2, 3, 0.0, 66.6667),
+    ]
+    assert metrics["exact_match"] == 66.6667
+    assert "1 of 3" in page
+    assert "66.7%" in page
+    assert "Examples too short to be looked for in pre-training text: 1." in page
+
+
+def test_where_none_are_there_the_scores_are_the_same(tmp_path: Path) -> None:
+    metrics, page = evaluated(tmp_path, source(TRAINING, []))
+    [one] = metrics["without_near_duplicates"]
+    assert [one[name] for name in ("exact_match", "f1_low")] == [metrics[name] for name in ("exact_match", "f1_low")]
+    assert metrics["near_duplicates"] == 0
+    assert "0 of 3" in page
+
+
+def test_where_all_are_near_duplicates_there_is_no_score_without_them_and_it_is_said(tmp_path: Path) -> None:
+    metrics, page = evaluated(tmp_path, source(TRAINING, [0, 1, 2]))
+    assert metrics["without_near_duplicates"] == [{"in": TRAINING, "examples": 3, "of": 3}]
+    assert page.count("none: no example is left") == 2
+    json.dumps(metrics, allow_nan=False)
+
+
+def test_where_none_were_looked_for_it_is_said_and_nothing_is_counted(tmp_path: Path) -> None:
+    metrics, page = evaluated(tmp_path, threshold=None)
+    assert not [name for name in metrics if "near" in name]
+    assert "None were looked for" in page
+
+
+def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) -> None:
+    pair = Pair("dev", 1, 0.875, "training question <i>7</i>")
+    shown = Shown(pair, "one <b>cat</b> and two dogs", "one <b>cow</b> and two dogs")
+    _, page = evaluated(tmp_path, source(TRAINING, [1], (shown,)))
+    assert "87.5% alike" in page
+    assert "<strong>&lt;b&gt;cat&lt;/b&gt; </strong>and two dogs" in page
+    assert "<strong>&lt;b&gt;cow&lt;/b&gt; </strong>and two dogs" in page
+    assert "training question &lt;i&gt;7&lt;/i&gt;" in page
+    assert "<b>c" not in page
+
+
+def test_words_that_only_one_text_has_are_told_and_long_common_parts_are_left_out() -> None:
+    long = " ".join(f"w{i}" for i in range(50))
+    one, other = compared(f"A cat, {long} end", f"a {long.upper()} end.")
+    assert one == [
+        (False, "A "),
+        (True, "cat, "),
+        (False, " ".join(f"w{i}" for i in range(15)) + " … " + " ".join(f"w{i}" for i in range(36, 50)) + " end"),
+    ]
+    assert [alone for alone, _ in other] == [False]
+    assert compared("", "x") == ([], [(True, "x")])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"threshold": 0.8}', '{"threshold": 0.8, "sources": [{"name": "x"}]}'])
+def test_a_damaged_file_is_refused_with_the_stage_that_writes_it(tmp_path: Path, text: str) -> None:
+    write_checkout(tmp_path)
+    artifacts_file = tmp_path / artifacts.near_duplicates_file("squad")
+    artifacts_file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"near_duplicates/squad\.json .*validate_examples@squad again"):
+        evaluate(TASK, tmp_path)
+
+
+KINDS: list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]], str]] = [
+    (
+        {"kind": "glue", "task": "mrpc"},
+        {
+            "train": [{"first": "The cats sat down.", "second": "On a mat", "label": 1}],
+            "dev": [
+                {"first": "the cats sat down", "second": "on a mat", "label": 0},
+                {"first": "the cats sat down", "second": "somewhere else altogether", "label": 0},
+            ],
+        },
+        "example",
+    ),
+    (
+        {"kind": "ner"},
+        {
+            "train": [{"document": 0, "tokens": ["Ada", "met", "Charles"], "tags": ["B-x", "O", "B-x"]}],
+            "dev": [
+                {"document": 0, "tokens": ["ada", "met", "charles", "."], "tags": ["O"] * 4},
+                {"document": 0, "tokens": ["charles", "met", "nobody"], "tags": ["O"] * 3},
+            ],
+        },
+        "sentence",
+    ),
+    (
+        {"kind": "squad"},
+        {
+            "train": [{"context": "The river rises in the hills.", "question": "Where?"}],
+            "dev": [
+                {"context": "THE RIVER RISES IN THE HILLS", "question": "What rises?"},
+                {"context": "The lake lies low.", "question": "Where?"},
+            ],
+        },
+        "question",
+    ),
+]
+
+
+@pytest.mark.parametrize(("stated", "splits", "record"), KINDS, ids=[stated["kind"] for stated, _, _ in KINDS])
+def test_each_kind_says_which_text_of_an_example_counts(
+    tmp_path: Path, stated: dict[str, Any], splits: dict[str, list[dict[str, Any]]], record: str
+) -> None:
+    params = check(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
+    task = part_of(entry_of(params, "it"), "checks")
+    for split, rows in splits.items():
+        path = tmp_path / artifacts.examples_file("it", split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    [found] = near_duplicates(task, params, tmp_path).sources
+    assert [(pair.example, pair.other) for pair in found.pairs] == [(0, f"training {record} 0")]
+
+
+def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
+    params = check(values_with(validate={"near_duplicates": None}))
+    assert near_duplicates(part_of(entry_of(params, "squad"), "checks"), params, tmp_path) == Report(None)
+
+
+@pytest.mark.parametrize(
+    ("sections", "learns"),
+    [
+        ({}, True),
+        ({"pretrain": {"enabled": False}}, False),
+        ({"pretrain_rows": {"source": "hub"}, "corpus": {"source": "none"}, "tokenizer": {"source": "file"}}, False),
+        ({"base_model": {"source": "folder"}}, True),
+        ({"base_model": {"source": "folder"}, "pretrain": {"enabled": False}}, False),
+    ],
+)
+def test_the_corpus_counts_where_the_model_is_pretrained_on_it(sections: dict[str, Any], learns: bool) -> None:
+    params = check(values_with(**sections))
+    assert learns_text(entry_of(params, "squad"), params) == learns

@@ -1,0 +1,119 @@
+"""Intervals of scores: by hand, at the edge, and how often they hold the truth."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from tasks.downstream.ner.scores import METRICS
+from tasks.downstream.scoring.metrics import Array, Metrics, interval
+from tasks.downstream.squad.slices import OVERALL
+from tasks.downstream.texts.metrics import metric
+from tests.tasks.downstream.scoring.interval_coverage import (
+    SCORE,
+    SIZES,
+    TRUTHS,
+    coverage_of_f1,
+    coverage_of_shares,
+    percentiles,
+    stated,
+)
+
+
+def scores(right: int, size: int) -> Array:
+    return (np.arange(size) < right).astype(np.float64)
+
+
+@pytest.mark.parametrize(("right", "size"), [(1000, 1000), (0, 1000), (30, 30), (1, 300), (299, 300), (150, 300)])
+def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(right: int, size: int) -> None:
+    low, high = stated(scores(right, size))
+    exact = binomtest(right, size).proportion_ci(method="exact")
+    width = exact.high - exact.low
+    assert low == pytest.approx(exact.low, abs=0.07 * width)  # 2,000 draws
+    assert high == pytest.approx(exact.high, abs=0.07 * width)
+
+
+def test_a_thousand_right_answers_of_a_thousand_are_not_certain() -> None:
+    for score in ("exact_match", "f1"):
+        found = OVERALL.figures({"dev": np.ones((1000, 2))})
+        assert found[f"{score}_high"] == found[score] == 100.0
+        assert found[f"{score}_low"] == pytest.approx(99.63, abs=0.03)  # 0.025 ** (1 / 1000)
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("size", SIZES[:2])
+def test_the_interval_of_a_share_holds_it_as_often_as_it_says(truth: float, size: int) -> None:
+    assert coverage_of_shares(truth, size) >= 0.95
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(truth: float) -> None:
+    # 200 trials: 0.95 less three standard errors.
+    assert coverage_of_f1(truth, SIZES[0], trials=200) >= 0.904
+    if 0 < truth < 0.1:
+        assert coverage_of_f1(truth, SIZES[0], 200, percentiles) < 0.8, "the reason for all of this"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearman"])
+def test_no_metric_of_labels_is_certain_where_all_are_right(name: str) -> None:
+    labels = np.random.default_rng(0).integers(0, 2, 300).astype(np.float64)
+    found = Metrics((metric(name),)).figures({"dev": np.stack([labels, labels], axis=1)})
+    assert found[name] == found[f"{name}_high"] == pytest.approx(100)
+    assert 90 < found[f"{name}_low"] < 99.3
+
+
+def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_are() -> None:
+    rows = np.tile([0.0, 10, 0, 0, 10], (1000, 1))
+    rows[:100] = [1, 10, 1, 1, 10]
+    found = METRICS.figures({"dev": rows})
+    assert found["f1"] == found["f1_high"] == 100
+    assert found["f1_low"] == pytest.approx(100 * 0.025 ** (1 / 100), abs=0.5)
+    assert found["token_accuracy_low"] == pytest.approx(100 * 0.025 ** (1 / 1000), abs=0.05)
+
+
+def test_half_right_of_400_is_five_points_either_way() -> None:
+    # Standard error of a proportion of one half: sqrt(0.25 / 400) = 0.025; 1.96 of them are 0.049.
+    low, high = stated(scores(200, 400))
+    assert low == pytest.approx(0.45, abs=0.005)
+    assert high == pytest.approx(0.55, abs=0.005)
+
+
+def test_the_same_values_give_the_same_bounds() -> None:
+    values = np.random.default_rng(1).random(60)
+    assert stated(values) == stated(values)
+
+
+def test_pairing_takes_the_difficulty_of_the_questions_out() -> None:
+    # The candidate is 0.1 better on every question, hard or easy: no doubt is left.
+    released = np.random.default_rng(2).random((50, 1))
+    paired = SCORE.differences({"dev": released + 0.1}, {"dev": released}, 0.95)["score"]
+    assert paired.low == pytest.approx(10)
+    assert paired.high == pytest.approx(10)
+
+
+def test_more_confidence_is_a_wider_interval_of_a_difference() -> None:
+    models = {"dev": scores(25, 50)[:, None]}, {"dev": np.zeros((50, 1))}
+    narrow, wide = (SCORE.differences(*models, confidence)["score"] for confidence in (0.8, 0.99))
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike() -> None:
+    right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
+    found = SCORE.differences(right, wrong, 0.95)
+    assert found["score"].low == found["score"].high == 100
+    widened = SCORE.widened(found, [right], wrong, 0.95)["score"]
+    assert widened.high == pytest.approx(100)
+    assert widened.low == pytest.approx(100 * (1 - 2 * (1 - 0.025 ** (1 / 20))), abs=2)
+
+
+def test_a_metric_without_a_value_has_no_bounds() -> None:
+    assert math.isnan(interval(np.array([math.nan]), math.nan).low)
+
+
+def test_ten_thousand_questions_take_no_minute() -> None:
+    values = np.random.default_rng(5).random((10_000, 2))
+    started_at = time.process_time()
+    OVERALL.figures({"dev": values})
+    assert time.process_time() - started_at < 60  # of CPU time; a question at a time takes hours

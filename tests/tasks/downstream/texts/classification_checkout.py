@@ -1,0 +1,67 @@
+"""A small checkout for texts with labels of one's own: generated tables, a tokenizer, fresh weights."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.params.entries import entry_of
+from tasks.params.schema import check
+from tasks.plan.kinds import part_of
+from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.ner.ner_checkout import write_vocabulary
+from tests.tasks.downstream.texts.glue_checkout import SIZE
+from tests.tasks.pretraining.row_inputs import WORDS
+from tests.tasks.trained_checkout import write_lock
+
+NAME = "mine"
+CLASSES = ("angry", "happy", "sad")
+ENTRY: dict[str, dict[str, Any]] = {
+    "rows": {"row_length": 32, "max_sequences_per_row": 4},
+    "finetune": {"epochs": 8.0, "learning_rate": 5e-3, "micro_batch_size": 16, "checkpoint_every_updates": 0},
+}
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return path
+
+
+def write_texts(path: Path, count: int, seed: int, *, pairs: bool = False, regression: bool = False) -> list[list[str]]:
+    """A CSV whose first word of the last text says the label; the rows of it."""
+    generator, rows = np.random.default_rng(seed), []
+    for _ in range(count):
+        number = int(generator.integers(5 if regression else len(CLASSES)))
+        texts = [" ".join(generator.choice(WORDS[10:], generator.integers(3, 9))) for _ in range(1 + pairs)]
+        texts[-1] = f"{WORDS[number]} {texts[-1]}"
+        rows.append([*texts, f"{number / 2:g}" if regression else CLASSES[number]])
+    write_csv(path, [*(["sentence1", "sentence2"] if pairs else ["text"]), "label"], rows)
+    return rows
+
+
+def values_of(data: Mapping[str, Any], *, regression: bool = False, **sections: Any) -> dict[str, Any]:
+    """Parameters with an entry alone that reads `data`."""
+    parts = {section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}}
+    entry = {"kind": "classification", "regression": regression, "data": dict(data), **parts}
+    return values_with({"squad": None, NAME: entry}, pretrain={"enabled": False}, model=SIZE)
+
+
+def part(name: str, data: Mapping[str, Any], **more: Any) -> Any:
+    """A part of the kind, of an entry that reads `data`."""
+    return part_of(entry_of(check(values_of(data, **more)), NAME), name)
+
+
+def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:
+    """params.yaml with an entry alone, its plan, a dvc.lock as if all had run, and a tokenizer."""
+    vocabulary = folder / "vocab.txt"
+    values = {**values_of(data, **more)}
+    values["tokenizer"] |= {"source": "file", "path": str(vocabulary)}
+    params = write_parameters(folder, values)
+    write_lock(folder, params)
+    write_vocabulary(folder, params)
+    return folder

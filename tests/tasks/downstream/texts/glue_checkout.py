@@ -1,0 +1,161 @@
+"""A small checkout for GLUE: generated examples, a tokenizer, untrained weights, device jobs in this process."""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from ipu_model.distributed.process import StopRequest
+from ipu_model.files import sha256_of, write_json
+from ipu_model.jobs.job import JobResult
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.train.running import run_job
+from tasks.downstream.texts.params import GlueData
+from tasks.downstream.texts.tasks import TASKS, TRAIN
+from tasks.stage import artifacts
+from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
+from tests.tasks.downstream.entries import (
+    change_parameters,
+    lay_over,
+    no_near_duplicates,
+    task_with,
+    values_with,
+    write_parameters,
+)
+from tests.tasks.trained_checkout import write_lock
+
+WORDS = [f"word{number}" for number in range(40)]
+SIZE = {
+    "hidden_size": 32,
+    "num_layers": 1,
+    "num_heads": 2,
+    "intermediate_size": 64,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.1,
+}
+TUNING = {
+    "epochs": 8,
+    "global_batch_size": 16,
+    "micro_batch_size": 16,
+    "learning_rate": 5e-3,
+    "hidden_dropout": None,
+    "attention_dropout": None,
+    "checkpoint_every_updates": 0,
+}
+
+
+def make_glue_data(name: str, path: Path, folder: Path) -> dict[str, int]:
+    """Write the examples of a task of GLUE as its stage reads them from `path`; how many each split has."""
+    folder.mkdir(parents=True)
+    task = task_with(f"glue-{name}", "examples", data=GlueData(path=str(path)))
+    task.write_examples(folder)
+    return {split: pq.read_metadata(folder / f"{split}.parquet").num_rows for split in task.splits}
+
+
+def make_checkout(
+    folder: Path, data: Path, task: str, vocabulary: Path, more: Mapping[str, Any] | None = None, **tuning: Any
+) -> Path:
+    """params.yaml, tokenizer, models/phase2 of fresh weights, and what the gate reads of the stages before.
+
+    Args:
+        folder: it is made here.
+        data: of the files of examples.
+        task: the one entry has its name.
+        vocabulary: a vocab.txt.
+        more: other parameters of the entry.
+        tuning: how it fine-tunes.
+    """
+    entry = {
+        "kind": "glue",
+        "task": task,
+        "data": {"path": str(data)},
+        "finetune": {**TUNING, **tuning},
+        "rows": {"row_length": 64, "max_sequences_per_row": 4},
+    }
+    values = values_with(
+        {"squad": None, task: entry}, model=SIZE, tokenizer={"source": "file", "path": str(vocabulary)}
+    )
+    lay_over(values["downstream"][task], more or {})
+    (folder / "inputs/ipu").mkdir(parents=True)
+    params = write_parameters(folder, values)
+    entries, most = read_vocabulary(vocabulary, "tokenizer.path"), params.model.max_positions
+    (folder / artifacts.TOKENIZER).mkdir(parents=True)
+    write_tokenizer(Vocabulary(entries, True), most, folder / artifacts.TOKENIZER)
+    config = ModelConfig(len(entries), max_positions=most, **SIZE)
+    model = build_model("pretraining", config)
+    initialise(model, config, seed=1)
+    (folder / "models/phase2").mkdir(parents=True)
+    sha = sha256_of(folder / artifacts.TOKENIZER / "tokenizer.json")
+    write_model(
+        folder / "models/phase2",
+        "pretraining",
+        config,
+        model.state_dict(),
+        Origin(sha, "pretrain", "pretraining", 0, 1),
+    )
+    no_near_duplicates(folder, task)
+    text = {name: pa.array(["x"], pa.string()) for name in ("document_id", "title", "text")}
+    (folder / artifacts.CORPUS).mkdir(parents=True)
+    pq.write_table(pa.table(text), folder / artifacts.CORPUS / "part-00000.parquet")
+    for name in ("corpus", "phase1", "phase2"):
+        write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
+    for name in ("pretrain-phase1", "pretrain-phase2"):
+        write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": 2.5, "steps": 100})
+    write_lock(folder, params)
+    return folder
+
+
+def change(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Other parameters of a checkout, and the plan and the dvc.lock that belong to them."""
+    write_lock(folder, change_parameters(folder, changes))
+
+
+def word_vocabulary(path: Path) -> Path:
+    """A vocab.txt of the words of generated examples."""
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    return path
+
+
+def write_examples(folder: Path, name: str, train: int = 160, dev: int = 60, seed: int = 0) -> None:
+    """TSV files of a task, as numbers and without a header; the first word of the last sentence says the label."""
+    task, generator = TASKS[name], np.random.default_rng(seed)
+    (folder / name).mkdir(parents=True)
+    for split in task.splits:
+        lines = []
+        for _ in range(train if split == TRAIN else dev):
+            texts = [" ".join(generator.choice(WORDS[10:], size=generator.integers(3, 9))) for _ in task.columns]
+            number = int(generator.integers(6 if task.is_regression else len(task.labels)))
+            texts[-1] = f"{WORDS[number]} {texts[-1]}"
+            lines.append("\t".join([*texts, str(float(number) if task.is_regression else number)]))
+        (folder / name / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
+
+
+def run_stage(module, *words: str) -> None:
+    """The command line of a stage, here."""
+    before, sys.argv = sys.argv, [module.__name__, *words]
+    try:
+        module.main()
+    finally:
+        sys.argv = before
+
+
+def device_job_here(job, **how) -> JobResult:
+    """In place of tasks.jobs.device_job.run_device_job: no other process; launcher and events are not needed."""
+    torch.set_num_threads(1)
+    shutil.rmtree(job.run_folder, ignore_errors=True)
+    Path(job.run_folder).mkdir(parents=True)
+    return run_job(job, lambda event, **fields: None, StopRequest())
+
+
+def read_json(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))

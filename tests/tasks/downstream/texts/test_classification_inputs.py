@@ -1,0 +1,311 @@
+"""Texts with labels in every form; what is refused, with its lines; columns that are found and that are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.examples import make_examples
+from tasks.downstream.texts.own_files import as_known
+from tasks.params.schema import check
+from tasks.records.labels import all_labels_in
+from tasks.records.text_files import read_reading
+from tasks.stage.errors import InputError, ParamsError
+from tasks.validation.checks import explain
+from tasks.validation.judge import Judge
+from tests.tasks.downstream.texts.classification_checkout import part, values_of, write_csv, write_texts
+from tests.tasks.validation.validation_data import validate
+
+TWO = [("good one", "good"), ("bad one", "bad")]
+
+
+def put(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return path
+
+
+def made(folder: Path, train: Path, dev: Path | None = None, **more: Any) -> Path:
+    """The folder of examples of these files."""
+    data = {"train_path": str(train), "dev_path": str(dev or train), **more.pop("data", {})}
+    make_examples(part("examples", data, **more), folder / "examples")
+    return folder / "examples"
+
+
+def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None, str]]:
+    """First and second text, and the name of the class."""
+    path = examples / f"{split}.parquet"
+    table, names = pq.read_table(path).to_pydict(), [name for some in all_labels_in(path) for name in some]
+    return list(zip(table["first"], table["second"], (names[one] for one in table["label"]), strict=True))
+
+
+FORMS = {
+    "b.csv": "id;Text;Label\n7;good  one;good\n8;bad one;bad\n",
+    "b.json": json.dumps([{"text": text, "label": label} for text, label in TWO]),
+    "c.json": "".join(json.dumps({"Review": text, "Target ": label}) + "\n" for text, label in TWO),
+    "a.csv": 'text,label\n"good  one",good\nbad one,bad\n',
+    "a.tsv": "sentence\tid\tclass\ngood one\t7\tgood\nbad one\t8\tbad\n",
+    "a.jsonl": "".join(json.dumps({"review": text, "target": label}) + "\n" for text, label in TWO),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_is_read_by_its_ending_and_columns_are_found_by_their_usual_names(tmp_path: Path, name: str) -> None:
+    assert rows_in(made(tmp_path, put(tmp_path / name, FORMS[name]))) == [(t, None, c) for t, c in TWO]
+
+
+def test_parquet_of_one_file_or_a_folder_of_parts_is_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    for number, (text, label) in enumerate(TWO):
+        pq.write_table(pa.table({"text": [text], "label": [label]}), tmp_path / f"parts/part-{number}.parquet")
+    assert [text for text, *_ in rows_in(made(tmp_path, tmp_path / "parts"))] == ["good one", "bad one"]
+    put(tmp_path / "parts/more.csv", "text,label\na,b\n")
+    with pytest.raises(InputError, match=r"\.csv, \.parquet in one folder"):
+        made(tmp_path, tmp_path / "parts")
+
+
+def test_pairs_are_found_or_named(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", ["premise", "hypothesis", "label"], [("a", "b", "x"), ("c", "d", "y")])
+    assert rows_in(made(tmp_path, path)) == [("a", "b", "x"), ("c", "d", "y")]
+    columns = {"columns": {"text": "hypothesis", "text_pair": "premise"}}
+    assert rows_in(made(tmp_path, path, data=columns))[0] == ("b", "a", "x")
+    alone = {"columns": {"text": "hypothesis"}}
+    assert rows_in(made(tmp_path, path, data=alone))[0] == ("b", None, "x")
+    single = write_csv(tmp_path / "b.csv", ["text", "label"], TWO)
+    with pytest.raises(InputError, match="one split has pairs of texts, the other single texts"):
+        made(tmp_path, path, single)
+
+
+def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_path: Path) -> None:
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation"):
+        data.to_parquet(str(tmp_path / f"hub/{split}.parquet"))
+    assert rows_in(made(tmp_path, tmp_path / "hub/train.parquet")) == [("a", None, "yes"), ("b", None, "no")]
+    hub = {"source": "hub", "dataset": str(tmp_path / "hub")}
+    assert rows_in(made(tmp_path, tmp_path, data=hub), "dev") == [("a", None, "yes"), ("b", None, "no")]
+    with pytest.raises(InputError, match=r"no column 'txt'.*\(podium finetune: --column text=NAME\)"):
+        made(tmp_path, tmp_path, data={**hub, "columns": {"text": "txt"}})
+
+
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        (["b", "B", "a"], ("B", "a", "b")),
+        (["10", "9", "x"], ("10", "9", "x")),
+    ],
+)
+def test_classes_are_those_of_train_in_order(tmp_path: Path, labels: list[str], order: tuple[str, ...]) -> None:
+    path = write_csv(tmp_path / "a.csv", ["text", "label"], [(f"text {one}", one) for one in labels])
+    assert all_labels_in(made(tmp_path, path) / "train.parquet") == (order, ())
+
+
+def test_numbers_and_truths_of_json_are_classes_by_their_names(tmp_path: Path) -> None:
+    lines = [{"text": "a", "label": 1}, {"text": "b", "label": 0.0}, {"text": "c", "label": True}]
+    path = put(tmp_path / "a.jsonl", "".join(json.dumps(one) + "\n" for one in lines))
+    assert [label for *_, label in rows_in(made(tmp_path, path))] == ["1", "0", "true"]
+
+
+FILES = {
+    "csv": "text,label\na,{}\nb,{}\n",
+    "jsonl": '{{"text": "a", "label": {}}}\n{{"text": "b", "label": {}}}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "classes"),
+    [
+        (("csv", "0.0", "1.0"), ("csv", "0", "1"), ("0", "1")),
+        (("csv", "0", "1"), ("csv", "0.00", "1.0"), ("0", "1")),
+        (("csv", "-1.0", "+1.0"), ("jsonl", "-1", "1"), ("-1", "1")),
+        (("csv", "-1", "+1"), ("jsonl", "-1.0", "1"), ("+1", "-1")),
+        (("jsonl", "0.0", "1"), ("csv", "0", "1.0"), ("0", "1")),
+        (("jsonl", "true", "false"), ("csv", "TRUE", "False"), ("false", "true")),
+        (("csv", "True", "False"), ("jsonl", "true", "false"), ("False", "True")),
+        (("csv", "1.5", "2.0"), ("csv", "1.5", "2"), ("1.5", "2")),
+        (("csv", "007", "7"), ("csv", "7", "007"), ("007", "7")),
+    ],
+)
+def test_whole_numbers_and_truths_are_the_same_classes_in_every_form(
+    tmp_path: Path, train: Any, dev: Any, classes: tuple[str, ...]
+) -> None:
+    files = []
+    for split, (form, *labels) in (("train", train), ("dev", dev)):
+        files.append(put(tmp_path / f"{split}.{form}", FILES[form].format(*labels)))
+    folder = made(tmp_path, *files)
+    assert all_labels_in(folder / "train.parquet") == all_labels_in(folder / "dev.parquet") == (classes, ())
+    assert {label for *_, label in rows_in(folder, "dev")} == set(classes)
+    assert part("examples", {"train_path": str(files[0]), "dev_path": str(files[1])}).check_files()
+
+
+def test_parquet_has_the_classes_of_the_other_forms(tmp_path: Path) -> None:
+    train = put(tmp_path / "a.csv", FILES["csv"].format("0.0", "1.0"))
+    for values in ([0, 1], [0.0, 1.0], ["0", "1.0"]):
+        pq.write_table(pa.table({"text": ["a", "b"], "label": values}), tmp_path / "b.parquet")
+        assert [label for *_, label in rows_in(made(tmp_path, train, tmp_path / "b.parquet"), "dev")] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["2", "3"], r"no dev example has a class of the training examples \(0, 1\): found 2, 3"),
+        (["1", "1"], "all dev examples have the label 1: no score on them tells"),
+    ],
+)
+def test_dev_examples_that_no_score_can_be_made_of_are_refused_before_the_first_stage(
+    tmp_path: Path, labels: list[str], message: str
+) -> None:
+    train = put(tmp_path / "a.csv", FILES["csv"].format("0", "1"))
+    dev = put(tmp_path / "b.csv", FILES["csv"].format(*labels))
+    with pytest.raises(InputError, match=message):
+        part("examples", {"train_path": str(train), "dev_path": str(dev)}).check_files()
+    with pytest.raises(InputError, match=message):
+        made(tmp_path, train, dev)
+    assert not (tmp_path / "examples").exists()
+
+
+def test_dev_values_that_are_all_the_same_are_refused(tmp_path: Path) -> None:
+    train = put(tmp_path / "a.csv", FILES["csv"].format("0", "1.5"))
+    dev = put(tmp_path / "b.csv", FILES["csv"].format("1", "1.0"))
+    with pytest.raises(InputError, match=r"all dev examples have the label 1\.0"):
+        made(tmp_path, train, dev, regression=True)
+
+
+def test_the_separator_can_be_stated_and_what_was_found_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = put(tmp_path / "a.csv", "Text;label\na,b;x\nb;y\n")
+    assert rows_in(made(tmp_path, train))[0] == ("a,b", None, "x")
+    said = capsys.readouterr().err
+    assert "note: a.csv: fields are separated by semicolons\n" in said
+    assert "note: a.csv: column 'Text' is read as 'text'\n" in said
+    bars = put(tmp_path / "b.csv", "text|label\na|x\nb|y\n")
+    assert rows_in(made(tmp_path, bars, data={"separator": "pipe"}))[0] == ("a", None, "x")
+    with pytest.raises(InputError, match=r"no column 'text'"):
+        made(tmp_path, train, data={"separator": "comma"})
+
+
+def test_a_folder_of_tables_may_hold_json_that_says_something_of_them(tmp_path: Path) -> None:
+    put(tmp_path / "in.json", FORMS["b.json"])
+    (tmp_path / "in").mkdir()
+    put(tmp_path / "in/train.csv", FORMS["a.csv"])
+    put(tmp_path / "in/dataset_info.json", "{}")
+    assert len(rows_in(made(tmp_path, tmp_path / "in"))) == 2
+    (tmp_path / "in/train.csv").unlink()
+    put(tmp_path / "in/dataset_info.json", FORMS["b.json"])
+    assert len(rows_in(made(tmp_path, tmp_path / "in"))) == 2
+
+
+def test_the_hub_names_classes_of_a_column_whose_name_differs_in_case(tmp_path: Path) -> None:
+    features = datasets.Features({"Text": datasets.Value("string"), "Label": datasets.ClassLabel(names=["no", "yes"])})
+    data = datasets.Dataset.from_dict({"Text": ["a", "b"], "Label": [1, 0]}, features=features)
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation"):
+        data.to_parquet(str(tmp_path / f"hub/{split}.parquet"))
+    assert rows_in(made(tmp_path, tmp_path / "hub/train.parquet"))[0] == ("a", None, "yes")
+    hub = {"source": "hub", "dataset": str(tmp_path / "hub")}
+    assert rows_in(made(tmp_path, tmp_path, data=hub), "dev")[0] == ("a", None, "yes")
+
+
+def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
+    dev = write_csv(tmp_path / "b.csv", ["text", "label"], [*TWO, ("odd", "strange")])
+    folder = made(tmp_path, train, dev)
+    assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
+    numbers = read_reading(folder)["numbers"]
+    assert numbers["dev examples of classes that train has not, which no model can answer"] == 1
+    assert "note: 1 dev examples of classes that train has not" in capsys.readouterr().err, "on the terminal, too"
+
+
+BAD = {
+    "an empty text": ("a.csv", "text,label\n ,good\nx,bad\n", r"an empty text in the column 'text': line 2"),
+    "no label": ("a.csv", "text,label\nx,\ny,bad\n", r"a missing label: line 2"),
+    "many": ("a.csv", "text,label\n" + "x,\n" * 7, r"line 2 .*, line 6 .* and 2 more"),
+    "ragged": ("a.csv", "text,label\nx,good\ny,bad,more\n", r"line 3 has 3 fields, the header has 2"),
+    "ragged tsv": ("a.tsv", "text\tlabel\nx\n", r"line 2 has 1 fields, the header has 2"),
+    "not UTF-8": ("a.csv", b"text,label\nx\xff,good\n", r"not UTF-8: byte 0xff at offset 12 \(line 2\)"),
+    "empty": ("a.csv", "", "is empty"),
+    "no example": ("a.csv", "text,label\n", r"holds no example \(a\.csv has a header and no rows\)"),
+    "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: a quote opens before 'x,good'"),
+    "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "broken number .state regression: true.*: line 1"),
+    "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a label that is no word or number: line 1"),
+    "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
+    "half a pair": ("a.jsonl", '{"text": "\\ud800", "label": "y"}\n', "half a surrogate pair.*: line 1"),
+    "a long label": ("a.jsonl", json.dumps({"text": "x", "label": "y" * 201}), "a label that is no name"),
+    "one class": ("a.csv", "text,label\nx,good\ny,good\n", r"labels of 1 class\(es\) \(good\), required are 2"),
+    "columns": (
+        "a.csv",
+        "txt,lable\nx,y\n",
+        r"'text' and none 'label': found txt, lable; did you mean txt for text, lable for label",
+    ),
+    "ending": ("a.xlsx", "x", r"needs a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_meant_is_refused_with_its_place_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    file, text, message = BAD[name]
+    with pytest.raises(InputError, match=message):
+        made(tmp_path, put(tmp_path / file, text))
+    assert not (tmp_path / "examples").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("high", "a value that is no finite number: line 3"),
+        ("nan", "a value that is no finite number: line 3"),
+        ("inf", "a value that is no finite number: line 3"),
+        ("", "a missing value: line 3"),
+    ],
+)
+def test_a_value_that_is_no_number_is_refused_with_its_line(tmp_path: Path, value: str, message: str) -> None:
+    path = write_csv(tmp_path / "a.csv", ["text", "score"], [("x", "1.5"), ("y", value)])
+    with pytest.raises(InputError, match=message):
+        made(tmp_path, path, regression=True)
+    path = write_csv(tmp_path / "a.csv", ["text", "score"], [("x", "1.5"), ("y", "-2e1")])
+    assert pq.read_table(made(tmp_path, path, regression=True) / "train.parquet")["label"].to_pylist() == [1.5, -20.0]
+
+
+def test_a_floor_of_the_other_kind_of_label_is_refused() -> None:
+    with pytest.raises(ParamsError, match=r"gate\.min_pearson is no score of classes.*min_accuracy or min_macro_f1"):
+        check(values_of({}, gate={"min_pearson": 50.0}))
+
+
+def test_a_check_before_the_run_reads_the_first_lines_of_each_given_file(tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
+    task = part("examples", {"train_path": str(train), "dev_path": None})
+    assert "texts text, labels label" in task.check_files()
+    put(train, "text,label\nx,\n")
+    with pytest.raises(InputError, match="a missing label: line 2"):
+        task.check_files()
+
+
+def test_examples_are_judged_valid_and_their_repetitions_counted(tmp_path: Path) -> None:
+    write_texts(tmp_path / "a.csv", 30, seed=0)
+    folder = made(tmp_path, tmp_path / "a.csv")
+    task = part("checks", {"train_path": "x"})
+    verdict = validate(task.data(folder), Judge())
+    assert verdict["valid"], explain(verdict, "page")
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert numbers["dev examples whose text is also in train"] == 30
+    assert sum(numbers[f"train examples of class {name}"] for name in ("angry", "happy", "sad")) == 30
+
+
+def test_ids_are_kept_for_those_who_look_at_mistakes(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.tsv", FORMS["a.tsv"])
+    folder = made(tmp_path, path)
+    task = part("scores", {"train_path": "x"})
+    assert task.names(task.read_examples(folder / "dev.parquet")) == ["7", "8"]
+
+
+def test_a_class_without_a_name_is_its_number() -> None:
+    assert as_known(["0", "1.0", "2"], ["LABEL_0", "LABEL_1"]) == {"0": "LABEL_0", "1.0": "LABEL_1", "2": "2"}
+    assert as_known(["LABEL_1", "LABEL_x"], ["0", "1"]) == {"LABEL_1": "1", "LABEL_x": "LABEL_x"}

@@ -1,0 +1,241 @@
+"""GLUE from files to a published classifier: SST-2 as it is, and tasks of every other kind on generated examples."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.downstream import evaluate as glue_evaluate
+from tasks.downstream import examples as glue_data
+from tasks.downstream import parity, validate_rows
+from tasks.downstream import rows as glue_rows
+from tasks.downstream import validate as validate_glue
+from tasks.downstream.gate import gate as glue_gate
+from tasks.downstream.jobs import compile as compile_glue
+from tasks.downstream.jobs import entry_jobs as downstream_jobs
+from tasks.downstream.jobs import finetune as glue_finetune
+from tasks.downstream.jobs import predict as glue_predict
+from tasks.downstream.texts.tasks import TASKS
+from tasks.jobs import programs, training
+from tasks.release import publish as glue_publish
+from tasks.stage.errors import GateRejected
+from tests.places import ROOT
+from tests.tasks.downstream.texts.glue_checkout import (
+    change,
+    device_job_here,
+    make_checkout,
+    read_json,
+    run_stage,
+    word_vocabulary,
+    write_examples,
+)
+
+REAL = ROOT.parent / "shared" / "data"
+MODELS = (glue_finetune, glue_predict, glue_evaluate, glue_gate)
+
+
+@pytest.fixture(autouse=True)
+def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "run_device_job", device_job_here)
+    monkeypatch.setattr(glue_predict, "run_device_job", device_job_here)
+
+
+def run_task(folder: Path, name: str) -> dict:
+    """All stages of a task in the checkout `folder`, which the process is in; its metrics."""
+    run_stage(glue_data, name)
+    run_stage(validate_glue, name)
+    run_stage(glue_rows, name)
+    run_stage(validate_rows, name)
+    for module in MODELS:
+        run_stage(module, name)
+    return read_json(folder / "metrics" / f"{name}.json")
+
+
+@pytest.fixture
+def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a part of the real training sentences and all of the real development set."""
+    if not REAL.is_dir():
+        pytest.skip(f"needs the public development data in {REAL}")
+    data = tmp_path / "data" / "sst2"
+    data.mkdir(parents=True)
+    lines = (REAL / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    (data / "train.tsv").write_text("\n".join(lines[:1600]), encoding="utf-8")
+    (data / "dev.tsv").write_bytes((REAL / "sst2" / "dev.tsv").read_bytes())
+    folder = make_checkout(
+        tmp_path / "checkout",
+        data.parent,
+        "sst2",
+        REAL / "vocab" / "bert-base-uncased.txt",
+        epochs=2,
+        learning_rate=3e-3,
+    )
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(sst2: Path, capsys) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    metrics = run_task(sst2, "sst2")
+    said = capsys.readouterr().out
+    assert "1,600 train, 872 dev examples" in said
+    assert metrics["examples"] == 872
+    assert metrics["constant_score"] == pytest.approx(100 * 444 / 872, abs=1e-4)
+    assert metrics["accuracy_low"] > metrics["constant_score"], "of the real development set"
+    gate = read_json(sst2 / "metrics/sst2-gate.json")
+    assert gate["accepted"], gate["reasons"]
+    assert {check["name"] for check in gate["checks"]} >= {"beats_constant_answer", "data_sst2-rows"}
+    assert read_json(sst2 / "metrics/sst2-finetune.json")["packing_factor"] > 2
+    run_stage(glue_publish, "sst2")
+    published = sst2 / "published/sst2"
+    card = (published / "README.md").read_text(encoding="utf-8")
+    assert "text-classification" in card
+    assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
+    tokenizer = AutoTokenizer.from_pretrained(published)
+    model = AutoModelForSequenceClassification.from_pretrained(published).eval()
+    assert model.config.id2label == {0: "negative", 1: "positive"}
+    lines = (REAL / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    predicted = read_json(sst2 / "evaluation/sst2/predictions.json")["dev"]
+    assert len(predicted) == 872
+    for number in (0, 1, 500, 871):
+        encoded = tokenizer(lines[number].split("\t")[0], truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            assert int(model(**encoded).logits.argmax()) == predicted[number], number
+
+
+@pytest.mark.parametrize("name", ["mrpc", "stsb", "mnli"])
+def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_examples(tmp_path / "data", name)
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", name, word_vocabulary(tmp_path / "vocab.txt"))
+    monkeypatch.chdir(folder)
+    run_stage(glue_data, name)
+    run_stage(glue_rows, name)
+    monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
+    for module in (glue_finetune, glue_predict, glue_evaluate):
+        run_stage(module, name)
+    metrics, task = read_json(folder / f"metrics/{name}.json"), TASKS[name]
+    names = {
+        "mrpc": {"f1", "accuracy"},
+        "stsb": {"pearson", "spearman"},
+        "mnli": {"accuracy_matched", "accuracy_mismatched"},
+    }[name]
+    assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
+    assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
+    assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
+    predictions = read_json(folder / f"evaluation/{name}/predictions.json")
+    assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(task.splits[1:], 60)
+    assert task.title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
+
+
+def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_examples(tmp_path / "data", "mnli")
+    folder = make_checkout(
+        tmp_path / "checkout",
+        tmp_path / "data",
+        "mnli",
+        word_vocabulary(tmp_path / "vocab.txt"),
+        {"rows": {"held_out_fraction": 0.25}},
+        evaluate_every_updates=4,
+        keep="best",
+    )
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(parity, "run_device_job", device_job_here)
+    run_stage(glue_data, "mnli")
+    run_stage(glue_rows, "mnli")
+    kept, held_out = (
+        read_json(folder / f"data/rows/mnli/train/{name}manifest.json")["sequences"] for name in ("", "held-out/")
+    )
+    assert kept + held_out == 160
+    assert 20 < held_out < 60
+    run_stage(validate_rows, "mnli")
+    names = {check["name"] for check in read_json(folder / "reports/validation/mnli-rows.json")["checks"]}
+    assert "held-out labels" in names
+    for module in (glue_finetune, glue_predict):
+        run_stage(module, "mnli")
+    figures = read_json(folder / "metrics/mnli-finetune.json")["held_out"]
+    assert 0 <= figures["label_accuracy"] <= 1
+    assert figures["step"] == figures["best_step"]
+    run_stage(parity, "mnli", "cpu:bf16")
+    found = read_json(folder / "metrics/mnli-parity-cpu:bf16.json")
+    assert found["examples"] == 120
+    assert 0 < found["max_logit_difference"] < found["max_logit"]
+    assert {"accuracy_matched_first", "accuracy_mismatched_second", "score_difference"} <= set(found)
+
+
+def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_examples(tmp_path / "data", "rte", train=40, dev=40)
+    folder = make_checkout(
+        tmp_path / "checkout",
+        tmp_path / "data",
+        "rte",
+        word_vocabulary(tmp_path / "vocab.txt"),
+        learning_rate=1e-9,
+        epochs=1,
+    )
+    monkeypatch.chdir(folder)
+    run_task(folder, "rte")
+    gate = read_json(folder / "metrics/rte-gate.json")
+    assert not gate["accepted"]
+    (reason,) = (reason for reason in gate["reasons"] if "not significantly above" in reason)
+    assert re.search(r"the smallest gain that \d+ examples could have shown is \d+\.\d\d points", reason), reason
+    with pytest.raises(GateRejected, match="nothing was published"):
+        run_stage(glue_publish, "rte")
+    assert not (folder / "published").exists()
+    report = folder / "reports/validation/rte-rows.json"
+    assert read_json(report)["valid"]
+    assert os.path.exists(report.with_suffix(".html"))
+
+
+@pytest.fixture
+def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The double of tests/ipu_model, for one test; what it left is put away, as other tests have no PopTorch."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "doubles" / "poptorch_double"))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "poptorch" and name not in before]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_poptorch_double")
+def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer on the second of two IPUs, classes of a pair, packed."""
+    monkeypatch.setattr(programs, "run_device_job", device_job_here)
+    monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
+    write_examples(tmp_path / "data", "rte", train=60, dev=20)
+    folder = make_checkout(
+        tmp_path / "checkout",
+        tmp_path / "data",
+        "rte",
+        word_vocabulary(tmp_path / "vocab.txt"),
+        micro_batch_size=1,
+        epochs=1,
+        max_grad_norm=None,
+    )
+    programs_of = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
+    change(
+        folder,
+        {
+            "device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1},
+            "downstream": {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}},
+        },
+    )
+    monkeypatch.chdir(folder)
+    for module in (glue_data, glue_rows, compile_glue, glue_finetune, glue_predict, glue_evaluate):
+        run_stage(module, "rte")
+    assert read_json(folder / "reports/compile-rte-finetune.json")["parts"]["labels"] == 2
+    for kind in ("finetune", "predict"):
+        assert read_json(folder / f"measurements/rte-{kind}.json")["program"] == "loaded from the cache", kind
+    assert read_json(folder / "metrics/rte.json")["examples"] == 20

@@ -1,0 +1,292 @@
+"""Examples of GLUE from every layout, what is refused by file and line, and the rows made of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.ipu.planning import plan_ipu
+from ipu_model.rows.format import Manifest
+from tasks.downstream.examples import make_examples
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.rows import RowsSummary, write_rows
+from tasks.downstream.texts.checks import LabelRows
+from tasks.downstream.texts.glue_files import GlueTexts
+from tasks.downstream.texts.params import GlueData, SentenceParams
+from tasks.downstream.texts.rows import keep_longest_first
+from tasks.downstream.texts.tasks import TASKS
+from tasks.jobs.training import model_config
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import check
+from tasks.plan.kinds import about, part_of
+from tasks.records.text_files import Reading
+from tasks.stage.errors import InputError
+from tasks.validation.checks import explain
+from tasks.validation.judge import Judge
+from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with, values_with
+from tests.tasks.downstream.texts.glue_checkout import WORDS, make_glue_data, write_examples
+from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
+from tests.tasks.validation.validation_data import source_of, validate
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge()
+
+
+def put(folder: Path, name: str, files: dict[str, str]) -> Path:
+    (folder / name).mkdir(parents=True)
+    for file, text in files.items():
+        (folder / name / file).write_text(text, encoding="utf-8")
+    return folder
+
+
+def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
+    return [one[:3] for one in GlueTexts(GlueData(path=str(folder)), TASKS[name]).examples(split, Reading())]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("sst2", 'a "good" film\t1\nbad\t0', [('a "good" film', None, 1), ("bad", None, 0)]),
+        ("sst2", "sentence\tlabel\ngood  one \t1\n", [("good one", None, 1)]),
+        ("sst2", "label\tsentence\npositive\tgood\nnegative\tbad\n", [("good", None, 1), ("bad", None, 0)]),
+        ("cola", "gj04\t1\t\tIt works.\ngj04\t0\t*\tIt work.\n", [("It works.", None, 1), ("It work.", None, 0)]),
+        ("mrpc", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tOne.\tTwo.\n", [("One.", "Two.", 1)]),
+        (
+            "qqp",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tWho?\tWhat?\t0\n",
+            [("Who?", "What?", 0)],
+        ),
+        ("stsb", "index\tsentence1\tsentence2\tscore\n0\tOne.\tTwo.\t3.25\n", [("One.", "Two.", 3.25)]),
+        ("mnli", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tx\tneutral\n", [("A.", "B.", 1)]),
+        ("qnli", "index\tquestion\tsentence\tlabel\n0\tQ?\tS.\tnot_entailment\n", [("Q?", "S.", 1)]),
+        ("rte", "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tentailment\n", [("A.", "B.", 0)]),
+        ("wnli", "A.\tB.\t1\n", [("A.", "B.", 1)]),
+    ],
+)
+def test_official_files_and_files_without_a_header_are_read(tmp_path: Path, name: str, text: str, expected) -> None:
+    assert read(put(tmp_path, TASKS[name].title, {"train.tsv": text}), name) == expected
+
+
+def test_the_hubs_parquet_layout_is_read_in_order_of_its_parts(tmp_path: Path) -> None:
+    (tmp_path / "sst2").mkdir()
+    for part, words in enumerate((["one", "two"], ["three"])):
+        table = pa.table({"sentence": words, "label": [part] * len(words), "idx": list(range(len(words)))})
+        pq.write_table(table, tmp_path / "sst2" / f"validation-0000{part}-of-00002.parquet")
+    assert read(tmp_path, "sst2", "dev") == [("one", None, 0), ("two", None, 0), ("three", None, 1)]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("train.csv", "sentence;label\ngood;1.0\nbad;0\n"),
+        ("train.csv", "Sentence,Label\ngood,positive\nbad,negative\n"),
+        ("train.tsv", "Label\tSentence \n1\tgood\n0\tbad\n"),
+        ("train.json", '[{"sentence": "good", "label": 1}, {"sentence": "bad", "label": 0.0}]'),
+        ("train.json", '{"sentence": "good", "label": 1}\n{"sentence": "bad", "label": 0}\n'),
+    ],
+)
+def test_tables_of_people_are_read(tmp_path: Path, file: str, text: str) -> None:
+    assert read(put(tmp_path, "sst2", {file: text}), "sst2") == [("good", None, 1), ("bad", None, 0)]
+
+
+@pytest.mark.parametrize("file", ["dev.csv", "dev.tsv"])
+def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
+    separator = "\t" if file.endswith("tsv") else ","
+    files = {"train.tsv": "good\t1\nbad\t0\n", file: f"sentence{separator}label\n"}
+    folder = put(tmp_path, "sst2", files)
+    with pytest.raises(InputError, match=rf"holds no example \({file} has a header and no rows\)"):
+        make_glue_data("sst2", folder, tmp_path / "out")
+
+
+def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t0\n", "dev.tsv": "good\t1\nfine\t1\n"})
+    values = {"kind": "glue", "task": "sst2", "data": {"path": str(folder)}}
+    task = part_of(entry_of(check(values_with({"sst2": values})), "sst2"), "examples")
+    for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
+        with pytest.raises(InputError, match="all dev examples have the label positive: no score"):
+            look()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "sst2",
+            "good\t1\nbad\tnegative\n",
+            r"train.tsv .*a label that is a name, as the first is not: all must be numbers, .*: line 2 \('negative'\)",
+        ),
+        ("sst2", "good\t1\nbad\t2\n", r"train.tsv .* not one of 0 \(negative\), 1 \(positive\): line 2 \('2'\)"),
+        ("sst2", "good\t1\nbad\t-1\n", r"-1 means no label.*: line 2 \('-1'\)"),
+        ("sst2", "good\t1\nbad\t0.5\n", r": line 2 \('0.5'\)"),
+        ("sst2", "good\t1\nso\tbad\t0\n", r"line 2 has 3 fields, 2 are required \(sentence, label\)"),
+        ("sst2", "a\tb\tc\n", r"line 1: found the fields a, b, c; required is a header with sentence, label"),
+        ("stsb", "A.\tB.\t5.5\n", r"a label that is not a number from 0 to 5: line 1 \('5.5'\)"),
+        ("stsb", "A.\tB.\tnan\n", r"a label that is not a number from 0 to 5: line 1 \('nan'\)"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        read(put(tmp_path, name, {"train.tsv": text}), name)
+
+
+def test_all_labels_that_cannot_be_meant_are_refused_at_once(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t2\nfine\t1\nworse\tx\n"})
+    with pytest.raises(InputError, match=r"2 problem\(s\):\n  a label .*: line 2 \('2'\), line 4 \('x'\)$"):
+        read(folder, "sst2")
+
+
+def test_training_examples_without_any_text_are_refused(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {"train.tsv": " \t1\n \t0\n", "dev.tsv": "good\t1\nbad\t0\n"})
+    with pytest.raises(InputError, match="SST-2 has no train example with a text"):
+        make_glue_data("sst2", folder, tmp_path / "out")
+
+
+def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {})
+    (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"train.tsv is not UTF-8: byte 0xe9 at offset 3 \(line 1\)"):
+        read(folder, "sst2")
+    with pytest.raises(InputError, match="one file of the dev examples, dev.tsv or validation.tsv .*found none"):
+        read(folder, "sst2", "dev")
+    (folder / "sst2" / "train.csv").write_text("sentence,label\na,1\n")
+    with pytest.raises(InputError, match="found train.csv, train.tsv"):
+        read(folder, "sst2")
+    with pytest.raises(InputError, match="must hold one folder of MRPC, mrpc/ or MRPC/: found neither"):
+        read(folder, "mrpc")
+
+
+def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, judge: Judge) -> None:
+    text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
+    folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
+    assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
+    checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=2))
+    found = validate(checks.data(tmp_path / "out"), judge)
+    assert found["valid"], explain(found, "page")
+    numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
+    assert numbers["train examples whose text came before"] == 2
+    assert numbers["of them with another label than before"] == 1
+    assert numbers["dev examples whose text is also in train"] == 1
+    assert numbers["train examples with an empty text, left out"] == 1
+    assert numbers["dev examples with an empty text, kept, as the official metrics count them"] == 1
+    checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=4))
+    few = validate(checks.data(tmp_path / "out"), judge)
+    assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
+
+
+def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    for room in (5, 6, 9):
+        tokenizer.enable_truncation(room)
+        for first in range(1, 14):
+            for second in range(1, 14):
+                ids = tokenizer.encode("a " * first, "b " * second).ids
+                kept = keep_longest_first(np.array([first]), np.array([second]), room)
+                assert (kept[0][0], kept[1][0]) == (ids.count(0), ids.count(1)), (room, first, second)
+
+
+def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> RowsSummary:
+    """Rows of one split in a folder of its name, at most so many sequences in each."""
+    shape = SentenceParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
+    task = task_with(name, "rows", rows=shape)
+    return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)
+
+
+@pytest.mark.parametrize("name", ["sst2", "stsb"])
+def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Path, name: str, judge: Judge) -> None:
+    task = TASKS[name]
+    write_examples(tmp_path / "data", name, train=50, dev=20)
+    make_glue_data(name, tmp_path / "data", tmp_path / "examples")
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+    sequences = {}
+    for most in (4, 1):
+        folder = tmp_path / f"rows-{most}"
+        made = write_split(f"glue-{name}", "train", most, tmp_path / "examples", folder, tokenizer)
+        assert made.manifest.sequences == 50
+        assert made.manifest.num_labels == len(task.labels)
+        assert (made.manifest.packing_factor > 1.5) == (most > 1)
+        verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)), judge)
+        assert verdict["valid"], explain(verdict, "page")
+        rows = read_rows(folder / "train")
+        labels = rows["targets" if task.is_regression else "class_labels"]
+        sequences[most] = {
+            int(rows["feature_ids"][row, slot]): (
+                rows["input_ids"][row][rows["sequence_ids"][row] == slot + 1].tolist(),
+                float(labels[row, slot]),
+            )
+            for row, slot in np.argwhere(rows["cls_positions"] >= 0)
+        }
+    assert sequences[4] == sequences[1]
+    examples = read(tmp_path / "data", name)
+    assert [sequences[1][number][1] for number in range(50)] == [example[2] for example in examples]
+
+
+def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, judge: Judge) -> None:
+    write_examples(tmp_path / "data", "rte", train=20, dev=20)
+    make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+    write_split("glue-rte", "train", 4, tmp_path / "examples", tmp_path / "rows", tokenizer)
+    path = tmp_path / "rows" / "train" / "rows-00000.arrow"
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    labels = np.array(table["class_labels"].to_pylist(), np.int32)
+    labels[0, 0] = 2
+    column = pa.FixedSizeListArray.from_arrays(pa.array(labels.reshape(-1)), labels.shape[1])
+    index = table.schema.get_field_index("class_labels")
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        for batch in table.set_column(index, table.schema.field(index), column).to_batches():
+            writer.write_batch(batch)
+    found = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
+    assert {check["name"] for check in found["checks"] if not check["ok"]} == {"class_labels"}
+
+
+def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -> None:
+    """run_glue.py on the card of Graphcore/bert-base-uncased: batch 1 x 32 accumulated, 3 epochs, 2e-5, seed 1984."""
+    values = resolve({}, "glue-sst2-ipu-base-pod4", [], ROOT / "presets")
+    params = check(values)
+    task = about(entry_of(params, "glue-sst2"))
+    manifest = Manifest(
+        kind="sequence_classification",
+        row_length=128,
+        max_sequences=1,
+        max_predictions=0,
+        vocab_size=30522,
+        tokenizer_sha256="0",
+        seed=0,
+        rows=67349,
+        sequences=67349,
+        real_tokens=67349,
+        files={},
+        num_labels=2,
+    )
+    for split in task.splits:
+        folder = tmp_path / "data/rows/glue-sst2" / split
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(manifest.to_json())
+    (tmp_path / "inputs/ipu").mkdir(parents=True)
+    job = finetune_job(task, params, tmp_path)
+    model = model_config(params.model, manifest)
+    plan = plan_ipu(job, model, 1.0, True, PopRunInstances(), lambda text: None)
+    assert (plan.micro_batch_size, plan.accumulation, plan.replicas, plan.division.rows_per_update) == (1, 32, 1, 32)
+    assert plan.placement.layers == (1,) * 4 + (2,) * 4 + (3,) * 4
+    assert plan.placement.ipus_per_replica == 4
+    assert job.labels == ["negative", "positive"]
+    assert job.init_checkpoint == str(tmp_path / "models/base")
+    assert job.optimizer is not None
+    assert job.schedule is not None
+    assert (job.seed, job.optimizer.learning_rate, job.schedule.warmup_fraction, job.schedule.epochs) == (
+        1984,
+        2e-5,
+        0.25,
+        3,
+    )
+    prediction = predict_job(task, params, task.rows_folder("dev", tmp_path), tmp_path / "logits", tmp_path, tmp_path)
+    predict = plan_ipu(prediction, model, 1.0, True, PopRunInstances(), lambda text: None)
+    assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)

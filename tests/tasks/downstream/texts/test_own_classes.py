@@ -1,0 +1,166 @@
+"""Labels of one's own from a CSV file to a published model, whose logits in transformers are those that were scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from scipy.stats import pearsonr
+from sklearn.metrics import accuracy_score, f1_score
+
+from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
+from tasks.downstream.gate import gate
+from tasks.downstream.jobs import finetune, predict
+from tasks.jobs import training
+from tasks.release import publish
+from tasks.stage.errors import GateRejected
+from tests.tasks.downstream.texts.classification_checkout import (
+    CLASSES,
+    NAME,
+    make_checkout,
+    write_csv,
+    write_texts,
+)
+from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_json, run_stage
+
+
+@pytest.fixture(autouse=True)
+def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (training, predict, parity):
+        monkeypatch.setattr(module, "run_device_job", device_job_here)
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """All stages up to the gate; the metrics."""
+    monkeypatch.chdir(folder)
+    run_stage(examples, NAME)
+    run_stage(validate, NAME)
+    run_stage(rows, NAME)
+    run_stage(validate_rows, NAME)
+    for module in (finetune, predict, evaluate, gate):
+        run_stage(module, NAME)
+    found: dict[str, Any] = read_json(folder / f"metrics/{NAME}.json")
+    return found
+
+
+def own_logits(folder: Path) -> np.ndarray:
+    with pa.memory_map(str(folder / f"predictions/{NAME}/dev.arrow")) as source:
+        return np.array(pa.ipc.open_file(source).read_all()["logits"].to_pylist())
+
+
+def published_logits(folder: Path, texts: list[list[str]]) -> tuple[np.ndarray, Any]:
+    """Logits of the released model in transformers, and its configuration."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        found = [model(**tokenizer(*one, return_tensors="pt")).logits[0].numpy() for one in texts]
+    return np.array(found), model.config
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: bool
+) -> None:
+    write_texts(tmp_path / "train.csv", 240, seed=0, pairs=pairs)
+    dev = write_texts(tmp_path / "dev.csv", 60, seed=1, pairs=pairs)
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
+    folder = make_checkout(tmp_path / "checkout", data)
+    metrics = run(folder, monkeypatch)
+    truth = [CLASSES.index(label) for *_, label in dev]
+    guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
+    assert metrics["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses), abs=1e-4)
+    assert metrics["macro_f1"] == pytest.approx(100 * f1_score(truth, guesses, average="macro"), abs=1e-4)
+    assert metrics["accuracy_low"] > 90, "each word has one label"
+    assert {part["slice"] for part in metrics["slices"] if part["by"] == "class"} == set(CLASSES)
+    run_stage(publish, NAME)
+    card = (folder / "published" / NAME / "README.md").read_text(encoding="utf-8")
+    assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
+    assert "one of 3 classes (angry, happy, sad)" in card
+    theirs, config = published_logits(folder / "published" / NAME, [texts for *texts, _ in dev])
+    np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
+    assert [config.id2label[number] for number in range(3)] == list(CLASSES)
+
+
+def test_values_are_learnt_from_a_part_of_one_file_and_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(tmp_path / "train.csv", 300, seed=0, regression=True)
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None, "dev_fraction": 0.2, "seed": 4}
+    gates = {"min_pearson": 80.0, "min_spearman": 80.0}
+    folder = make_checkout(tmp_path / "checkout", data, regression=True, gate=gates)
+    metrics = run(folder, monkeypatch)
+    dev = pa.parquet.read_table(folder / f"data/examples/{NAME}/dev.parquet").to_pydict()
+    assert metrics["examples"] == len(dev["label"]) == 60
+    guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
+    assert metrics["pearson"] == pytest.approx(100 * pearsonr(dev["label"], guesses).statistic, abs=1e-3)
+    verdict = read_json(folder / f"metrics/{NAME}-gate.json")
+    assert verdict["accepted"], verdict["reasons"]
+    apart = "60 examples of 300 in train set apart as dev (0.2 asked for, equal texts together, seed 4)"
+    assert apart in (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    assert apart.removeprefix("60 ") in (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
+    run_stage(publish, NAME)
+    published = folder / "published" / NAME
+    assert "0.2 of own examples, set apart from training with seed 4" in (published / "README.md").read_text()
+    stated = json.loads((published / "provenance.json").read_text())["parameters"]["downstream"][NAME]["data"]
+    assert (stated["dev_path"], stated["dev_fraction"], stated["seed"]) == (None, 0.2, 4)
+    theirs, config = published_logits(published, [[text] for text in dev["first"]])
+    np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
+    assert config.num_labels == 1
+
+
+def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(tmp_path / "train.csv", 120, seed=0)
+    dev = write_texts(tmp_path / "dev.csv", 30, seed=1)
+    write_csv(tmp_path / "dev.csv", ["text", "label"], [*dev[:25], *([text, "bored"] for text, _ in dev[25:])])
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv")}
+    folder = make_checkout(tmp_path / "checkout", data)
+    metrics = run(folder, monkeypatch)
+    assert metrics["examples"] == 30
+    assert metrics["accuracy"] <= 100 * 25 / 30
+    page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    assert 'bored <span class="quiet">(not in train: no model can answer it)' in page
+    verdict = (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
+    assert "dev examples of class bored (train has none: no model can answer it)" in verdict
+    assert read_json(folder / f"data/rows/{NAME}/dev/manifest.json")["num_labels"] == 3
+
+
+def test_held_out_examples_choose_the_weights_and_two_places_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(tmp_path / "train.csv", 200, seed=0)
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None}
+    sections: dict[str, Any] = {
+        "rows": {"held_out_fraction": 0.2},
+        "finetune": {"evaluate_every_updates": 10, "keep": "best", "epochs": 3.0},
+        "parity": {"against": ["cpu:bf16"]},
+    }
+    folder = make_checkout(tmp_path / "checkout", data, **sections)
+    run(folder, monkeypatch)
+    assert 0 < read_json(folder / f"metrics/{NAME}-finetune.json")["held_out"]["label_accuracy"] <= 1
+    run_stage(parity, f"{NAME}-cpu:bf16")
+    found = read_json(folder / f"metrics/{NAME}-parity-cpu:bf16.json")
+    assert {"accuracy_first", "macro_f1_second"} <= set(found)
+
+
+def test_a_model_that_learnt_nothing_is_rejected_and_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(tmp_path / "train.csv", 100, seed=0)
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": None}
+    tuning = {"learning_rate": 1e-9, "epochs": 0.2}
+    folder = make_checkout(tmp_path / "checkout", data, finetune=tuning, gate={"min_accuracy": 90.0})
+    run(folder, monkeypatch)
+    reasons = read_json(folder / f"metrics/{NAME}-gate.json")["reasons"]
+    assert any("is under the floor 90" in reason for reason in reasons)
+    with pytest.raises(GateRejected, match="nothing was published"):
+        run_stage(publish, NAME)
+    assert not (folder / "published").exists()

@@ -1,0 +1,130 @@
+"""The rows of a run before they are made: what is there is believed, what is not is estimated, and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.estimates.planned_jobs import FILL, NAMELESS, RowEstimator, planned_jobs, share, text_packing_factor
+from tasks.params.overlays import resolve
+from tasks.params.schema import Params, check
+from tasks.stage import artifacts
+from tests.ipu_model.tiny_jobs import make_columns, write_rows
+from tests.places import ROOT
+
+
+def params_of(preset: str | None, *overrides: str) -> Params:
+    base = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")) if preset is None else {}
+    return check(resolve(base, preset, list(overrides), ROOT / "presets"))
+
+
+def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> None:
+    packed = RowEstimator(params_of("ipu-large-pod16-examples-packed"), ROOT, tmp_path, (), {}).all()
+    phase = packed[artifacts.rows_folder("phase2")]
+    assert (phase.manifest.row_length, phase.manifest.max_sequences) == (512, 3)
+    assert phase.manifest.packing_factor == pytest.approx(2.0)
+    assert phase.manifest.packing_efficiency == pytest.approx(FILL)
+    assert "2 sequences in a row of 512 tokens, as of Wikipedia" in phase.assumed
+    squad = packed[artifacts.rows_folder("squad", "train")].manifest
+    assert (squad.rows, squad.sequences, squad.packing_factor) == (87_599, 87_599, 1.0), "rajpurkar/squad, unpacked"
+    assert packed[artifacts.rows_folder("squad", "dev")].manifest.rows == 10_570
+
+
+def test_the_demo_is_packed_as_its_short_documents_are() -> None:
+    """A run of it, with 1,500 documents, had 1.34 sequences in a row of 64 tokens and 2.46 in one of 128."""
+    found = RowEstimator(params_of(None), ROOT, ROOT / "none", (), {}).all()
+    assert found[artifacts.rows_folder("phase1")].manifest.packing_factor == pytest.approx(1.34, rel=0.1)
+    assert found[artifacts.rows_folder("phase2")].manifest.packing_factor == pytest.approx(2.46, rel=0.1)
+
+
+def test_rows_that_are_there_are_believed_unless_they_will_be_made_anew(tmp_path: Path) -> None:
+    params = params_of(None)
+    folder = tmp_path / artifacts.rows_folder("phase1")
+    made = write_rows(folder, "pretrain", make_columns("pretrain", 12))
+    found = RowEstimator(params, ROOT, tmp_path, (), {}).all()
+    assert found[artifacts.rows_folder("phase1")].manifest == made
+    assert found[artifacts.rows_folder("phase1")].assumed == ()
+    assert found[artifacts.rows_folder("phase2")].manifest.vocab_size == made.vocab_size, "of the same tokenizer"
+    anew = RowEstimator(params, ROOT, tmp_path, ("pretrain_rows@phase1", "tokenizer"), {}).all()
+    assert anew[artifacts.rows_folder("phase1")].manifest.row_length == params.pretrain_rows.phase1.row_length
+    assert anew[artifacts.rows_folder("phase2")].manifest.vocab_size == params.tokenizer.vocabulary_size
+
+
+def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_bytes(b"x" * 346_000)
+    entry = "downstream.squad.data"
+    given = (f"{entry}.source=files", f"{entry}.train_path={tmp_path / 'train.json'}")
+
+    def train(*overrides: str) -> tuple[int, tuple[str, ...]]:
+        rows = RowEstimator(params_of("bert", *overrides), ROOT, tmp_path, (), {}).all()[
+            artifacts.rows_folder("squad", "train")
+        ]
+        return rows.manifest.sequences, rows.assumed
+
+    count, words = train(*given)
+    assert count == 1000
+    assert "1,000 examples, going by the 0.3 MB of the file" in words
+    assert train(*given, f"{entry}.limit_train=7")[0] == 7
+    count, words = train(f"{entry}.source=hub", f"{entry}.dataset=somebody/questions")
+    assert count == NAMELESS
+    assert any("nobody says" in word for word in words)
+
+
+def test_a_vocabulary_file_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nthe\n\n")
+    params = params_of("bert", "tokenizer.source=file", f"tokenizer.path={tmp_path}")
+    assert RowEstimator(params, ROOT, tmp_path, (), {}).vocabulary == 3
+
+
+def test_held_out_rows_are_a_share_of_those_of_training(tmp_path: Path) -> None:
+    params = params_of(None, "downstream.squad.rows.held_out_fraction=0.1")
+    found = RowEstimator(params, ROOT, tmp_path, (), {}).all()
+    train = artifacts.rows_folder("squad", "train")
+    assert found[train].manifest.sequences == 10_800
+    assert found[train / artifacts.HELD_OUT].manifest.sequences == 1_200
+    assert share(found[train].manifest, 1e-9).rows == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "factor"), [(32, 1.1), (64, 1.1), (128, 1.17), (256, 1.435), (512, 2.0), (1024, 2.0)]
+)
+def test_packing_lies_between_what_was_published(length: int, factor: float) -> None:
+    assert text_packing_factor(length) == pytest.approx(factor)
+
+
+def test_jobs_are_those_that_the_stages_will_start(tmp_path: Path) -> None:
+    params = params_of("ipu-base-pod16-examples")
+    stages = ["tokenizer", "pretrain@phase1", "finetune@squad", "predict@squad", "gate@squad"]
+    jobs = {one.name: one.job for one in planned_jobs(params, ROOT, tmp_path, stages)}
+    assert list(jobs) == ["pretrain@phase1", "finetune@squad", "predict@squad"]
+    first = jobs["pretrain@phase1"]
+    assert (first.kind, first.head, first.runtime) == ("pretrain", "pretraining", "ipu")
+    assert first.schedule is not None
+    assert first.schedule.steps == 7038
+    assert first.evaluation is not None, "rows are held out of the demo's and of the recipe's text"
+    assert first.ipu_config is not None
+    assert first.ipu_config["layers_per_ipu"] == [0, 4, 4, 4]
+    assert jobs["predict@squad"].model is not None, "no weights are needed"
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    assert planned_jobs(params, ROOT, tmp_path, ["tokenizer"]) == []
+
+
+def test_manifests_that_a_cache_keeps_count_for_a_checkout_that_is_not_there(tmp_path: Path) -> None:
+    made = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 12))
+    object_of_the_cache = tmp_path / "0123"
+    (tmp_path / "rows" / "manifest.json").rename(object_of_the_cache)
+    folder = artifacts.rows_folder("phase1")
+    kept = {(folder / "manifest.json").as_posix(): object_of_the_cache}
+    found = RowEstimator(params_of(None), ROOT, tmp_path / "none", ("pretrain_rows@phase1",), kept).all()[folder]
+    assert (found.manifest.rows, found.manifest.packing_factor) == (made.rows, made.packing_factor)
+    assert found.assumed == ()
+    assert found.manifest.files == {}, "there are no rows"
+
+
+def test_rows_of_the_checkout_count_before_those_of_a_cache_as_they_are_known_better(tmp_path: Path) -> None:
+    folder = artifacts.rows_folder("phase1")
+    made = write_rows(tmp_path / folder, "pretrain", make_columns("pretrain", 12))
+    kept = {(folder / "manifest.json").as_posix(): tmp_path / folder / "manifest.json"}
+    assert RowEstimator(params_of(None), ROOT, tmp_path, (), kept).all()[folder].manifest == made

@@ -1,0 +1,148 @@
+"""Defaults are BERT's, and what only the demo says stays in the demo."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli import cli
+from tasks.params.downstream import defaults_of
+from tasks.params.overlays import layers, preset_names, resolve
+from tasks.params.schema import check, default_values
+from tasks.params.strict_yaml import leaves, read_yaml
+from tasks.stage.errors import ParamsError
+from tests.places import ROOT
+from tests.plans import resolved_params
+from tests.tasks.tiny_model import write_tiny_model
+
+PRESETS = ROOT / "presets"
+DEMO = read_yaml(ROOT / "params.yaml")
+SMALLEST = 20
+"""Values of the demo that are not the defaults, at least: fewer would mean that one of both was lost."""
+
+PUBLISHED = {
+    # config.json of bert-base-uncased
+    "model.hidden_size": 768,
+    "model.num_layers": 12,
+    "model.num_heads": 12,
+    "model.intermediate_size": 3072,
+    "model.max_positions": 512,
+    "model.hidden_dropout": 0.1,
+    "model.attention_dropout": 0.1,
+    "model.layer_norm_eps": 1e-12,
+    "model.initializer_range": 0.02,
+    "tokenizer.vocabulary_size": 30522,
+    "tokenizer.lowercase": True,
+    # google-research/bert: create_pretraining_data.py
+    "pretrain_rows.masked_fraction": 0.15,
+    "pretrain_rows.short_sequence_probability": 0.1,
+    "pretrain_rows.max_sequences_per_row": 1,
+    "pretrain_rows.phase1.duplicates": 10,
+    "pretrain_rows.phase2.duplicates": 10,
+    # optimization.py
+    "pretrain.optimizer": "adamw",
+    "pretrain.weight_decay": 0.01,
+    "pretrain.beta1": 0.9,
+    "pretrain.beta2": 0.999,
+    "pretrain.eps": 1e-6,
+    "pretrain.bias_correction": False,
+    "pretrain.max_grad_norm": 1.0,
+    # Devlin et al. 2019, appendix A.2: a million updates of 256 sequences, nine tenths of them on 128 tokens
+    "pretrain_rows.phase1.row_length": 128,
+    "pretrain_rows.phase2.row_length": 512,
+    "pretrain.phase1.steps": 900_000,
+    "pretrain.phase2.steps": 100_000,
+    "pretrain.phase1.global_batch_size": 256,
+    "pretrain.phase2.global_batch_size": 256,
+    "pretrain.phase1.learning_rate": 1e-4,
+    "pretrain.phase2.learning_rate": 1e-4,
+}
+
+
+def with_entries(values: dict) -> dict:
+    """The defaults, with those of each entry that `values` have."""
+    entries = {name: defaults_of(entry["kind"], name) for name, entry in values["downstream"].items()}
+    return {**default_values(), "downstream": entries}
+
+
+def only_of_the_demo() -> dict:
+    """Dotted name -> value, of all that the demo says otherwise than the defaults."""
+    defaults = dict(leaves(with_entries(DEMO)))
+    return {name: value for name, value in leaves(DEMO) if defaults[name] != value}
+
+
+def unsaid(preset: str, overrides: list[str]) -> dict:
+    """What results otherwise than the defaults and is stated by neither, where params.yaml is handed over as well."""
+    values = resolve(DEMO, preset, overrides, PRESETS)
+    stated = {name for layer in layers(preset, overrides, PRESETS) for name, _ in leaves(layer.values)}
+    defaults = dict(leaves(with_entries(values)))
+    return {name: value for name, value in leaves(values) if name not in stated and value != defaults[name]}
+
+
+def test_the_defaults_are_those_that_bert_was_published_with():
+    found = dict(leaves(default_values()))
+    assert {name: found[name] for name in PUBLISHED} == PUBLISHED
+    warmed_up = sum(found[f"pretrain.{x}.steps"] * found[f"pretrain.{x}.warmup_fraction"] for x in ("phase1", "phase2"))
+    assert warmed_up == 10_000
+
+
+def test_the_defaults_can_be_used_as_they_are():
+    params = check(default_values())
+    assert (params.corpus.source, params.downstream) == ("files", {}), "own text, and nothing to fine-tune for"
+
+
+def test_the_demo_is_another_model_and_another_training():
+    assert len(only_of_the_demo()) > SMALLEST
+
+
+@pytest.mark.parametrize("name", preset_names(PRESETS))
+def test_no_preset_has_a_number_that_only_the_demo_has(name: str):
+    assert unsaid(name, []) == {}
+
+
+def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
+    values = resolve(DEMO, "finetune", ["downstream.squad.kind=squad"], PRESETS)
+    found, demo = dict(leaves(values)), only_of_the_demo()
+    assert [key for key, value in demo.items() if found.get(key) == value] == []
+    params = check(values)
+    assert (params.corpus.source, params.pretrain.enabled, params.device.runtime) == ("none", False, "auto")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "finetune squad --model my-bert --train train.json",
+        "finetune glue --task sst2 --model my-bert --train .",
+        "finetune ner --model my-bert --train train.json --batch-size 8",
+        "pretrain --text text.txt",
+        "pretrain --text text.txt --model my-bert --steps 100",
+        "pretrain --text text.txt --finetune squad --train train.json",
+    ],
+)
+def test_no_verb_has_a_number_that_only_the_demo_has(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    monkeypatch.setattr("flows.commands.run.carry_out", lambda request, *_: asked.append(request))
+    monkeypatch.chdir(tmp_path)
+    write_tiny_model(tmp_path / "my-bert", ("who", "rules", "it"))
+    for name in ("train.json", "text.txt"):
+        (tmp_path / name).write_text("{}")
+    CliRunner().invoke(cli, ["--project", str(ROOT), *words.split()], catch_exceptions=False)
+    [request] = asked
+    assert unsaid(request.preset, request.overrides) == {}
+
+
+def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
+    shutil.copytree(PRESETS, tmp_path / "presets")
+    (tmp_path / "params.yaml").write_text("model: {hidden_size: 7}\n")
+    assert resolved_params(tmp_path, "finetune", [])["model"]["hidden_size"] == 768
+    with pytest.raises(ParamsError, match="hidden_size=7 must be a multiple"):
+        resolved_params(tmp_path, None, [])
+
+
+def test_an_entry_of_a_preset_states_its_kind(tmp_path: Path):
+    (tmp_path / "ours.yaml").write_text("description: ours\ndownstream: {squad: {finetune: {epochs: 1}}}\n")
+    with pytest.raises(ParamsError, match="ours.yaml: .*says its kind first .*: downstream.squad.kind in that file"):
+        resolve(DEMO, "ours", [], tmp_path)

@@ -1,0 +1,132 @@
+"""What the types of params.yaml say of themselves: a meaning for each parameter, and schemas that hold what they do."""
+
+import copy
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from docs.reference_pages import MAKERS, schema_text
+from tasks.params.documentation import meanings, params_schema, preset_schema, said_of_fields
+from tasks.params.downstream import defaults_of, kind_names, kind_params
+from tasks.params.overlays import preset_names, resolve
+from tasks.params.schema import Params, check, default_values
+from tasks.params.strict_yaml import leaves, read_yaml
+from tasks.stage.errors import ParamsError
+from tests.places import ROOT
+
+PRESETS = ROOT / "presets"
+PARAMS = read_yaml(ROOT / "params.yaml")
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return Draft202012Validator(params_schema())
+
+
+@pytest.fixture(scope="module")
+def partial():
+    return Draft202012Validator(preset_schema())
+
+
+def test_every_parameter_has_a_meaning():
+    values = default_values()
+    values["downstream"] = {kind: defaults_of(kind, kind) for kind in kind_names()}
+    said = meanings(values)
+    assert len(said) > 250
+    assert [name for name, text in said.items() if not text] == [], "write a docstring under the field"
+    assert set(said) >= {name for name, _ in leaves(values)}
+
+
+def test_an_entry_of_any_kind_and_name_has_the_meanings_of_its_kind():
+    said = meanings({"downstream": {"glue-sst2": {"kind": "glue", "task": "sst2"}, "a": {"kind": "no-such"}}})
+    assert said["downstream.glue-sst2.task"] == "Which of the nine tasks of GLUE."
+    assert "downstream.a.kind" not in said
+
+
+def test_the_last_docstring_of_a_field_counts():
+    assert said_of_fields(kind_params("squad").model_fields["data"].annotation)["source"].startswith("demo:")
+    assert said_of_fields(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files,")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_files_for_editors_are_as_the_types_say(name):
+    found = (ROOT / "schemas" / f"{name}.json").read_text(encoding="utf-8")
+    assert found == schema_text(name), "run `python -m docs.reference_pages`"
+    Draft202012Validator.check_schema(json.loads(found))
+
+
+def test_params_yaml_and_what_results_of_every_preset_fit_the_schema(whole):
+    assert [error.message for error in whole.iter_errors(PARAMS)] == []
+    for name in preset_names(PRESETS):
+        found = whole.iter_errors(resolve({}, name, [], PRESETS))
+        assert [error.message for error in found] == [], name
+
+
+def test_every_preset_fits_the_schema_of_presets(partial):
+    assert len(preset_names(PRESETS)) > 40
+    for name in preset_names(PRESETS):
+        assert [error.message for error in partial.iter_errors(read_yaml(PRESETS / f"{name}.yaml"))] == [], name
+
+
+def test_the_files_name_their_schemas():
+    line = "# yaml-language-server: $schema="
+    for path, schema in [(ROOT / "params.yaml", "params"), *((path, "preset") for path in PRESETS.glob("*.yaml"))]:
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        assert first.startswith(line), path.name
+        assert (path.parent / first.removeprefix(line)).resolve() == ROOT / "schemas" / f"{schema}.json"
+
+
+WRONG = [
+    ("pretrain.phase1.stepps", 3),
+    ("pretrain.phase1.steps", 0),
+    ("pretrain.phase1.steps", "3"),
+    ("pretrain.phase1.schedule", "linaer"),
+    ("device.runtime", "gpu"),
+    ("validate.near_duplicates", 0.4),
+    ("corpus.path", "two\nlines"),
+    ("publish.language", "two words"),
+    ("downstream.squad.kind", "sqad"),
+    ("downstream.squad.task", "sst2"),
+    ("downstream.squad.gate.min_f1", 101),
+    ("downstream.squad.publish.repository", "a/b/c"),
+    ("tracking.backends", ["tensorbord"]),
+    ("downstream.Capitals", {"kind": "squad"}),
+]
+"""Dotted name and value, one mistake each."""
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_what_the_types_refuse_the_schemas_refuse(whole, partial, name, value):
+    values = copy.deepcopy(PARAMS)
+    *sections, key = name.split(".")
+    within = values
+    for section in sections:
+        within = within[section]
+    within[key] = value
+    with pytest.raises(ParamsError):
+        check(values)
+    assert not whole.is_valid(values)
+    alone = {key: value}
+    for section in reversed(sections):
+        alone = {section: {**({"kind": "squad"} if section == "squad" else {}), **alone}}
+    assert not partial.is_valid({"description": "x", **alone})
+
+
+def test_a_key_that_is_missing_is_refused_in_params_yaml_and_not_in_a_preset(whole, partial):
+    values = copy.deepcopy(PARAMS)
+    del values["downstream"]["squad"]["rows"]["doc_stride"]
+    with pytest.raises(ParamsError, match="doc_stride is missing"):
+        check(values)
+    assert [error.message for error in whole.iter_errors(values)] == ["'doc_stride' is a required property"]
+    assert partial.is_valid({"description": "x", "model": {"num_layers": 2}})
+    assert not partial.is_valid({"model": {"num_layers": 2}}), "a preset says what it is"
+
+
+def test_the_schema_names_every_key_of_the_types():
+    def keys(schema):
+        return {key: keys(inner) for key, inner in schema.get("properties", {}).items()}
+
+    found = keys(params_schema())
+    assert set(found) == {field.alias or name for name, field in Params.model_fields.items()}
+    assert {name for name, _ in leaves(default_values())} <= {name for name, _ in leaves(found)}

@@ -1,0 +1,338 @@
+"""params.yaml is read strictly: what is wrong is named, with the nearest valid name or the range."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import yaml
+from ruamel.yaml import YAML
+
+from ipu_model.ipu.config import IpuConfig
+from tasks.params.overlays import resolve
+from tasks.params.schema import check, load_params, load_sections
+from tasks.params.strict_yaml import parse_yaml, read_yaml, yaml_text
+from tasks.stage.errors import ParamsError
+from tests.places import ROOT
+from tests.plans import values_with
+
+PRESETS = ROOT / "presets"
+
+
+@pytest.fixture
+def base():
+    return read_yaml(ROOT / "params.yaml")
+
+
+def problem(base, *overrides):
+    with pytest.raises(ParamsError) as error:
+        check(resolve(base, None, overrides))
+    return str(error.value)
+
+
+def test_the_shipped_file_and_every_preset_are_valid(base):
+    load_params(ROOT / "params.yaml")
+    for preset in PRESETS.glob("*.yaml"):
+        check(resolve({}, preset.stem, [], PRESETS))
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_name(base):
+    said = "downstream.squad.finetune.learning_rat is not known; did you mean learning_rate?"
+    assert said in problem(base, "downstream.squad.finetune.learning_rat=1")
+    base["model"]["num_layer"] = base["model"].pop("num_layers")
+    section = base["downstream"]["squad"]["finetune"]
+    section["learning_rat"] = section.pop("learning_rate")
+    message = problem(base)
+    for one in (said, "model.num_layer is not known; did you mean num_layers?", "model.num_layers is missing"):
+        assert one in message, "all problems are said at once"
+
+
+def test_a_key_of_an_entry_that_is_missing_is_refused_with_its_default(base):
+    del base["downstream"]["squad"]["finetune"]["learning_rate"]
+    del base["downstream"]["squad"]["parity"]
+    message = problem(base)
+    assert "downstream.squad.finetune.learning_rate is missing; its default is 5e-05" in message
+    assert "downstream.squad.parity is missing; its default is {" in message
+
+
+def test_an_unknown_or_missing_section_is_refused(base):
+    base["pretran"] = base.pop("pretrain")
+    message = problem(base)
+    assert "pretran is not known; did you mean pretrain?" in message
+    assert 'pretrain is missing; its default is {"optimizer": "adamw", ' in message
+    base = read_yaml(ROOT / "params.yaml")
+    base["downstream"]["squad"]["fintune"] = base["downstream"]["squad"]["finetune"]
+    assert "downstream.squad.fintune is not known; did you mean finetune?" in problem(base)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("downstream.squad.finetune.learning_rate=-1", "greater than 0"),
+        ("downstream.squad.finetune.epochs=abc", "valid number"),
+        ("downstream.squad.finetune.epochs=.nan", "finite number"),
+        ("pretrain.phase1.steps=1.5", "valid integer"),
+        ("pretrain.phase1.steps='3'", "valid integer"),
+        ("pretrain.enabled=1", "valid boolean"),
+        ("publish.examples=1", "valid boolean"),
+        ("publish.examples='true'", "valid boolean"),
+        ('downstream.squad.publish.data_name="two\\nlines"', "one line of text"),
+        ("device.runtime=gpu", "'auto', 'cpu', 'cuda' or 'ipu'"),
+        ("downstream.squad.gate.min_f1=101", "less than or equal to 100"),
+        ("model.num_heads=3", "must be a multiple of num_heads=3"),
+        ("downstream.squad.rows.doc_stride=180", "must be smaller than the context"),
+        ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
+        ("publish.target=hub", "needs downstream.squad.publish.repository: user/name"),
+    ],
+)
+def test_a_wrong_type_or_range_is_refused(base, override, said):
+    message = problem(base, override)
+    assert said in message
+    assert override.split("=")[0].split(".")[0] in message
+
+
+def test_overrides_win_over_the_preset_and_the_file_is_not_read(base):
+    values = resolve(base, "small-files", ["downstream.squad.finetune.epochs=7"], PRESETS)
+    assert values["corpus"]["source"] == "files"
+    assert values["downstream"]["squad"]["finetune"]["epochs"] == 7
+    assert values["downstream"]["squad"]["publish"]["folder"] == "published/small-files"
+    assert values == resolve({}, "small-files", ["downstream.squad.finetune.epochs=7"], PRESETS)
+    assert base == read_yaml(ROOT / "params.yaml"), "the base is not changed"
+
+
+def test_a_number_yaml_reads_as_text_is_still_a_number(base):
+    values = resolve(base, None, ["downstream.squad.finetune.learning_rate=3e-5"])
+    assert values["downstream"]["squad"]["finetune"]["learning_rate"] == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["finetune"], "must read section.key=value"),
+        (["downstream.squad.finetune=3"], "downstream.squad.finetune is a section"),
+        (["downstream.squad.finetune.epochs={"], "not YAML"),
+        (["downstream.squad.finetune.epochs.x=1"], "downstream.squad.finetune.epochs"),
+    ],
+)
+def test_a_malformed_override_is_refused(base, overrides, said):
+    assert said in problem(base, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["corpus.source=none"], "leaves no text for rows: set pretrain_rows.source"),
+        (["pretrain_rows.source=files"], "set corpus.source to none"),
+        (["pretrain_rows.source=hub", "corpus.source=none"], "set tokenizer.source to file or hub"),
+    ],
+)
+def test_pre_training_has_one_source(base, overrides, said):
+    assert said in problem(base, *overrides)
+    prepared = ["pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file"]
+    assert check(resolve(base, None, prepared)).pretrain_rows.source == "files"
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
+    with pytest.raises(ParamsError, match="'small-file' is not known; did you mean small-files"):
+        resolve(base, "small-file", [], PRESETS)
+
+
+def test_the_demo_is_run_without_a_preset(base):
+    with pytest.raises(ParamsError, match=r"demo is params.yaml itself: leave --preset out"):
+        resolve(base, "demo", [], PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a: 1\na: 2\n", "line 2: the key 'a' stands twice"),
+        (b"a: [1\n", "is not YAML"),
+        (b"- a\n", "must hold sections"),
+        (b"a: \xff\n", "not UTF-8"),
+        (b"a: !!python/object/apply:os.getcwd []\n", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path, content, said):
+    (tmp_path / "params.yaml").write_bytes(content)
+    with pytest.raises(ParamsError, match=said):
+        read_yaml(tmp_path / "params.yaml")
+
+
+def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
+    command = [sys.executable, "-m", "flows", "params", "show", "--set", "downstream.squad.gate.minf1=1"]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "did you mean min_f1?" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+SCALARS = [
+    "3e-05",
+    "3e-5",
+    "1E5",
+    "+1e5",
+    "1.e5",
+    ".5e3",
+    "5.",
+    "010",
+    "-012",
+    "09",
+    "007",
+    "0o10",
+    "0o8",
+    "0x1F",
+    "0b11",
+    "1_000",
+    "1_000.5",
+    "1:30",
+    "1:30:30.5",
+    "-1:30",
+    "yes",
+    "no",
+    "on",
+    "off",
+    "Yes",
+    "NO",
+    "y",
+    "true",
+    "True",
+    "false",
+    "null",
+    "~",
+    ".inf",
+    ".nan",
+    "2024-01-02",
+    "1e400",
+    "1e",
+    "inf",
+    "4e12345",
+    "'010'",
+    '"no"',
+    "+.5",
+]
+
+
+def loads_yaml(text):
+    """As dvc.utils.serialize does."""
+    return YAML(typ="safe").load(text)
+
+
+@pytest.mark.parametrize("text", SCALARS)
+def test_a_value_is_read_as_dvc_reads_it_and_what_is_written_reads_alike_for_everybody(text):
+    ours = parse_yaml(f"a: {text}\n")
+    assert repr(ours) == repr(loads_yaml(f"a: {text}\n"))
+    written = yaml_text({text: text, "list": [text], "value": ours["a"]})
+    assert repr(loads_yaml(written)) == repr(yaml.safe_load(written)) == repr(parse_yaml(written))
+    assert parse_yaml(written)["list"] == [text]
+
+
+@pytest.mark.parametrize("written", ["3e-05", "3e-5", "3E-5", "0.3e-4", "0.00003"])
+def test_a_learning_rate_by_hand_or_by_dvc_is_a_number(base, tmp_path, written):
+    base["downstream"]["squad"]["finetune"]["learning_rate"] = "RATE"
+    text = yaml_text(base).replace("RATE", written)
+    (tmp_path / "params.yaml").write_text(text)
+    assert load_params(tmp_path / "params.yaml").downstream["squad"].finetune.learning_rate == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("stated", "value"),
+    [
+        ("pretrain.seed=010", 10),
+        ("pretrain.seed=0o10", 8),
+        ("pretrain.phase1.steps=1_000", 1000),
+        ("pretrain.phase1.learning_rate=3e-05", 3e-5),
+        ("pretrain.phase1.learning_rate=.5e-4", 5e-5),
+        ("packing=false", False),
+        ("publish.language=no", "no"),
+        ("publish.language='no'", "no"),
+        ("publish.language=NO", "NO"),
+        ("publish.language=true", "true"),
+        ("tracking.name=007", "007"),
+        ("tracking.name=1e5", "1e5"),
+        ("corpus.path=2024-01-02", "2024-01-02"),
+        ("corpus.dataset_revision=4e12345", "4e12345"),
+        ("corpus.dataset_revision=null", None),
+        ("downstream.squad.parity.against=[cpu:bf16,ipu]", ["cpu:bf16", "ipu"]),
+        ("downstream.squad.publish.data_name=1.10", "1.10"),
+    ],
+)
+def test_an_override_is_text_where_the_type_is_text(base, stated, value):
+    read = check(resolve(base, None, [stated]))
+    for word in stated.partition("=")[0].split("."):
+        read = read[word] if isinstance(read, dict) else getattr(read, word)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ("packing=yes", "packing='yes': input should be a valid boolean; write true or false"),
+        ("packing=off", "write true or false"),
+        ("pretrain.phase1.steps=1:30", "pretrain.phase1.steps='1:30': input should be a valid integer"),
+        ("pretrain.phase1.learning_rate=1e400", "finite number"),
+    ],
+)
+def test_what_only_yaml_1_1_reads_so_is_refused(base, stated, said):
+    assert said in problem(base, stated)
+    key, _, value = stated.partition("=")
+    *sections, last = key.split(".")
+    section = base
+    for word in sections:
+        section = section[word]
+    section[last] = parse_yaml(value)
+    with pytest.raises(ParamsError, match=said.replace("(", ".").replace(")", ".")):
+        check(base)
+
+
+def test_a_number_where_text_belongs_is_refused_in_a_file(base):
+    base["corpus"]["dataset_revision"] = parse_yaml("1234567")
+    with pytest.raises(ParamsError, match=r"dataset_revision=1234567: .* valid string; put quotes around text"):
+        check(base)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x 1\nb: *x", r"line 2: an alias \(\*name\) is not read"),
+        ("%YAML 1.1\n---\na: 010", "line 1: YAML 1.1 is stated; only 1.2 is read"),
+        ("[" * 200_000, "line 1: it is nested too deeply"),
+        ("a: 2024-99-01", "put quotes around text"),
+        ("a: 1\n---\na: 2", "is not YAML"),
+    ],
+)
+def test_what_would_be_read_differently_or_without_an_end_is_refused(text, said):
+    with pytest.raises(ParamsError, match=said):
+        parse_yaml(text)
+
+
+IPU_SECTIONS = ("ipu.phase1", "ipu.phase2", "downstream.squad.ipu.finetune", "downstream.squad.ipu.predict")
+
+
+@pytest.mark.parametrize("preset", [None, "bert", "ipu-base-pod16-examples"])
+@pytest.mark.parametrize("section", IPU_SECTIONS)
+def test_an_override_takes_every_key_of_an_ipu_config(base, preset, section):
+    for one in dataclasses.fields(IpuConfig):
+        values = resolve(base, preset, [f"{section}.{one.name}=2", f"{section}.device_iterations=3"], PRESETS)
+        for word in section.split("."):
+            values = values[word]
+        assert values["device_iterations"] == 3
+        assert values[one.name] == (3 if one.name == "device_iterations" else 2)
+    assert resolve(base, preset, [f"{section}.training_layers_per_ipu=[6, 6]"], PRESETS), "a name of before"
+    for wrong in (f"{section}.layers_per_ip=[6]", f"{section}={{layers_per_ip: [6]}}"):
+        with pytest.raises(ParamsError, match=f"{section}.layers_per_ip is not known; did you mean layers_per_ipu"):
+            resolve(base, preset, [wrong], PRESETS)
+
+
+def test_a_stage_looks_at_its_own_sections_alone(tmp_path):
+    values = values_with("corpus.demo_documents=7")
+    values["pretrain"]["seed"] = values["corpus"]["seed"] = -1
+    values["validate"]["min_documents"] = 7
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(values))
+    assert load_sections("tokenizer", "packing", path=path).packing is values["packing"]
+    assert load_sections("validate_", path=path).validate_.min_documents == 7
+    with pytest.raises(ParamsError) as refused:
+        load_sections("corpus", path=path)
+    said = f"{path} cannot be used:\n  corpus.seed=-1: input should be greater than or equal to 0"
+    assert str(refused.value) == said

@@ -1,0 +1,121 @@
+"""One preset of every family, made small, from text and questions to logits: not only parsed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.train.running import run_job
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.jobs.device_job import Job, JobResult
+from tasks.params.entries import entry_of
+from tasks.params.overlays import resolve
+from tasks.params.schema import Params, check, packed
+from tasks.plan.kinds import about
+from tasks.pretraining.base_model import write_base_model
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.stage import artifacts
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import WORDS, random_texts, write_corpus, write_questions, write_squad_rows
+from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
+
+FAMILIES = (
+    "cuda-base-optimum",
+    "cuda-large-examples",
+    "cuda-large-examples-packed",
+    "cuda-base-tf2-512",
+    "cpu-base-paddle",
+    "cuda-base-popxl",
+    "cuda-large-nvidia",
+    "cpu-base-run-qa",
+    "small-files",
+)
+"""On IPUs the same: tests/ipu_model/ipu compiles every job of every preset."""
+SMALL = (
+    "device.runtime=cpu",
+    "device.precision=fp32",
+    f"model.hidden_size={HIDDEN}",
+    f"model.num_layers={LAYERS}",
+    "model.num_heads=2",
+    f"model.intermediate_size={INTERMEDIATE}",
+    "pretrain_rows.phase1.duplicates=1",
+    "pretrain_rows.phase2.duplicates=1",
+    "pretrain.phase1.steps=3",
+    "pretrain.phase2.steps=2",
+    "pretrain.phase1.global_batch_size=8",
+    "pretrain.phase2.global_batch_size=4",
+    "pretrain.phase1.micro_batch_size=4",
+    "pretrain.phase2.micro_batch_size=2",
+    "downstream.squad.finetune.epochs=1",
+    "downstream.squad.finetune.global_batch_size=8",
+    "downstream.squad.finetune.micro_batch_size=4",
+    "pretrain_rows.held_out_fraction=0",
+)
+VOCABULARY = [*dict.fromkeys([*"abcdefghijklmnopqrstuvwxyz", *WORDS, "."])]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text, questions, and a model with the tokenizer that all presets use here."""
+    root = tmp_path_factory.mktemp("inputs")
+    write_corpus(root / "corpus", random_texts(60))
+    asked = [
+        {
+            "id": str(n),
+            "title": "",
+            "context": f"{WORDS[n]} {WORDS[n + 1]}.",
+            "question": WORDS[n],
+            "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}],
+        }
+        for n in range(24)
+    ]
+    for split in ("train", "dev"):
+        write_questions(root / f"{split}.parquet", asked)
+    write_tiny_model(root / "model", VOCABULARY)
+    return root
+
+
+def run(job: Job, root: Path, name: str) -> JobResult:
+    """A device job in this process, with one thread."""
+    torch.set_num_threads(1)
+    job = dataclasses.replace(job, run_folder=str(root / "runs" / name))
+    with only_one(Path(job.run_folder)):
+        return run_job(job, lambda event, **fields: None, StopRequest())
+
+
+def make_rows(params: Params, inputs: Path, root: Path) -> None:
+    tokenizer = inputs / "model"
+    rows = packed(params.pretrain_rows, params.packing)
+    for phase in ("phase1", "phase2") if params.pretrain.enabled else ():
+        folder = root / artifacts.rows_folder(phase)
+        write_pretrain_rows(rows, phase, inputs / "corpus", tokenizer, folder, workers=1)
+    for split in ("train", "dev"):
+        folder, source = root / artifacts.rows_folder("squad", split), inputs / f"{split}.parquet"
+        rows = packed(params.downstream["squad"].rows, params.packing)
+        write_squad_rows(rows, split, source, tokenizer, folder, workers=1)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
+    given = ("base_model.source=folder", f"base_model.path={inputs / 'model'}") if "run-qa" in name else ()
+    params = check(resolve({}, name, [*SMALL, *given], ROOT / "presets"))
+    make_rows(params, inputs, tmp_path)
+    if given:
+        write_base_model(params.base_model, params.model, inputs / "model", tmp_path / artifacts.BASE_MODEL)
+    trained = [
+        run(pretrain_job(phase, params, tmp_path, base=bool(given)), tmp_path, phase)
+        for phase in (("phase1", "phase2") if params.pretrain.enabled else ())
+    ]
+    assert [result.steps for result in trained] == ([] if given else [3, 2])
+    squad = about(entry_of(params, "squad"))
+    tuned = run(finetune_job(squad, params, tmp_path), tmp_path, "finetune")
+    assert 24 <= tuned.sequences < 24 + 8, "whole updates, and packed rows hold as many as they hold"
+    assert tuned.plan["schedule"] == params.downstream["squad"].finetune.schedule
+    rows = tmp_path / artifacts.rows_folder("squad", "dev")
+    job = predict_job(squad, params, rows, tmp_path / "logits.arrow", tmp_path, tmp_path)
+    assert run(job, tmp_path, "predict").sequences == 24

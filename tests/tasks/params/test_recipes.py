@@ -1,0 +1,272 @@
+"""The presets of recipes: each number against the table written by hand, each job against the checks of its runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.runs.stopping import PATIENCE_S
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.estimates.ipu_time import call_interval
+from ipu_model.estimates.shapes import RowShape
+from ipu_model.ipu.planning import IpuPlan, plan_ipu
+from ipu_model.jobs.job import EvaluationConfig, Job
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS, SAVE_MARGIN
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.jobs.training import model_config
+from tasks.params.entries import entry_of
+from tasks.params.overlays import read_preset, resolve
+from tasks.params.schema import Params, check
+from tasks.plan.kinds import about
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.stage import artifacts
+from tasks.stage.row_folders import read_manifest
+from tests.places import ROOT
+from tests.tasks.params.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
+
+PRESETS = ROOT / "presets"
+VOCABULARY = 30522
+PACKING_FACTOR = {128: 1.17, 384: 1.7, 512: 2.0}
+"""Sequences in a row on Wikipedia, at most 3: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
+SQUAD_PACKING_FACTOR = {384: 2.18, 512: 2.2}
+"""Windows in a row. 384 tokens: what best-fit packing of SQuAD's 88,641 features reaches with 3 in a row or more
+(LPFHP of graphcore/examples:tutorials/blogs_code/packedBERT on their histogram); 512: Optimum's packed notebook."""
+BASE_MODEL = (768, 12, 12, 3072)
+LARGE_MODEL = (1024, 24, 16, 4096)
+
+
+def resolved(name: str) -> Params:
+    return check(resolve({}, name, [], PRESETS))
+
+
+def manifest(name: str, row_length: int, factor: float) -> Manifest:
+    rows = 1_000_000
+    kind = "question_answering" if name.startswith("squad") else "pretrain"
+    return Manifest(
+        kind=kind,
+        row_length=row_length,
+        max_sequences=3,
+        max_predictions=20,
+        vocab_size=VOCABULARY,
+        tokenizer_sha256="0",
+        seed=0,
+        rows=rows,
+        sequences=round(rows * factor),
+        real_tokens=rows,
+        files={},
+    )
+
+
+def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
+    """The plan of the IPU runtime, which refuses what cannot run; `say` fails on a key it had to translate."""
+
+    def say(text: str) -> None:
+        assert "ipu_config" not in text, text
+
+    return plan_ipu(job, model, factor, True, PopRunInstances(), say)
+
+
+def layers_of(plan: IpuPlan) -> tuple[int, ...]:
+    counts = Counter(plan.placement.layers)
+    return tuple(counts[ipu] for ipu in range(plan.placement.ipus_per_replica))
+
+
+def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, Job]:
+    lengths = {
+        "phase1": params.pretrain_rows.phase1.row_length,
+        "phase2": params.pretrain_rows.phase2.row_length,
+        "squad/train": params.downstream["squad"].rows.row_length,
+        "squad/dev": params.downstream["squad"].rows.row_length,
+    }
+    for name, length in lengths.items():
+        folder = root / artifacts.rows_folder(name)
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
+    (root / params.ipu.config).mkdir(parents=True)
+    squad = about(entry_of(params, "squad"))
+    rows = root / artifacts.rows_folder("squad", "dev")
+    return {
+        "phase1": pretrain_job("phase1", params, root),
+        "phase2": pretrain_job("phase2", params, root),
+        "finetune": finetune_job(squad, params, root),
+        "predict": predict_job(squad, params, rows, root / "l", root, root),
+    }
+
+
+def test_every_preset_of_a_recipe_stands_in_the_table():
+    recipes = [path.stem for path in PRESETS.glob("*.yaml") if path.stem.split("-")[0] in ("ipu", "cuda", "cpu")]
+    assert sorted(name for name in recipes if "sst2" not in name) == sorted([*RECIPES, *PORTABLE])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
+    recipe, params = RECIPES[name], resolved(name)
+    rows = params.pretrain_rows
+    packed = {
+        phase: PACKING_FACTOR[getattr(rows, phase).row_length] for phase in ("phase1", "phase2") if recipe.phase1
+    } or {"squad/train": SQUAD_PACKING_FACTOR[params.downstream["squad"].rows.row_length]}
+    factors = packed if recipe.packed else {}
+    jobs = jobs_of(params, tmp_path, factors)
+    model = model_config(params.model, manifest("phase1", 128, 1.0))
+    assert params.pretrain.enabled == (recipe.phase1 is not None)
+    for phase in ("phase1", "phase2") if recipe.phase1 else ():
+        assert rows.max_sequences_per_row == (3 if recipe.packed else 1)
+        shape, batch = getattr(rows, phase), getattr(params.pretrain, phase)
+        plan = planned(jobs[phase], model, factors.get(phase, 1.0))
+        found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
+        assert found == getattr(recipe, phase), phase
+        assert seconds_to_stop(plan, model, shape.row_length, shape.max_predictions_per_row) < PATIENCE_S
+    squad = params.downstream["squad"]
+    plan = planned(jobs["finetune"], model, factors.get("squad/train", 1.0))
+    assert squad.finetune.schedule == recipe.schedule
+    assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
+    assert seconds_to_stop(plan, model, squad.rows.row_length, 0) < PATIENCE_S
+    plan = planned(jobs["predict"], model, 1.0)
+    assert (plan.micro_batch_size, plan.replicas, plan.updates_per_call, layers_of(plan)) == recipe.predict
+    assert plan.pipelined_inference
+
+
+def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
+    """From SIGTERM to the end of a training on a POD of Mk2: the call at work, and a checkpoint on a slow disk."""
+    seconds = call_interval(plan.program(model, RowShape(row_length, masks))).likely
+    return seconds + SAVE_MARGIN * GUESSED_SAVE_SECONDS
+
+
+def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
+    unit = (ROOT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8")
+    assert f"\nTimeoutStopSec={PATIENCE_S}\n" in unit
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if RECIPES[name].phase1])
+def test_evaluations_take_no_more_than_a_hundredth_of_a_phase(name: str, tmp_path: Path):
+    """As far as it can be worked out: what is over that says so, and what to do."""
+    recipe, params = RECIPES[name], resolved(name)
+    factors = PACKING_FACTOR if recipe.packed else {}
+    jobs = jobs_of(params, tmp_path, {})
+    for phase in ("phase1", "phase2"):
+        batch = getattr(params.pretrain, phase)
+        rows = read_manifest(Path(jobs[phase].rows))
+        model = model_config(params.model, rows)
+        plan = planned(jobs[phase], model, factors.get(rows.row_length, 1.0))
+        judged = EvaluationConfig("", params.pretrain.evaluate_every_updates or batch.steps)
+        held_out = params.pretrain.evaluate_rows
+        assert held_out is not None
+        told = plan.evaluations_in_words(model, rows, held_out, judged.count(batch.steps), batch.steps)
+        assert told.endswith("% of the training"), phase
+
+
+def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
+    """What the job and its plan say, in the form of the table."""
+    assert job.optimizer is not None
+    assert job.schedule is not None
+    return Row(
+        row_length,
+        masks,
+        job.geometry.global_batch_size,
+        plan.micro_batch_size,
+        plan.replicas,
+        plan.accumulation,
+        length,
+        job.optimizer.learning_rate,
+        job.schedule.warmup_fraction,
+        job.optimizer.loss_scaling,
+        layers_of(plan),
+        plan.placement.forward_stages,
+        plan.updates_per_call,
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_all_presets_share(name: str):
+    params = resolved(name)
+    model = params.model
+    sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
+    assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
+    assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
+    assert params.downstream["squad"].finetune.max_grad_norm is None
+    jobs = [params.downstream["squad"].ipu.finetune]
+    if RECIPES[name].phase1 is not None:
+        assert (params.pretrain.optimizer, params.pretrain.max_grad_norm) == ("lamb", None), "PopTorch's LAMB clips not"
+        jobs += [params.ipu.phase1, params.ipu.phase2]
+    assert params.downstream["squad"].rows.doc_stride == 128
+    in_a_row = {"packed": 6 if name.endswith("optimum-packed") else 1, "fast": 3}.get(name.split("-")[-1], 1)
+    assert params.downstream["squad"].rows.max_sequences_per_row == in_a_row
+    assert params.downstream["squad"].publish.folder == f"published/{name}"
+    for job in jobs:
+        assert job is not None
+        assert "gradient_accumulation_steps" not in job, "derived from the global batch"
+    assert "device_iterations" in jobs[0], "what a call costs is shared by its updates"
+
+
+@pytest.mark.parametrize("name", PORTABLE)
+def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
+    phases, squad = PORTABLE[name]
+    params = resolved(name)
+    model, entry = params.model, params.downstream["squad"]
+    sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
+    assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
+    assert (params.device.runtime, entry.publish.folder) == (name.split("-")[0], f"published/{name}")
+    assert params.pretrain.enabled == (phases is not None)
+    assert (params.base_model.source == "hub") == (phases is None)
+    for phase in ("phase1", "phase2") if phases else ():
+        shape, batch = getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)
+        assert phases is not None
+        assert phases[phase == "phase2"] == Phase(
+            shape.row_length,
+            shape.max_predictions_per_row,
+            batch.global_batch_size,
+            batch.steps,
+            batch.learning_rate,
+            batch.warmup_fraction,
+            batch.schedule,
+        ), phase
+        assert batch.loss_scaling == 1.0
+    rows, finetune = entry.rows, entry.finetune
+    assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, finetune.loss_scaling) == (384, 128, 1, 1.0)
+    assert squad == Squad(
+        finetune.global_batch_size,
+        finetune.epochs,
+        finetune.learning_rate,
+        finetune.warmup_fraction,
+        finetune.weight_decay,
+        finetune.max_grad_norm,
+        finetune.optimizer,
+    )
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *PORTABLE])
+def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
+    path = PRESETS / f"{name}.yaml"
+    sources = (
+        "huggingface/optimum-graphcore:",
+        "graphcore/examples:",
+        "PaddlePaddle/PaddleNLP:",
+        "Hugging Face's post",
+        "Graphcore's SQuAD notebook",
+        "NVIDIA/DeepLearningExamples:",
+        "huggingface/transformers:",
+    )
+    assert read_preset(name, PRESETS).head.source[0].startswith(sources)
+    text = path.read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if "<<" in line or " &" in line or " *" in line], "no inheritance"
+
+
+def test_a_preset_of_a_pod_has_as_many_ipus_at_most(tmp_path: Path):
+    for name in RECIPES:
+        params = resolved(name)
+        pod = int(name.split("-pod")[1].split("-")[0])
+        model = model_config(params.model, manifest("phase1", 128, 1.0))
+        jobs = jobs_of(params, tmp_path / name, {})
+        for kind, job in jobs.items():
+            if kind in ("phase1", "phase2") and not params.pretrain.enabled:
+                continue
+            plan = planned(job, model, 1.0)
+            ipus = plan.placement.ipus_per_replica * plan.replicas
+            assert ipus <= pod, f"{name} {kind}"
+            if kind in ("phase1", "phase2"):
+                assert ipus == pod, f"{name} {kind}"

@@ -1,0 +1,189 @@
+"""plan.yaml: which stages parameters make, what each starts from, and what becomes of those that go away."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.params.schema import check
+from tasks.plan.composing import compose, remove_gone, require_plan, write_plan
+from tasks.plan.dvc_records import LOCK, md5_of
+from tasks.plan.plan_file import Plan, read_plan
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+from tests.places import ROOT
+from tests.plans import values_with
+
+GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source=file")
+"""A model that one has, with its vocabulary."""
+STAGES = ("examples", "validate_examples", "rows", "validate_rows", "finetune", "predict", "evaluate", "gate")
+OF_AN_ENTRY = {f"{what}@squad" for what in STAGES}
+OF_PHASES = ("pretrain_rows", "validate", "pretrain")
+PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "phase2")}
+
+
+def plan_of(*overrides: str) -> Plan:
+    return read_plan(ROOT, compose(check(values_with(*overrides))))
+
+
+def entry_of(*overrides: str, name: str = "squad") -> dict[str, Any]:
+    found: dict[str, Any] = compose(check(values_with(*overrides)))["plan"]["downstream"][name]
+    return found
+
+
+def test_the_demo_has_a_corpus_two_phases_and_one_entry() -> None:
+    assert set(plan_of()) == {"corpus@text", "validate@corpus", "tokenizer", *PRETRAINING, *OF_AN_ENTRY}
+
+
+def test_a_given_model_needs_no_corpus_and_no_pre_training() -> None:
+    assert set(plan_of(*GIVEN)) == {"tokenizer", "base_model@given", *OF_AN_ENTRY}
+    assert entry_of(*GIVEN)["start"] == "models/base"
+
+
+def test_fresh_weights_need_a_vocabulary_alone() -> None:
+    plan = plan_of("pretrain.enabled=false")
+    assert set(plan) == {"corpus@text", "validate@corpus", "tokenizer", *OF_AN_ENTRY}
+    assert not [dep for dep in plan["finetune@squad"].deps if dep.startswith("models/")]
+
+
+def test_prepared_rows_need_no_corpus() -> None:
+    plan = plan_of("pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file")
+    assert "corpus@text" not in plan
+    assert "pretrain@phase2" in plan
+    assert "inputs/prepared" in plan["pretrain_rows@phase1"].deps
+
+
+@pytest.mark.parametrize("runtime", ["cpu", "cuda", "ipu", "auto"])
+def test_programs_are_built_ahead_only_where_there_may_be_ipus(runtime: str) -> None:
+    plan = plan_of(f"device.runtime={runtime}")
+    programs = {name for name in plan if name.startswith("compile")}
+    ahead = {"compile@squad", "compile_pretrain@phase1", "compile_pretrain@phase2"}
+    assert programs == (ahead if runtime == "ipu" else set())
+    for training, report in (("pretrain@phase1", "phase1"), ("finetune@squad", "squad-finetune")):
+        deps = plan[training].deps
+        assert (f"reports/compile-{report}.json" in deps) == bool(programs)
+        assert ("inputs/ipu" in deps) == (runtime == "auto"), "what the program report speaks of elsewhere"
+
+
+def test_parity_on_ipus_depends_on_their_config_where_training_does_not() -> None:
+    plan = plan_of("downstream.squad.parity.against=[ipu, 'cpu:bf16']")
+    read = {name: "inputs/ipu" in plan[name].deps for name in plan if name.startswith("parity") or "finetune" in name}
+    assert read == {"parity@squad-ipu": True, "parity@squad-cpu:bf16": False, "finetune@squad": False}
+
+
+def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
+    starts = {"one": "phase1", "two": "phase2", "given": "base", "furthest": "auto"}
+    stated = [
+        f"downstream.{name}={{kind: squad, start: {start}, publish: {{folder: published/{name}}}}}"
+        for name, start in starts.items()
+    ]
+    plan = plan_of("base_model.source=folder", *stated)
+    folders = {name: {dep for dep in plan[f"finetune@{name}"].deps if dep.startswith("models/")} for name in starts}
+    assert folders == {
+        "one": {"models/phase1"},
+        "two": {"models/phase2"},
+        "given": {"models/base"},
+        "furthest": {"models/phase2"},
+    }
+    assert "pretrain@phase2" not in plan.behind(["gate@one"]), "it starts before"
+    assert not [name for name in plan.behind(["gate@given"]) if name.startswith("pretrain")]
+    assert "pretrain@phase1" in plan.behind(["gate@one"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["downstream.squad.start=base"], "base needs a given model"),
+        (["downstream.squad.start=phase1", "pretrain.enabled=false"], "phase1 needs pretrain.enabled"),
+        (["corpus.source=none"], "leaves no text"),
+        (["corpus.source=none", "pretrain.enabled=false"], "train a vocabulary"),
+        (["downstream.again={kind: squad, publish: {folder: published/podium-demo}}"], "give each release its own"),
+        (["downstream.../../docs={kind: squad}"], "not known"),
+        (["downstream={../../docs: {kind: squad}}"], "must be of small letters"),
+        (["downstream.phase1={kind: squad}"], "that of other files of a run"),
+        (["downstream.squad-rows={kind: squad}"], "that of other files of a run"),
+        (["downstream.squad.parity.against=[../../docs]"], "must be RUNTIME"),
+        (["pretrain_rows.shares=[../x]"], "shares"),
+        (["downstream.new.data.seed=1"], "a new entry says its kind first"),
+        (["downstream.new={kind: squid}"], "did you mean squad"),
+    ],
+)
+def test_what_cannot_be_composed_is_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ParamsError, match=said):
+        plan_of(*overrides)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_a_plan_of_other_parameters_is_refused_with_the_command_that_writes_it(project: Path) -> None:
+    other = check(values_with(*GIVEN))
+    require_plan(project, check(values_with("downstream.squad.finetune.epochs=1")))  # no other stages
+    with pytest.raises(InputError, match="podium plan --write"):
+        require_plan(project, other)
+    assert write_plan(project, compose(other))
+    assert not write_plan(project, compose(other)), "it says so already"
+    require_plan(project, other)
+    (project / artifacts.PLAN).write_text("plan: [")
+    with pytest.raises(InputError, match="(?s)is not YAML.*podium plan --write"):
+        require_plan(project, other)
+    (project / artifacts.PLAN).unlink()
+    with pytest.raises(InputError, match="podium plan --write"):
+        require_plan(project, other)
+
+
+def done(project: Path) -> None:
+    """Every out of the plan is there, and dvc.lock says so."""
+    stages = {}
+    for name, stage in read_plan(project).items():
+        for out in stage.outs:
+            (project / out).parent.mkdir(parents=True, exist_ok=True)
+            (project / out).write_text(f"{out} by {name}")
+        outs = [{"path": out, "hash": "md5", "md5": md5_of(project / out)} for out in stage.outs]
+        stages[name] = {"cmd": stage.cmd, "outs": outs}
+    (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
+
+
+def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(project: Path) -> None:
+    done(project)
+    said: list[str] = []
+    remove_gone(project, said.append)
+    assert said == [], "nothing went away"
+    (project / "models/phase2").write_text("changed by hand")
+    write_plan(project, compose(check(values_with(*GIVEN))))
+    remove_gone(project, said.append)
+    there = ("models/phase1", "data/corpus", "models/squad", "metrics/squad-gate.json")
+    assert [(project / path).exists() for path in there] == [False, False, True, True]
+    assert (project / "models/phase2").read_text() == "changed by hand"
+    assert [text for text in said if text.startswith("models/phase2 ") and "left where it is" in text]
+    assert set(yaml.safe_load((project / LOCK).read_text())["stages"]) == {"tokenizer", *OF_AN_ENTRY}
+
+
+@pytest.mark.parametrize("path", ["../outside", "data/../../outside", "inputs/mine", "/etc/hostname"])
+def test_nothing_outside_the_folders_of_runs_is_removed(project: Path, path: str) -> None:
+    target = project / path
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (project / "data").mkdir(exist_ok=True)
+        target.write_text("mine")
+    gone = {"cmd": "", "outs": [{"path": path, "hash": "md5", "md5": md5_of(target)}]}
+    (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"old": gone}}))
+    remove_gone(project, lambda text: None)
+    assert target.exists()
+
+
+def test_a_folder_of_before_loses_what_it_held_but_not_what_entries_write_there_now(project: Path) -> None:
+    (project / "predictions/squad").mkdir(parents=True)
+    (project / "predictions/logits.arrow").write_text("old")
+    gone = {"cmd": "", "outs": [{"path": "predictions", "hash": "md5", "md5": md5_of(project / "predictions")}]}
+    (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"predict": gone}}))
+    remove_gone(project, lambda text: None)
+    assert [path.name for path in (project / "predictions").iterdir()] == ["squad"]

@@ -1,0 +1,133 @@
+"""Inputs that are no longer what their stage wrote are refused, whatever their times say."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.plan.dvc_records import md5_of, require
+from tasks.plan.plan_file import read_plan
+from tasks.stage.errors import InputError
+from tests.tasks.plan import oracle_intact
+
+PLAN = """
+stages:
+  tokenizer:
+    deps: [data/corpus, tasks/vocabulary/tokenizer.py, inputs/mine]
+  validate:
+    foreach:
+      corpus: {data: data/corpus, with: reports/corpus.json}
+      phase1: {data: data/rows/phase1, with: data/corpus}
+    do:
+      deps: ["${item.data}", "${item.with}"]
+  rows:
+    foreach: [phase1, phase2]
+    do:
+      deps: [data/corpus, "data/${item}"]
+"""
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A corpus of two files, one in a folder, and a report, as DVC states them."""
+    files = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
+    for name, data in files.items():
+        (tmp_path / "data" / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / "corpus" / name).write_bytes(data)
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "corpus.json").write_bytes(b"{}")
+    listed = [{"md5": md5(data), "relpath": name} for name, data in files.items()]
+    outs = [
+        {"path": "data/corpus", "md5": md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"},
+        {"path": "reports/corpus.json", "md5": md5(b"{}")},
+    ]
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": {"corpus": {"outs": outs}}}))
+    (tmp_path / "dvc.yaml").write_text(PLAN)
+    return tmp_path
+
+
+@pytest.mark.parametrize("stage", ["tokenizer", "validate@corpus", "validate@phase1", "rows@phase1"])
+def test_inputs_as_they_were_written_pass_and_those_that_are_absent_or_nobodys_are_left_alone(
+    checkout: Path, stage: str
+) -> None:
+    require(read_plan(checkout)[stage].deps, checkout)
+
+
+@pytest.mark.parametrize("stage", ["tokenizer", "validate@corpus", "validate@phase1", "rows@phase2"])
+def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: Path, stage: str) -> None:
+    path = checkout / "data" / "corpus" / "sub" / "b.txt"
+    before = path.stat()
+    path.write_bytes(b"bet4")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(InputError, match="data/corpus does not hold what its stage wrote"):
+        require(read_plan(checkout)[stage].deps, checkout)
+    assert not path.exists(), "DVC would not look at it again"
+    assert (checkout / "runs/damaged/data/corpus/sub/b.txt").read_bytes() == b"bet4"
+
+
+def test_a_file_that_is_missing_or_more_is_refused(checkout: Path) -> None:
+    (checkout / "data" / "corpus" / "more.txt").write_text("")
+    with pytest.raises(InputError, match="^data/corpus does not hold [^;]*: it was changed"):
+        require(["data/corpus", "data/corpus"], checkout)  # as a stage may state it: as its data, and beside them
+
+
+def test_only_what_is_named_is_looked_at(checkout: Path) -> None:
+    (checkout / "reports" / "corpus.json").write_bytes(b"[]")
+    require(["data/corpus"], checkout)
+    with pytest.raises(InputError, match=r"reports/corpus\.json"):
+        require(["data/corpus", "reports/corpus.json"], checkout)
+
+
+def test_without_a_lock_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    require(["data/corpus"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("data/corpus/a.txt", b"ALPHA"),
+        ("data/corpus/sub/b.txt", None),
+        ("data/corpus/__pycache__/c.pyc", b"compiled"),
+        ("reports/corpus.json", b"[]"),
+        ("elsewhere.txt", b"nobody's"),
+    ],
+)
+def test_what_is_refused_and_what_is_left_is_as_before(
+    checkout: Path, name: str, content: bytes | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where DVC's cache holds the list of the folder, and bytes that are not what their name says."""
+    cache = checkout / ".dvc" / "cache" / "files" / "md5"
+    outs = yaml.safe_load((checkout / "dvc.lock").read_text())["stages"]["corpus"]["outs"]
+    files = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
+    listing = json.dumps([{"md5": md5(data), "relpath": path} for path, data in files.items()], sort_keys=True)
+    for digest, data in ((outs[0]["md5"], listing.encode()), (outs[1]["md5"], b"{"), (md5(b"alpha"), b"ALPHA")):
+        (cache / digest[:2]).mkdir(parents=True, exist_ok=True)
+        (cache / digest[:2] / digest[2:]).write_bytes(data)
+    place = checkout / name
+    if content is None:
+        place.unlink()
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    other = tmp_path_factory.mktemp("before") / "checkout"
+    shutil.copytree(checkout, other)
+    for paths in (["data/corpus/a.txt"], ["data/corpus/sub/b.txt", "reports/corpus.json"], ["data/corpus"]):
+        said = []
+        for root, look in ((checkout, require), (other, oracle_intact.require)):
+            try:
+                look(paths, root)
+                said.append("")
+            except InputError as error:
+                said.append(str(error))
+        assert said[0] == said[1]
+    left = [sorted(path.relative_to(root) for path in root.rglob("*")) for root in (checkout, other)]
+    assert left[0] == left[1]
+    assert md5_of(checkout) == oracle_intact.md5_of(checkout) == oracle_intact.md5_of(other)

@@ -1,0 +1,490 @@
+"""Files and folders as people have them: nothing that was given is passed over, or ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.runs import checkout
+from tasks.downstream.squad.ask import find_model
+from tasks.downstream.squad.examples import make_questions
+from tasks.estimates.data_estimate import expected_mb
+from tasks.params.schema import check
+from tasks.params.strict_yaml import value_at
+from tasks.plan.named_files import READ, check_given, check_readable, files_in, find_parameters, shown
+from tasks.pretraining.base_model import write_base_model
+from tasks.pretraining.rows.prepared_files import read_prepared
+from tasks.records.hub_inputs import open_dataset
+from tasks.records.text_files import Reading, text_lines
+from tasks.stage.errors import InputError, ParamsError
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import read_vocabulary
+from tests.places import ROOT as PROJECT
+from tests.plans import plan_of, prepare_own
+from tests.tasks.corpus.test_corpus import documents
+from tests.tasks.corpus.test_corpus import params as corpus_params
+from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.squad.test_questions import params as question_params
+from tests.tasks.downstream.texts.glue_checkout import make_glue_data, read_json
+from tests.tasks.tiny_model import write_tiny_model
+
+NOBODY = 65534
+GLUE = {"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "no/where"}}}
+DAMAGED = "\udcff.txt"
+"""A name of one byte 0xff and an ending, as Python has it."""
+
+
+def params(**changed: Any) -> dict[str, Any]:
+    """The values of params.yaml, some of them changed by their dotted names."""
+    values: dict[str, Any] = yaml.safe_load((PROJECT / "params.yaml").read_text())
+    for name, value in changed.items():
+        *place, last = name.split("__")
+        value_at(values, ".".join(place))[last] = value
+    return values
+
+
+@pytest.fixture(name="shared")
+def folder_that_all_users_reach() -> Iterator[Path]:
+    """tmp_path belongs to the user of the tests alone."""
+    with tempfile.TemporaryDirectory(prefix="podium-given-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process whose user may not read everything: nobody, where the tests run as root."""
+    drop = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
+    modules = "tasks.corpus.corpus, tasks.corpus.documents, tasks.records.text_files, tasks.plan.named_files"
+    imports = f"import os, sys; import {modules}"
+    script = f"{imports}\nif os.getuid() == 0: {drop}\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        text=True,
+        capture_output=True,
+        timeout=120,
+        **options,
+    )
+
+
+# ------------------------------------------------------------------------------------------- folders of text
+
+
+def linked_folder(folder: Path) -> None:
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other/more.txt").write_text("More.\n")
+    (folder / "sub").symlink_to("../other")
+
+
+def linked_file(folder: Path) -> None:
+    (folder.parent / "secret.txt").write_text("Not given.\n")
+    (folder / "b.txt").symlink_to("../secret.txt")
+
+
+def loop(folder: Path) -> None:
+    (folder / "again").symlink_to(".")
+
+
+def dangling(folder: Path) -> None:
+    (folder / ".#a.txt").symlink_to("user@host.1234")
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "b.txt")
+
+
+def unix_socket(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(folder / "s.txt"))
+
+
+def damaged_name(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / DAMAGED).write_text("B.\n")
+
+
+TROUBLES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "linked folder": (linked_folder, "holds 1 link(s), sub, which are not followed"),
+    "linked file": (linked_file, "holds 1 link(s), b.txt, which are not followed"),
+    "loop": (loop, "holds 1 link(s), again, which are not followed"),
+    "dangling link": (dangling, "holds 1 link(s) that lead nowhere, .#a.txt"),
+    "pipe": (pipe, "holds 1 pipe(s), socket(s) or device(s), b.txt"),
+    "socket": (unix_socket, "holds 1 pipe(s), socket(s) or device(s), s.txt"),
+    "name": (damaged_name, "holds 1 name(s) that are not UTF-8, sub/\\xff.txt"),
+}
+
+Read = Callable[[Path], Any]
+LISTING: dict[str, tuple[str, Read]] = {
+    "corpus": ("corpus.path", lambda path: documents_of(path)),
+    "size": ("corpus.path", lambda path: expected_mb(corpus_params(path=str(path)))),
+    "prepared": ("pretrain_rows.phase1.path", lambda path: list(prepared(path))),
+    "glue": ("downstream.*.data.path", lambda path: glue(path)),
+    "dataset": ("corpus.dataset", lambda path: list(open_dataset("corpus", str(path), None, "train", None))),
+}
+"""Everything that reads all of a folder."""
+
+
+def documents_of(path: Path) -> list[tuple[str, str, str]]:
+    from tasks.corpus.corpus import make_corpus
+
+    make_corpus(corpus_params(path=str(path)), path.parent / "made")
+    return documents(path.parent / "made")
+
+
+def prepared(path: Path) -> Iterator[Any]:
+    phase = check(params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
+    return read_prepared(phase, "files", "pretrain_rows.phase1", Reading())
+
+
+def glue(path: Path) -> dict[str, int]:
+    return make_glue_data("sst2", path, path.parent / "made")
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("reader", LISTING)
+def test_what_a_listing_would_pass_over_is_refused_by_name(tmp_path: Path, reader: str, trouble: str) -> None:
+    key, read = LISTING[reader]
+    make, words = TROUBLES[trouble]
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "a.txt").write_text("A.\n")
+    make(folder)
+    with pytest.raises(InputError) as caught:
+        read(folder)
+    assert words in str(caught.value)
+    assert key in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o600])
+def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -> None:
+    folder = shared / "given"
+    (folder / "closed").mkdir(parents=True)
+    (folder / "a.txt").write_text("A.\n")
+    (folder / "closed/b.txt").write_text("B.\n")
+    (folder / "closed").chmod(mode)
+    documents = "tasks.corpus.documents"
+    code = f"{documents}.usable_files({documents}.Path('given'), tasks.records.text_files.Reading())"
+    made = unprivileged(code, shared)
+    (folder / "closed").chmod(0o755)
+    assert "corpus.path='given' holds what this user cannot read, closed" in made.stderr
+    assert "(Permission denied): allow it, or take it out (corpus.path)" in made.stderr
+
+
+def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Path) -> None:
+    (shared / "given").mkdir()
+    (shared / "given/a.txt").write_text("A.\n")
+    (shared / "given/b.txt").write_text("B.\n")
+    (shared / "given/b.txt").chmod(0)
+    (shared / "params.yaml").write_text(yaml.safe_dump(params(corpus__source="files", corpus__path="given")))
+    shared.chmod(0o777)
+    code = "sys.argv = ['corpus']; tasks.corpus.corpus.run_main(tasks.corpus.corpus.main)"
+    made = unprivileged(code, shared)
+    assert made.stderr == (
+        "error: corpus.path='given' holds what this user cannot read, b.txt (Permission denied): "
+        "allow it, or take it out (corpus.path)\n"
+    )
+    assert made.returncode == 1
+    assert not list((shared / "data").glob("*"))
+
+
+@pytest.mark.parametrize("name", ["closed", "closed/b.txt"])
+def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) -> None:
+    (shared / "closed").mkdir()
+    (shared / "closed/b.txt").write_text("B.\n")
+    (shared / "closed").chmod(0)
+    code = f"print(tasks.plan.named_files.check_readable(tasks.corpus.documents.Path({name!r}), 'corpus.path'))"
+    made = unprivileged(code, shared)
+    (shared / "closed").chmod(0o755)
+    assert f"corpus.path='{name}'" in made.stdout
+    assert "Permission denied" in made.stdout
+
+
+def test_a_disk_that_does_not_give_the_file_back_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("/proc/self/mem")  # reading it gives an I/O error
+    with pytest.raises(InputError, match=r"a\.txt cannot be read from offset 0 on \(Input/output error\)"):
+        list(text_lines(tmp_path / "a.txt", "corpus.path"))
+
+
+def test_the_path_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/a.txt").write_text("A.\n")
+    (tmp_path / "given").symlink_to("disk")
+    assert documents_of(tmp_path / "given") == [("a.txt:0", "", "A.")]
+
+
+def test_a_folder_of_text_called_runs_is_seen_by_dvc(tmp_path: Path) -> None:
+    shutil.copy(PROJECT / ".dvcignore", tmp_path)
+    for name in ("inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    subprocess.run(["dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    found = subprocess.run(
+        ["dvc", "check-ignore", "inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+    )
+    assert found.stdout.split() == ["runs/a.txt", ".venv/a.txt"]
+
+
+def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    names = [
+        "a.txt",
+        "b.TXT",
+        "sub/c.jsonl",
+        "sub/d.pdf",
+        ".hidden.txt",
+        ".git/config",
+        "e.txt~",
+        "none",
+        "sub/.txt",
+        "grüße.txt",
+        "line\nend.txt",
+        " .txt",
+    ]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('{"text": "A."}\n')
+    from tasks.corpus.corpus import make_corpus
+
+    reading = make_corpus(corpus_params(path=str(folder)), tmp_path / "made").reading
+    assert (reading.files, len(reading.ignored)) == (6, 6)
+    assert sorted(path.relative_to(folder).as_posix() for path in files_in(folder, "corpus.path")) == sorted(names)
+
+
+def test_files_of_a_glue_task_that_no_split_is_read_from_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "glue/SST-2/original").mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"glue/SST-2/{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    (tmp_path / "glue/SST-2/original/README.txt").write_text("x")
+    assert glue(tmp_path / "glue") == {"train": 2, "dev": 2}
+    reading = read_json(tmp_path / "made/reading.json")
+    assert (reading["numbers"]["files read"], reading["ignored"]) == (2, ["original/README.txt", "test.tsv"])
+
+
+# ------------------------------------------------------------------------------- files that are named one by one
+
+
+def vocabulary(folder: Path) -> Path:
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    return folder / "vocab.txt"
+
+
+def test_a_model_of_the_hubs_cache_is_a_folder_of_links_to_files_and_is_read(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    blob = vocabulary(tmp_path / "blobs").rename(tmp_path / "blobs/0123")
+    snapshot = tmp_path / "snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "vocab.txt").symlink_to(os.path.relpath(blob, snapshot))
+    assert len(read_vocabulary(snapshot, "tokenizer.path")) == 6
+    assert len(load_hub_vocabulary(str(snapshot), None, True).entries) == 6
+    assert check_readable(snapshot, "base_model.path") == []
+    (tmp_path / "other").mkdir()
+    secret = vocabulary(tmp_path / "other")
+    (snapshot / "more.txt").symlink_to(secret)
+    assert "holds 1 link(s), more.txt, which are not followed" in check_readable(snapshot, "base_model.path")[0]
+
+
+def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", ["ada"])
+    (tmp_path / "linked").symlink_to(folder)
+    assert find_model(str(tmp_path / "linked")).max_positions == 512
+    (folder / "model.safetensors").rename(folder / "weights")
+    (folder / "model.safetensors").symlink_to("weights")
+    assert find_model(str(tmp_path / "linked")).max_positions == 512
+    assert check_readable(tmp_path / "linked", "base_model.path") == []
+    (folder / "weights").rename(tmp_path / "weights")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("../weights")
+    with pytest.raises(InputError, match=r"model\.safetensors is a link to something outside of .*model, which"):
+        find_model(str(folder))
+    assert "holds 1 link(s), model.safetensors, which" in check_readable(folder, "base_model.path")[0]
+
+
+NAMED: dict[str, tuple[str, Read]] = {
+    "questions": (
+        "downstream.*.data.train_path",
+        lambda path: make_questions(
+            question_params(source="files", train_path=str(path), dev_path=str(path)), path.parent / "made"
+        ),
+    ),
+    "tokenizer": ("tokenizer.path", lambda path: read_vocabulary(path, "tokenizer.path")),
+    "model": (
+        "base_model.path",
+        lambda path: write_base_model(
+            check(params(base_model__source="folder", base_model__path=str(path))).base_model,
+            check(params()).model,
+            path.parent / "tokenizer",
+            path.parent / "made",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", NAMED)
+def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader: str) -> None:
+    key, read = NAMED[reader]
+    (tmp_path / "given.json").symlink_to("gone")
+    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*given\.json' is a link that leads nowhere \(gone\)"):
+        read(tmp_path / "given.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*pipe\.json' is no file and no folder"):
+        read(tmp_path / "pipe.json")
+
+
+# ------------------------------------------------------------------------------------------ before the first stage
+
+
+def project(folder: Path) -> Path:
+    """A folder with the files and folders that params.yaml names."""
+    for path in find_parameters(params(), READ).values():
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_everything_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+    root = project(tmp_path / "project")
+    linked_folder(root / "inputs/corpus")
+    dangling(root / "inputs/model")
+    values = values_with(GLUE, corpus={"source": "files"})
+    with pytest.raises(ParamsError) as caught:
+        checkout.check_inputs(root, values, plan_of(values))
+    lines = str(caught.value).splitlines()
+    assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "downstream.sst2.data.path"]
+    assert "downstream.sst2.data.path='no/where' is not there" in lines[2]
+
+
+def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path) -> None:
+    root = project(tmp_path / "project")
+    (root / "mine").mkdir()
+    linked_file(root / "mine")
+    values = values_with({"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "mine"}}})
+    (problem,) = check_given(values, root)
+    assert problem.startswith("downstream.sst2.data.path='mine' holds 1 link(s), b.txt, which are not followed")
+
+
+def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    linked_file(root / "inputs/corpus")
+    assert check_given(params(corpus__source="demo"), root) == []
+    assert len(check_given(params(corpus__source="files"), root)) == 1
+    dangling(root / "inputs/corpus")
+    assert len(check_given(params(corpus__source="demo"), root)) == 1
+
+
+@pytest.mark.parametrize("given", [".", "..", "inputs/..", "inputs/../", "/"])
+def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) -> None:
+    root = project(tmp_path)
+    problems = check_given(params(corpus__source="files", corpus__path=given), root)
+    assert problems == [
+        f"corpus.path='{given}' holds the project itself: name a file or folder with nothing else in it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("~/text", "is not there; state a path that exists; ~ stands for nothing here"),
+        ("a\0b", "cannot be read (embedded null byte)"),
+        ("x" * 300, "cannot be read (File name too long)"),
+        ("params.yaml/x", "cannot be read (Not a directory)"),
+        ("\udcff", "corpus.path='\\xff' is not UTF-8"),
+        ("\ud800", "corpus.path='\\ud800' is not UTF-8"),
+        ("a\x1b[31m", "corpus.path='a\\x1b[31m' is not there"),
+    ],
+)
+def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, given: str, words: str) -> None:
+    root = project(tmp_path)
+    (root / "params.yaml").write_text("")
+    problems = check_given(params(corpus__path=given), root)
+    assert len(problems) == 1
+    assert words in problems[0]
+
+
+PLACES = [
+    "own",
+    "own/",
+    "./own",
+    "inputs/../own",
+    "inputs/../../beside",
+    "../beside",
+    "own/../own/sub",
+    "linked/../far",
+    "with space/a b",
+    "{x}",
+    "${x}",
+    "$(touch gone)",
+    "inputs/corpus/",
+    "inputs//corpus",
+    "grüße",
+]
+
+
+@pytest.mark.parametrize("given", PLACES)
+@pytest.mark.parametrize("name", ["corpus__path", "pretrain_rows__phase1__path"])
+def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, name: str, given: str) -> None:
+    root = project(tmp_path / "project")
+    for place in (
+        "../elsewhere/deep",
+        "../elsewhere/far",
+        "own/sub",
+        "../beside",
+        "with space/a b",
+        "{x}",
+        "${x}",
+        "$(touch gone)",
+        "grüße",
+    ):
+        (root / place).mkdir(parents=True, exist_ok=True)
+    (root / "linked").symlink_to("../elsewhere/deep")
+    for part in checkout.CODE:
+        (root / part).touch()
+    folder = prepare_own(root, params(**{name: given}), "run")
+    written = yaml.safe_load((folder / "params.yaml").read_text())
+    there = folder / value_at(written, name.replace("__", "."))
+    assert there.samefile(root / given)
+    if given.startswith("inputs/corpus"):
+        assert (
+            value_at(written, name.replace("__", ".")) == "inputs/corpus"
+        )  # the same words, so that DVC restores what is made
+
+
+def test_a_checkout_works_where_runs_is_a_link_to_another_disk(tmp_path: Path) -> None:
+    root = project(tmp_path / "project")
+    (tmp_path / "disk/of/runs").mkdir(parents=True)
+    (root / "runs").symlink_to("../disk/of/runs")
+    (root / "own").mkdir()
+    for part in checkout.CODE:
+        (root / part).touch()
+    folder = prepare_own(root, params(corpus__path="own"), "run")
+    assert (folder / "inputs").samefile(root / "inputs")
+    assert (folder / yaml.safe_load((folder / "params.yaml").read_text())["corpus"]["path"]).samefile(root / "own")
+
+
+def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    (root / "mydata").mkdir()
+    for part in checkout.CODE:
+        (root / part).touch()
+    folder = prepare_own(root, params(corpus__dataset="mydata", tokenizer__repository="user/name"), "run")
+    written = yaml.safe_load((folder / "params.yaml").read_text())
+    assert (folder / written["corpus"]["dataset"]).samefile(root / "mydata")
+    assert written["tokenizer"]["repository"] == "user/name"
+
+
+def test_names_are_shown_without_what_a_terminal_would_obey() -> None:
+    assert shown("a\x1b[31m\n\udcffü b") == "a\\x1b[31m\\n\\xffü b"

@@ -1,0 +1,128 @@
+"""dvc.yaml as the one list of stages: what a foreach makes, what is filled in, what needs what, and in which order."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tasks.params.schema import parameter_values
+from tasks.plan.plan_file import Plan, definitions_of, expand, read_plan
+from tasks.stage.errors import InputError
+from tests.places import ROOT
+from tests.plans import everything, whole_plan
+from tests.tasks.downstream.entries import write_parameters
+
+
+def plan_of(text, **values):
+    return Plan(expand(yaml.safe_load(text), values))
+
+
+FOREACH = """
+rows:
+  foreach: ${tasks}
+  do:
+    desc: rows of ${item}
+    cmd: rows "$DVC_STAGE"
+    deps: ["${data.path}", "in/${item}"]
+    params: [packing, {"in/${item}.json": [length]}, "rows.${item}"]
+    outs: ["rows/${item}", {"list/${item}": {cache: true}}]
+    plots: [{"plots/${item}.csv": {x: step}}]
+train:
+  foreach:
+    one: {from: "${data.path}", fast: true}
+    two: {from: rows}
+  do: {cmd: "train ${key}", deps: ["${item.from}"], meta: {host: "${item.fast}"}, metrics: ["${key}.json"]}
+"""
+
+
+def test_a_stage_is_made_for_each_item_with_the_parameters_filled_in():
+    plan = plan_of(FOREACH, tasks=["a", "b"], data={"path": "in"})
+    assert sorted(plan) == ["rows@a", "rows@b", "train@one", "train@two"]
+    rows = plan["rows@a"]
+    assert (rows.group, rows.item, rows.cmd) == ("rows", "a", 'rows "$DVC_STAGE"')
+    assert rows.deps == ("in", "in/a")
+    assert rows.params == {"params.yaml": ("packing", "rows.a"), "in/a.json": ("length",)}
+    assert rows.outs == ("rows/a", "list/a", "plots/a.csv")
+    assert (plan["train@one"].deps, plan["train@one"].host, plan["train@one"].outs) == (("in",), "true", ("one.json",))
+    assert sorted(plan_of(FOREACH, tasks=[])) == ["train@one", "train@two"]
+    assert plan_of(FOREACH)["train@one"].deps == ("${data.path}",), "a value that is missing stays as it is written"
+    assert sorted(plan_of(FOREACH, tasks={"c": {}})) == ["rows@c", "train@one", "train@two"]
+
+
+def test_a_stage_needs_what_writes_its_files_the_folder_they_are_in_or_something_in_its_folder():
+    plan = plan_of("""
+        gate: {deps: [metrics, data/rows/list.json]}
+        rows: {outs: [data/rows]}
+        score: {metrics: [metrics/score.json], params: [{data/rows/manifest.json: [length]}]}
+        other: {deps: [metrics-of-others]}
+    """)
+    assert plan.needs == {"gate": ["rows", "score"], "rows": [], "score": ["rows"], "other": []}
+    assert plan.behind(["score"]) == ["rows", "score"]
+    assert plan.makers("data/rows/part") == {"rows"}
+
+
+def test_stages_that_need_each_other_are_refused_by_name():
+    with pytest.raises(InputError, match="stages need each other: (a -> b -> a|b -> a -> b)"):
+        plan_of("{a: {deps: [y], outs: [x]}, b: {deps: [x], outs: [y]}}")
+
+
+def test_every_stage_comes_after_what_it_needs_and_dvc_sees_the_same_graph(tmp_path):
+    """DVC itself is asked: its edges, and no more than those that help is taken up beside."""
+    write_parameters(tmp_path, parameter_values(everything()))
+    (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    code = (
+        "import json; from dvc.repo import Repo; graph = Repo().index.graph; "
+        "print(json.dumps({one.addressing: sorted(two.addressing for two in graph.successors(one)) for one in graph}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    plan = read_plan(tmp_path)
+    ours = {
+        name: sorted(set(needs) - {other for other in needs if plan[other].meta.get("helps") == plan[name].group})
+        for name, needs in plan.needs.items()
+    }
+    assert ours == json.loads(said.stdout)
+    order = list(plan)
+    for name, needs in plan.needs.items():
+        assert all(order.index(other) < order.index(name) for other in needs), name
+
+
+def test_data_are_checked_and_programs_built_before_training_starts():
+    plan = whole_plan()
+    order = list(plan)
+    first = min(order.index(name) for name in order if plan[name].holds_device)
+    assert {plan[name].host for name in order[:first]} == {"cpu", "compiler"}
+    assert [name for name in order[first:] if name.startswith(("validate", "compile"))] == []
+    hosts = [plan[name].uses_device for name in order]
+    changes = sum(one != two for one, two in zip(hosts, hosts[1:], strict=False))
+    assert changes == 2, "a run on workers sends three runs of stages, however many tasks it has"
+
+
+def test_what_helps_runs_before_what_it_helps_and_belongs_to_it():
+    plan = whole_plan()
+    assert plan.needs["pretrain_rows@phase2"][-2:] == ["row_share@1", "row_share@2"]
+    assert "row_share@1" in plan.behind(["pretrain_rows@phase1"])
+
+
+def test_the_kind_of_host_comes_from_the_plan():
+    plan = whole_plan()
+    assert (plan["corpus@text"].uses_device, plan["corpus@text"].kind("ipu")) == (False, "cpu")
+    assert (plan["compile_pretrain@phase1"].uses_device, plan["compile_pretrain@phase1"].holds_device) == (True, False)
+    assert (plan["finetune@squad"].holds_device, plan["finetune@squad"].kind("ipu")) == (True, "ipu")
+    assert (plan["parity@squad-cpu:bf16"].uses_device, plan["parity@squad-cpu:bf16"].kind("ipu")) == (False, "cpu")
+
+
+def test_a_broken_plan_is_said(tmp_path):
+    (tmp_path / "dvc.yaml").write_text("stages: [")
+    with pytest.raises(InputError, match="dvc.yaml is not YAML"):
+        definitions_of(tmp_path)
+    (tmp_path / "dvc.yaml").write_text("stages: words")
+    assert list(read_plan(tmp_path)) == []
+
+
+def test_reading_it_loads_no_large_library():
+    code = "import sys; import tasks.plan.plan_file; print(*{'dvc', 'prefect', 'pydantic'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

@@ -1,0 +1,329 @@
+"""The project's dvc.yaml is the only plan: what is given makes DVC run, restore, delete or hide nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.params.schema import check
+from tasks.plan.composing import compose
+from tasks.plan.named_files import check_given, files_in, foreign_plans
+from tests.parts import in_part
+from tests.places import ROOT as PROJECT
+from tests.tasks.plan.test_given_paths import params
+
+OWN = """
+stages:
+  own:
+    cmd: python own.py
+    deps: [inputs/corpus]
+    outs: [out.txt]
+"""
+OWN_STAGE = """
+from pathlib import Path
+from tasks.plan.main import run_main
+run_main(lambda: Path("out.txt").write_text(Path("inputs/corpus/a.txt").read_text()) and None)
+"""
+FOREIGN = """
+stages:
+  foreign:
+    cmd: touch {ran} && echo made > made.txt
+    outs: [made.txt]
+"""
+"""What it makes lies in the folder that the stage `own` reads, which so needs it."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A DVC project of one stage that reads inputs/corpus, with Podium's own .dvcignore."""
+    project = tmp_path / "project"
+    (project / "inputs/corpus").mkdir(parents=True)
+    (project / "inputs/corpus/a.txt").write_text("A.\n")
+    (project / "dvc.yaml").write_text(OWN)
+    (project / "own.py").write_text(OWN_STAGE)
+    shutil.copy(PROJECT / ".dvcignore", project)
+    assert dvc(project, "init", "--no-scm", "--quiet", "--force").returncode == 0
+    assert (project / ".dvcignore").read_text() == (PROJECT / ".dvcignore").read_text()
+    return project
+
+
+def dvc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Plain DVC in `folder`, as a person calls it."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return subprocess.run(
+        [sys.executable, "-m", "dvc", *words],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT), "DVC_NO_ANALYTICS": "1"},
+        timeout=120,
+    )
+
+
+def foreign(project: Path, place: str, text: str = FOREIGN) -> None:
+    (project / place).parent.mkdir(parents=True, exist_ok=True)
+    (project / place).write_text(text.format(ran=project / "ran"))
+
+
+def deep(project: Path) -> None:
+    foreign(project, "inputs/corpus/sub/more/dvc.yaml")
+
+
+def linked(project: Path) -> None:
+    foreign(project, "../elsewhere/plan.yaml")
+    (project / "inputs/corpus/dvc.yaml").symlink_to("../../../elsewhere/plan.yaml")
+
+
+def unhidden(project: Path) -> None:
+    foreign(project, "inputs/corpus/dvc.yaml")
+    foreign(project, "inputs/corpus/.dvcignore", "!dvc.yaml\n!/dvc.yaml\n!.dvcignore\n")
+    foreign(project, "inputs/.dvcignore", "!dvc.yaml\n!**/dvc.yaml\n!.dvcignore\n")
+
+
+def in_another_folder(project: Path) -> None:
+    """Named by nobody: with `wdir` it writes where the plan's own stages read."""
+    foreign(project, "inputs/other/dvc.yaml", FOREIGN.replace("    outs", "    wdir: ../corpus\n    outs"))
+
+
+def locked(project: Path) -> None:
+    """A dvc.lock that claims its outs are made already would leave them to be restored."""
+    foreign(project, "inputs/corpus/dvc.yaml")
+    lock = "schema: '2.0'\nstages:\n  foreign:\n    cmd: touch\n    outs:\n    - path: made.txt\n      md5: {md5}\n"
+    (project / "inputs/corpus/dvc.lock").write_text(lock.format(md5="0" * 32))
+
+
+def imported(project: Path) -> None:
+    """It brings a file of the host into the corpus, as one of a URL would."""
+    secret = project.parent / "secret.txt"
+    secret.write_text("secret\n")
+    foreign(project, "inputs/corpus/x.dvc", f"deps:\n- path: {secret}\nouts:\n- path: made.txt\n")
+
+
+PLANTED: dict[str, Callable[[Path], None]] = {
+    "dvc.yaml": lambda project: foreign(project, "inputs/corpus/dvc.yaml"),
+    "deep below": deep,
+    "a link": linked,
+    "brought back by .dvcignore": unhidden,
+    "with wdir": in_another_folder,
+    "with dvc.lock": locked,
+    "an import": imported,
+    "in a folder that is no input": lambda project: foreign(project, "mine/dvc.yaml"),
+}
+CALLS = (("repro",), ("repro", "-P"), ("repro", "-R", "inputs"), ("repro", "inputs/corpus/dvc.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", in_part(PLANTED, 4))
+def test_plain_dvc_runs_nothing_of_another_plan(project: Path, planted: str) -> None:
+    PLANTED[planted](project)
+    for words in CALLS:
+        dvc(project, *words)
+        assert not (project / "ran").exists(), words
+        assert not list(project.glob("inputs/**/made.txt")), words
+    inside = dvc(project / "inputs/corpus", "repro")
+    assert not (project / "ran").exists(), inside.stdout
+
+
+def test_without_the_lines_of_dvcignore_each_of_them_runs(project: Path) -> None:
+    """That the test above can fail: what DVC does with a plan of others when nothing stops it."""
+    (project / ".dvcignore").unlink()
+    foreign(project, "inputs/corpus/dvc.yaml")
+    said = dvc(project, "repro", "own")
+    assert (project / "ran").exists(), said.stdout
+
+
+def test_a_dvc_file_neither_deletes_nor_replaces_code(project: Path) -> None:
+    out = "outs:\n- path: ../../own.py\n  md5: {md5}\n  size: 0\n  hash: md5\n".format(md5="0" * 32)
+    (project / "inputs/corpus/x.dvc").write_text(out)
+    for words in (("checkout", "--force"), ("pull",), ("repro", "--pull")):
+        dvc(project, *words)
+        assert (project / "own.py").read_text() == OWN_STAGE, words
+
+
+def test_a_broken_file_among_the_inputs_does_not_stop_dvc(project: Path) -> None:
+    for name in ("dvc.yaml", "x.dvc"):
+        (project / "inputs/corpus" / name).write_text("{")
+    assert dvc(project, "status").returncode == 0
+
+
+def test_a_dvcignore_among_the_inputs_hides_no_change(project: Path) -> None:
+    stage = "cat inputs/corpus/a.txt > out.txt"  # no stage of ours, which would refuse
+    (project / "dvc.yaml").write_text(OWN.replace("python own.py", stage))
+    for place in ("inputs/.dvcignore", "inputs/corpus/.dvcignore"):
+        (project / place).write_text("*\n!.dvcignore\n")
+    assert dvc(project, "repro").returncode == 0
+    (project / "inputs/corpus/a.txt").write_text("Another.\n")
+    assert dvc(project, "repro").returncode == 0
+    assert (project / "out.txt").read_text() == "Another.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", in_part(["inputs/corpus/.dvc", "inputs/.dvc", "inputs/corpus/sub/.dvc"], 1))
+def test_a_folder_that_hides_its_own_from_dvc_is_refused_by_the_stage(project: Path, place: str) -> None:
+    """No pattern keeps DVC from passing by a folder that holds `.dvc`; that changes a hash, and so a stage runs."""
+    (project / "inputs/corpus/sub").mkdir()
+    (project / "inputs/corpus/sub/b.txt").write_text("B.\n")
+    assert dvc(project, "repro").returncode == 0
+    (project / place).mkdir()
+    said = dvc(project, "repro")
+    assert said.returncode != 0
+    assert f"error: DVC would take {place} for its own" in said.stdout
+    (project / place).rmdir()
+    assert dvc(project, "repro").returncode == 0
+
+
+def test_a_stage_looks_below_what_it_reads_outside_of_inputs_too(project: Path) -> None:
+    (project / "inputs/corpus").rename(project / "mine")
+    (project / "dvc.yaml").write_text(OWN.replace("inputs/corpus", "mine"))
+    (project / "own.py").write_text(OWN_STAGE.replace("inputs/corpus", "mine"))
+    assert dvc(project, "repro").returncode == 0
+    (project / "mine/sub/.dvc").mkdir(parents=True)
+    (project / "mine/b.txt").write_text("B.\n")
+    assert "error: DVC would take mine/sub/.dvc for its own" in dvc(project, "repro").stdout
+
+
+# ------------------------------------------------------------------------------------- named before DVC starts
+
+
+@pytest.mark.parametrize(
+    "name", ["dvc.yaml", "DVC.yaml", "dvc.lock", ".dvcignore", "x.dvc", ".dvc", "a/b/dvc.yaml", "a/.dvc", "a/x.DVC"]
+)
+@pytest.mark.parametrize("where", ["inputs/corpus", "inputs/other", "inputs", "mine"])
+def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: str, name: str) -> None:
+    values = given(tmp_path, corpus__path="mine" if where == "mine" else "inputs/corpus")
+    for make in (Path.touch, Path.mkdir, lambda path: path.symlink_to("..")):
+        place = tmp_path / where / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        make(place)
+        (found,) = dict.fromkeys(text for text in check_given(values, tmp_path) if "DVC would take" in text)
+        assert name in found
+        assert "the only plan is the project's own dvc.yaml: take them out, or keep what holds them outside" in found
+        assert foreign_plans(tmp_path, [values["corpus"]["path"]]) == [f"{where}/{name}"]
+        place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
+    assert check_given(values, tmp_path) == []
+
+
+def given(root: Path, **changed: Any) -> dict[str, Any]:
+    """Values whose paths are there, and empty."""
+    shutil.copytree(PROJECT / "inputs", root / "inputs")
+    (root / "mine").mkdir()
+    return params(**changed)
+
+
+def test_a_folder_above_the_given_one_hides_it_too(tmp_path: Path) -> None:
+    values = given(tmp_path, corpus__path="mine/all/text")
+    (tmp_path / "mine/all/text").mkdir(parents=True)
+    (tmp_path / "mine/.dvc").mkdir()
+    (found,) = check_given(values, tmp_path)
+    assert found.startswith("DVC would take mine/.dvc for its own")
+
+
+def test_a_given_folder_may_not_have_such_a_name_itself(tmp_path: Path) -> None:
+    values = given(tmp_path, corpus__path="mine/text.dvc")
+    (tmp_path / "mine/text.dvc").mkdir()
+    (found,) = check_given(values, tmp_path)
+    assert found.startswith("DVC would take mine/text.dvc for its own")
+
+
+def test_a_local_folder_in_place_of_a_hub_name_is_looked_at(tmp_path: Path) -> None:
+    values = given(tmp_path, corpus__dataset="mine")
+    (tmp_path / "mine/dvc.yaml").touch()
+    (found,) = check_given(values, tmp_path)
+    assert found.startswith("DVC would take mine/dvc.yaml for its own")
+
+
+def test_many_are_counted(tmp_path: Path) -> None:
+    values = given(tmp_path)
+    for number in range(12):
+        (tmp_path / f"inputs/{number:02}.dvc").touch()
+    (found,) = check_given(values, tmp_path)
+    assert found.startswith("DVC would take inputs/00.dvc, ")
+    assert "inputs/04.dvc and 7 more for its own" in found
+
+
+# -------------------------------------------------------------------------------------- outside of the project
+
+
+def registry(folder: Path) -> Path:
+    """Text in a folder that is a DVC project of its own, as people keep data sets."""
+    folder.mkdir()
+    assert dvc(folder, "init", "--no-scm", "--quiet").returncode == 0
+    (folder / ".dvcignore").unlink()
+    (folder / "text").mkdir()
+    (folder / "text/a.txt").write_text("A.\n")
+    (folder / "text/big.txt.dvc").write_text("outs:\n- path: big.txt\n  md5: " + "0" * 32 + "\n")
+    foreign(folder, "text/dvc.yaml")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", in_part(["absolute", "relative"], 1))
+def test_a_dvc_project_outside_may_be_named_as_dvc_takes_no_plan_from_there(project: Path, written: str) -> None:
+    outside = registry(project.parent / "registry")
+    path = str(outside / "text") if written == "absolute" else "../registry/text"
+    (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", f"[inputs/corpus, {path}]"))
+    shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
+    assert check_given(params(corpus__path=path), project) == []
+    assert files_in(outside / "text", "corpus.path")
+    for words in CALLS:
+        dvc(project, *words)
+    assert (project / "out.txt").read_text() == "A.\n"
+    assert not (project / "ran").exists()
+    assert not (outside / "ran").exists()
+    assert dvc(project, "status").stdout.startswith("Data and pipelines are up to date")
+    (outside / "text/a.txt").write_text("Another.\n")
+    assert "changed deps" in dvc(project, "status").stdout
+
+
+def test_a_dvcignore_outside_is_refused_as_dvc_hashes_no_folder_with_one(project: Path) -> None:
+    outside = project.parent / "text"
+    (outside / "sub").mkdir(parents=True)
+    (outside / "sub/.dvcignore").touch()
+    (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", "[../text]"))
+    shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
+    assert ".dvcignore file should not be in collected dir path" in dvc(project, "repro").stdout
+    (found,) = check_given(params(corpus__path="../text"), project)
+    assert found.startswith("corpus.path='../text' holds 1 .dvcignore file(s), sub/.dvcignore, and DVC hashes")
+
+
+def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
+    outside = registry(project.parent / "registry")
+    (project / "mine").symlink_to(outside)
+    shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
+    found = check_given(params(corpus__path="mine/text"), project)
+    assert any(
+        text.startswith("DVC would take mine/.dvc, mine/text/big.txt.dvc, mine/text/dvc.yaml for") for text in found
+    )
+    assert check_given(params(corpus__path=str(outside / "text")), project) == []
+
+
+# -------------------------------------------------------------------------------------- what plan.yaml says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "word", in_part(["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"], 2)
+)
+def test_no_word_of_the_plan_is_run_by_plain_dvc(project: Path, word: str) -> None:
+    """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that somebody else wrote."""
+    said, ran = compose(check(params())), project / "ran"
+    named = word.format(ran)
+    said["plan"] |= {"row_shares": [named], "parity": {named: {}}, "downstream": {named: {}}}
+    (project / "plan.yaml").write_text(yaml.safe_dump(said))
+    plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
+    stages = {}
+    for name in ("row_share", "parity", "examples", "gate"):  # the command is what matters, not what it reads
+        stages[name] = {"foreach": plan[name]["foreach"], "do": {"cmd": plan[name]["do"]["cmd"]}}
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
+    said = dvc(project, "repro", "--keep-going").stdout
+    assert not ran.exists(), said
+    assert said.count("Running stage ") == len(stages), said

@@ -1,0 +1,77 @@
+"""Folders that parameters name for what is written: none in what a stage replaces, in the code or in git's folder."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.params.schema import check
+from tasks.plan.composing import compose, write_plan
+from tasks.plan.named_files import check_written
+from tasks.plan.plan_file import read_plan
+from tests.places import ROOT
+from tests.tasks.plan.test_given_paths import params
+
+
+def written_problems(values: dict[str, Any], project: Path) -> list[str]:
+    """What is wrong with the folders of these parameters."""
+    return check_written(values, project, read_plan(project, compose(check(values))))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The project, and the checkout of a run called mine that fine-tunes for the entry other."""
+    values = params()
+    for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "dvc.yaml", folder)
+        write_plan(folder, compose(check({**values, "downstream": {entry: values["downstream"]["squad"]}})))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("evaluation/squad/a/b", "is in evaluation/squad, which the stage evaluate@squad replaces when it runs"),
+        ("published/../models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("models", "holds models/phase1 of the stage pretrain@phase1, and a release replaces its folder"),
+        ("runs/checkouts/new/models/squad", "is in models/squad, which the stage finetune@squad replaces when it runs"),
+        ("runs/checkouts/mine/models/other", "is in models/other, which the stage finetune@other replaces"),
+        ("runs/checkouts/mine", "holds a whole checkout, and a release replaces its folder"),
+        (".", "holds a whole checkout, and a release replaces its folder"),
+        ("tasks/mine", "is in tasks, which Podium keeps for itself"),
+        (".git", "is in .git, which Podium keeps for itself"),
+        (".dvc/cache", "is in .dvc, which Podium keeps for itself"),
+        ("released/squad", "is in released, which Podium keeps for itself"),
+    ],
+)
+def test_a_release_in_a_folder_that_would_vanish_is_refused(project: Path, path: str, reason: str):
+    for given in (path, str(project / path)):
+        (problem,) = written_problems(params(downstream__squad__publish__folder=given), project)
+        assert problem.startswith(f"downstream.squad.publish.folder='{given}' {reason}")
+
+
+def test_a_folder_that_a_link_leads_to_is_refused_too(project: Path):
+    (project / "models").mkdir()
+    (project / "link").symlink_to("models")
+    (problem,) = written_problems(params(downstream__squad__publish__folder="link/squad"), project)
+    assert "is in models/squad" in problem
+
+
+@pytest.mark.parametrize(
+    "path", ["published/x", "out", "models/mine", "inputs/released/x", "runs/mine", "/elsewhere", ".."]
+)
+def test_other_folders_take_a_release(project: Path, path: str):
+    assert written_problems(params(downstream__squad__publish__folder=path), project) == []
+
+
+def test_checkpoints_and_curves_are_kept_out_of_outs_as_well(project: Path):
+    values = params(checkpoint__remote="models/phase1", tracking__folder="metrics/squad.json")
+    assert [text.split(" is in ")[0] for text in written_problems(values, project)] == [
+        "checkpoint.remote='models/phase1'",
+        "tracking.folder='metrics/squad.json'",
+    ]
+    free = params(checkpoint__remote="s3://bucket/models/phase1", tracking__folder="runs")
+    assert written_problems(free, project) == []

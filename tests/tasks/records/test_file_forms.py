@@ -1,0 +1,189 @@
+"""Text as other systems write it, and files with nothing in them: read, or refused in one sentence with the knob."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipu_model.errors import DeviceJobError
+from tasks.downstream.squad.examples import make_questions
+from tasks.downstream.squad.files import read_predictions, read_references
+from tasks.jobs.training import ipu_config
+from tasks.params.schema import check, load_params
+from tasks.pretraining.base_model import write_base_model
+from tasks.stage.errors import InputError, ParamsError
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import read_vocabulary
+from tests.tasks.downstream.squad.test_questions import params as question_params
+from tests.tasks.downstream.texts.glue_checkout import make_glue_data
+from tests.tasks.plan.test_given_paths import documents_of, params
+from tests.tasks.tiny_model import write_tiny_model
+
+QUESTION = {
+    "id": "1",
+    "title": "Ü",
+    "context": "Ada came.",
+    "question": "Who?",
+    "answers": {"text": ["Ada"], "answer_start": [0]},
+}
+SQUAD = {
+    "data": [
+        {
+            "title": "Ü",
+            "paragraphs": [
+                {
+                    "context": "Ada came.",
+                    "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}],
+                }
+            ],
+        }
+    ]
+}
+TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
+SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
+QUESTIONS = "downstream.*.data.train_path"
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nä\nb\n"
+
+Read = Callable[[Path], Any]
+
+
+def questions_of(path: Path) -> list[str]:
+    other = path.with_name(f"dev.{path.suffix}.json")
+    other.write_text(json.dumps(SQUAD).replace('"id": "1"', '"id": "dev"'))
+    settings = question_params(source="files", train_path=str(path), dev_path=str(other))
+    made = make_questions(settings, path.parent / "made")
+    return [str(made.train)]
+
+
+def sst2(path: Path) -> dict[str, int]:
+    folder = path.parent / "glue/sst2"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "dev"):
+        (folder / f"{name}{path.suffix}").write_bytes(path.read_bytes())
+    return make_glue_data("sst2", folder.parent, path.parent / "made")
+
+
+FORMS: dict[str, tuple[str, str, Read]] = {
+    "wikitext.txt": (" = Ä = \n\nOne.\n\n = B = \n\nTwo.\n", "corpus.path", documents_of),
+    "paragraphs.txt": ("Ä one,\nits rest.\n\nTwo.\n\n\nThree.\n", "corpus.path", documents_of),
+    "wiki_00": ('<doc id="1" url="u" title="Ä">\nÄ\n\nOne.\n</doc>\n', "corpus.path", documents_of),
+    "text.jsonl": ('{"text": "Ä one."}\n{"text": "Two."}\n', "corpus.path", documents_of),
+    "text.csv": ("title,text\nÄ,One.\nB,Two.\n", "corpus.path", documents_of),
+    "questions.json": (json.dumps(SQUAD, indent=1, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
+    "questions.jsonl": (json.dumps(QUESTION, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
+    "questions.csv": (TABLE, QUESTIONS, questions_of),
+    "examples.tsv": (SST2, "downstream.*.data.path", sst2),
+    "examples.csv": (SST2.replace("\t", ","), "downstream.*.data.path", sst2),
+    "vocab.txt": (VOCABULARY, "tokenizer.path", lambda path: read_vocabulary(path, "tokenizer.path")),
+}
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "marked"])
+@pytest.mark.parametrize("end", ["\r\n", "\r"], ids=["crlf", "cr"])
+@pytest.mark.parametrize("name", FORMS)
+def test_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path, name: str, end: str, mark: str) -> None:
+    text, _, read = FORMS[name]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / name).write_bytes(text.encode())
+    (tmp_path / "b" / name).write_bytes((mark + text.replace("\n", end)).encode())
+    assert read(tmp_path / "b" / name) == read(tmp_path / "a" / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "wiki_00"])
+def test_other_encodings_are_named_with_the_way_out(tmp_path: Path, name: str, encoding: str) -> None:
+    text, key, read = FORMS[name]
+    (tmp_path / name).write_bytes(f"\ufeff{text}".encode(encoding))
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / name)
+    assert f"begins like {encoding[:6].upper()}" in str(caught.value)
+    assert "UTF-8 is required" in str(caught.value)
+    assert key in str(caught.value)
+
+
+def test_a_long_file_of_an_old_mac_is_read_line_by_line(tmp_path: Path) -> None:
+    lines = [f"Paragraph {number} ü." for number in range(90_000)]
+    (tmp_path / "a.txt").write_bytes("\r\r".join(lines).encode())
+    assert [text for _, _, text in documents_of(tmp_path / "a.txt")] == lines
+
+
+def test_a_return_inside_a_line_is_no_line_end(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'text\n"One\rstill one."\nTwo.\n')
+    assert [text for _, _, text in documents_of(tmp_path / "a.csv")] == ["One\nstill one.", "Two."]
+
+
+# ------------------------------------------------------------------------------------------------- 0 bytes
+
+
+@pytest.mark.parametrize("name", [*FORMS, "text.parquet", "questions.parquet"])
+def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
+    read = documents_of if name == "text.parquet" else questions_of if name == "questions.parquet" else FORMS[name][2]
+    (tmp_path / name).touch()
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / name)
+    assert " empty" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def empty_ipu_config(folder: Path) -> None:
+    (folder / "ipu_config.json").touch()
+    values = check(params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
+    ipu_config(values.ipu, values.ipu.phase1, values.device)
+
+
+def empty_file_of_a_model(name: str) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        for made in ("model", "tokenizer"):
+            write_tiny_model(folder / made, ["a", "b"], 0)
+        (folder / "model" / name).write_bytes(b"")
+        settings = params(base_model__source="folder", base_model__path=str(folder / "model"))
+        values = check(settings | {"model": settings["model"] | {"hidden_size": 16, "intermediate_size": 32}})
+        write_base_model(values.base_model, values.model, folder / "tokenizer", folder / "made")
+
+    return read
+
+
+def empty_tokenizer_of_the_hub(folder: Path) -> None:
+    (folder / "tokenizer.json").touch()
+    load_hub_vocabulary(str(folder), None, True)
+
+
+def empty_params(folder: Path) -> None:
+    (folder / "params.yaml").touch()
+    load_params(folder / "params.yaml")
+
+
+def empty_predictions(read: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def of(folder: Path) -> None:
+        (folder / "given.json").touch()
+        read(folder / "given.json")
+
+    return of
+
+
+EMPTY: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "ipu_config.json": ("ipu_config.json", empty_ipu_config),
+    "model config.json": ("base_model.path", empty_file_of_a_model("config.json")),
+    "model tokenizer.json": ("base_model.path", empty_file_of_a_model("tokenizer.json")),
+    "model weights": ("base_model.path", empty_file_of_a_model("model.safetensors")),
+    "tokenizer.json": ("tokenizer.repository", empty_tokenizer_of_the_hub),
+    "params.yaml": ("params.yaml", empty_params),
+    "predictions": ("given.json", empty_predictions(read_predictions)),
+    "references": ("given.json", empty_predictions(read_references)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_file_beside_the_data_is_named(tmp_path: Path, name: str) -> None:
+    words, read = EMPTY[name]
+    with pytest.raises((InputError, ParamsError, DeviceJobError)) as caught:
+        read(tmp_path)
+    assert words in str(caught.value)
+    assert " empty" in str(caught.value) or "is missing or damaged" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

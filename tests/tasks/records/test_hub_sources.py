@@ -1,0 +1,399 @@
+"""Corpus, questions, tokenizer and model taken from a Hub over real HTTP equal the same data as local files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from tests.hub_server import HubServer, running_hub
+from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.trained_checkout import PROJECT, WORDS, make_checkout
+
+DOCUMENTS = [
+    {"title": "Mirn", "text": "Mirn lies on the river Olt.\nIts founder was Ada Venn."},
+    {"title": "Sorrel", "text": "Sorrel was founded in 1204. It trades in salt."},
+    {"title": "Ünder", "text": "The mines of Ünder gave silver — then none."},
+]
+CONTEXT = "Mirn lies on the river Olt. Its founder was Ada Venn."
+QUESTIONS = {
+    "train": [("t1", "Where does Mirn lie?", "the river Olt", 13), ("t2", "Who founded Mirn?", "Ada Venn", 44)],
+    "dev": [("d1", "What lies on the Olt?", "Mirn", 0)],
+}
+MODULES = {
+    "corpus": "tasks.corpus.corpus",
+    "questions": "tasks.downstream.examples",
+    "tokenizer": "tasks.vocabulary.tokenizer",
+    "base_model": "tasks.pretraining.base_model",
+}
+WORDS_OF = {"questions": ["squad"]}
+RUN_STAGES = """
+import contextlib, io, json, os, runpy, sys, time, traceback
+sleep = time.sleep
+time.sleep = lambda seconds: sleep(min(seconds, 0.01))  # the client's waits between its attempts have no knob
+codes = {}
+for step in json.loads(sys.argv[1]):
+    os.chdir(step["folder"])
+    sys.argv = [step["stage"], *step.get("arguments", [])]
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_module(step["module"], run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = end.code or 0
+        except Exception:
+            code = -1
+            traceback.print_exc()
+    codes[step["name"]] = {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+print(json.dumps(codes))
+"""
+"""One process for many stages: importing the libraries takes longer than the stages."""
+
+
+def squad_json(questions: list[tuple[str, str, str, int]]) -> str:
+    asked = [{"id": i, "question": q, "answers": [{"text": a, "answer_start": at}]} for i, q, a, at in questions]
+    article = {"title": "Mirn", "paragraphs": [{"context": CONTEXT, "qas": asked}]}
+    return json.dumps({"version": "1.1", "data": [article]})
+
+
+def squad_parquet(questions: list[tuple[str, str, str, int]]) -> bytes:
+    rows = [
+        {"id": i, "title": "Mirn", "context": CONTEXT, "question": q, "answers": {"text": [a], "answer_start": [at]}}
+        for i, q, a, at in questions
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return bytes(sink.getvalue())
+
+
+def folder_with(root: Path, **sections: dict[str, Any]) -> Path:
+    """A checkout of parameters only, with other values in some sections; `questions` are the data of the entry."""
+    data = sections.pop("questions", {})
+    write_parameters(root, values_with({"squad": {"data": data}}, **sections))
+    return root
+
+
+@dataclass
+class Runs:
+    """What the stages left and said."""
+
+    root: Path
+    results: dict[str, Any]
+    hub: HubServer
+
+
+def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str, **settings: str) -> dict[str, Any]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    environment |= {
+        "PYTHONPATH": str(PROJECT),
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(root / "hf-home"),
+        "OMP_NUM_THREADS": "1",
+        **settings,
+    }
+    command = [sys.executable, "-c", RUN_STAGES, json.dumps(steps)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    root = tmp_path_factory.mktemp("sources")
+    lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS)
+    (root / "corpus.jsonl").write_text(lines, encoding="utf-8")
+    for name, questions in QUESTIONS.items():
+        (root / f"{name}.json").write_text(squad_json(questions), encoding="utf-8")
+    trained = make_checkout(root / "trained")
+    with running_hub(root / "hub") as hub:
+        text = hub.store.create("dataset", "user/towns")
+        hub.store.add_files(text, {"train.jsonl": lines.encode()})
+        asked = hub.store.create("dataset", "user/asked")
+        data = {"data/train-00000.parquet": QUESTIONS["train"], "data/validation-00000.parquet": QUESTIONS["dev"]}
+        hub.store.add_files(asked, {path: squad_parquet(questions) for path, questions in data.items()})
+        model = hub.store.create("model", "user/model")
+        files = {path.name: path.read_bytes() for path in (trained / "data/tokenizer").iterdir()}
+        files |= {name: (trained / "models/squad" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+        files["README.md"] = b"---\nlicense: mit\nlanguage: [en, de]\n---\n"
+        hub.store.add_files(model, files)
+        squad = {"train_path": str(root / "train.json"), "dev_path": str(root / "dev.json")}
+        here = folder_with(
+            root / "here",
+            corpus={"source": "files", "path": str(root / "corpus.jsonl")},
+            questions={"source": "files", **squad},
+            tokenizer={"source": "file", "path": f"{trained}/data/tokenizer/vocab.txt"},
+        )
+        there = folder_with(
+            root / "there",
+            corpus={"source": "hub", "dataset": "user/towns"},
+            questions={"source": "hub", "dataset": "user/asked"},
+            tokenizer={"source": "hub", "repository": "user/model"},
+            base_model={"source": "hub", "repository": "user/model"},
+            model={"hidden_size": 16, "intermediate_size": 32},
+        )
+        steps = [
+            {
+                "name": f"{stage} {folder.name}",
+                "stage": stage,
+                "module": MODULES[stage],
+                "folder": str(folder),
+                "arguments": WORDS_OF.get(stage, []),
+            }
+            for folder in (here, there)
+            for stage in ("corpus", "questions", "tokenizer", "base_model")
+            if (folder, stage) != (here, "base_model")
+        ]
+        yield Runs(root, run_stages(steps, root, hub.endpoint), hub)
+
+
+def columns(path: Path, *names: str) -> Any:
+    return pq.read_table(path, columns=list(names)).to_pylist()
+
+
+def test_every_stage_ended_well(runs: Runs) -> None:
+    assert {name: result["err"] for name, result in runs.results.items() if result["code"]} == {}
+
+
+def test_a_hub_corpus_equals_the_same_lines_in_a_file(runs: Runs) -> None:
+    found = columns(runs.root / "there/data/corpus/part-00000.parquet", "title", "text")
+    assert found == columns(runs.root / "here/data/corpus/part-00000.parquet", "title", "text")
+    assert [row["text"] for row in found] == [document["text"] for document in DOCUMENTS]
+
+
+@pytest.mark.parametrize("name", ["train", "dev"])
+def test_hub_questions_equal_the_same_questions_in_squad_files(runs: Runs, name: str) -> None:
+    assert pq.read_table(runs.root / f"there/data/examples/squad/{name}.parquet").equals(
+        pq.read_table(runs.root / f"here/data/examples/squad/{name}.parquet")
+    )
+
+
+def test_a_hub_tokenizer_equals_the_same_vocabulary_from_a_file(runs: Runs) -> None:
+    def files(folder: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (runs.root / folder / "data/tokenizer").iterdir()}
+
+    assert files("there") == files("here")
+    assert len(files("here")["vocab.txt"].split()) == 5 + len(WORDS)
+
+
+def test_a_hub_model_is_taken_in_as_its_folder_has_it(runs: Runs) -> None:
+    base, model = runs.root / "there/models/base", runs.root / "trained/models/squad"
+    ours, theirs = load_file(base / "model.safetensors"), load_file(model / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(x.tobytes() == theirs[name].tobytes() for name, x in ours.items())
+    record = json.loads((base / "base_model.json").read_text(encoding="utf-8"))
+    assert record["commit"] == runs.hub.store.find("model", "user/model").history()[-1].oid
+    assert (record["source"], record["repository"]) == ("hub", "user/model")
+    assert record["origin"] == {"license": "mit", "language": ["en", "de"], "name": "user/model"}
+
+
+def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:
+    paths = {path for _, path, _ in runs.hub.requests}
+    assert [path for path in paths if not any(name in path for name in ("user/", "/objects/"))] == []
+
+
+@pytest.mark.slow
+def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Runs) -> None:
+    asked = ["where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
+    folder = runs.root / "trained/models/squad"
+    steps = [
+        {
+            "name": "hub",
+            "stage": "ask",
+            "module": "flows",
+            "folder": str(runs.root),
+            "arguments": ["ask", "user/model", *asked],
+        },
+        {
+            "name": "folder",
+            "stage": "ask",
+            "module": "flows",
+            "folder": str(runs.root),
+            "arguments": ["ask", str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
+        },
+    ]
+    results = run_stages(steps, runs.root, runs.hub.endpoint)
+    assert {name: result["err"] for name, result in results.items() if result["code"]} == {}
+    assert results["hub"]["out"] == results["folder"]["out"] != ""
+
+
+BAD = {
+    "corpus": ("corpus.dataset", {"corpus": {"source": "hub", "dataset": "user/towns"}}),
+    "questions": ("downstream.*.data.dataset", {"questions": {"source": "hub", "dataset": "user/asked"}}),
+    "tokenizer": ("tokenizer.repository", {"tokenizer": {"source": "hub", "repository": "user/model"}}),
+    "base_model": ("base_model.repository", {"base_model": {"source": "hub", "repository": "user/model"}}),
+}
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Each stage with no server at the endpoint, and with a server that knows no such repository."""
+    root = tmp_path_factory.mktemp("failures")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    results: dict[str, Any] = {"root": root}
+    with running_hub(root / "hub") as hub:
+        for case, endpoint in (("down", nobody), ("missing", hub.endpoint)):
+            steps = [
+                {
+                    "name": f"{stage} {case}",
+                    "stage": stage,
+                    "module": MODULES[stage],
+                    "arguments": WORDS_OF.get(stage, []),
+                    "folder": str(folder_with(root / case / stage, **sections)),
+                }
+                for stage, (_, sections) in BAD.items()
+            ]
+            results |= run_stages(steps, root / case, endpoint)
+    return results
+
+
+@pytest.mark.parametrize("case", ["down", "missing"])
+@pytest.mark.parametrize("stage", BAD)
+def test_a_hub_that_cannot_give_it_is_one_clear_error_and_nothing_half_written(
+    failures: dict[str, Any], stage: str, case: str
+) -> None:
+    result = failures[f"{stage} {case}"]
+    assert result["code"] == 1
+    assert result["err"].count("error:") == 1
+    assert BAD[stage][0] in result["err"]
+    assert "Traceback" not in result["err"]
+    left = [
+        path for path in (failures["root"] / case / stage).rglob("*") if path.name not in ("params.yaml", "plan.yaml")
+    ]
+    assert [path for path in left if path.is_file() or ".partial" in path.name] == []
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The stage corpus on data sets that are an archive, a program, or both a program and data."""
+    root = tmp_path_factory.mktemp("hostile")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("train.jsonl", json.dumps(DOCUMENTS[0]) + "\n")
+        archive.writestr("../../escaped.txt", "out of the folder")
+    program = f"open({str(root / 'it-ran')!r}, 'w').close()\n".encode()
+    data_sets = {
+        "packed": {"train.zip": packed.getvalue()},
+        "scripted": {"scripted.py": program},
+        "both": {"both.py": program, "train.jsonl": (json.dumps(DOCUMENTS[0]) + "\n").encode()},
+    }
+    with running_hub(root / "hub") as hub:
+        for name, files in data_sets.items():
+            hub.store.add_files(hub.store.create("dataset", f"user/{name}"), files)
+        steps = [
+            {
+                "name": name,
+                "stage": "corpus",
+                "module": MODULES["corpus"],
+                "folder": str(folder_with(root / name, corpus={"source": "hub", "dataset": f"user/{name}"})),
+            }
+            for name in data_sets
+        ]
+        return {"root": root, **run_stages(steps, root, hub.endpoint)}
+
+
+@pytest.mark.parametrize(("name", "said"), [("packed", "archives (train.zip)"), ("scripted", "corpus.dataset")])
+def test_an_archive_and_a_program_of_the_hub_are_refused(hostile: dict[str, Any], name: str, said: str) -> None:
+    assert hostile[name]["code"] == 1
+    assert said in hostile[name]["err"]
+    assert "Traceback" not in hostile[name]["err"]
+    assert not list(hostile["root"].rglob("escaped.txt"))
+
+
+def test_no_program_of_a_data_set_was_run(hostile: dict[str, Any]) -> None:
+    assert not (hostile["root"] / "it-ran").exists()
+
+
+@dataclass
+class Sent:
+    """What stages of a run that was sent to a worker with a token said, and the tokens that the Hub saw."""
+
+    results: dict[str, Any]
+    tokens: list[tuple[str, str | None]]
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sent]:
+    """Without a setting of the worker, with one, and in a shell; data and models are private."""
+    root = tmp_path_factory.mktemp("sent")
+    lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
+    cases = {
+        "sent": {"PREFECT__FLOW_RUN_ID": "17"},
+        "named": {"PREFECT__FLOW_RUN_ID": "17", "PODIUM_HUB_READS": "other/*, user/to*"},
+        "shell": {},
+    }
+    found = {}
+    with running_hub(root / "hub") as hub:
+        hub.add_user("hf_of_the_worker")
+        hub.store.add_files(hub.store.create("dataset", "user/towns", private=True), {"train.jsonl": lines})
+        asked = {f"{split}.parquet": squad_parquet(questions) for split, questions in QUESTIONS.items()}
+        hub.store.add_files(hub.store.create("dataset", "user/asked", private=True), asked)
+        vocabulary = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode()
+        model = {"config.json": b"{}", "vocab.txt": vocabulary}
+        hub.store.add_files(hub.store.create("model", "user/model", private=True), model)
+        for case, settings in cases.items():
+            steps = [
+                {
+                    "name": stage,
+                    "stage": stage,
+                    "module": MODULES[stage],
+                    "arguments": WORDS_OF.get(stage, []),
+                    "folder": str(folder_with(root / case / stage, **sections)),
+                }
+                for stage, (_, sections) in BAD.items()
+            ]
+            before = len(hub.tokens)
+            results = run_stages(steps, root / case, hub.endpoint, HF_TOKEN="hf_of_the_worker", **settings)
+            found[case] = Sent(results, hub.tokens[before:])
+    return found
+
+
+@pytest.mark.parametrize("stage", BAD)
+def test_a_sent_run_reads_the_hub_without_the_workers_token(sent: dict[str, Sent], stage: str) -> None:
+    assert sent["sent"].tokens != []
+    assert [path for path, token in sent["sent"].tokens if token is not None] == []
+    result = sent["sent"].results[stage]
+    assert result["code"] == 1
+    assert (
+        "reads the Hub without a token: to let such runs read a private or gated repository, name it in"
+        in (result["err"])
+    )
+    assert "PODIUM_HUB_READS of the worker" in result["err"]
+    assert "Traceback" not in result["err"]
+
+
+def test_a_sent_run_reads_what_the_worker_names_with_its_token_and_nothing_else(sent: dict[str, Sent]) -> None:
+    named = sent["named"]
+    assert {name: result["code"] for name, result in named.results.items()} == {
+        "corpus": 0,
+        "questions": 1,
+        "tokenizer": 1,
+        "base_model": 1,
+    }, named.results["corpus"]["err"]
+    assert [path for path, token in named.tokens if token is not None and "user/towns" not in path] == []
+
+
+def test_a_run_in_a_shell_reads_the_hub_with_its_users_token(sent: dict[str, Sent]) -> None:
+    shell = sent["shell"]
+    assert [path for path, token in shell.tokens if "user/" in path and token != "Bearer hf_of_the_worker"] == []
+    assert {name: shell.results[name]["code"] for name in ("corpus", "questions", "tokenizer")} == {
+        "corpus": 0,
+        "questions": 0,
+        "tokenizer": 0,
+    }, shell.results

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.records.parquet import count_rows, group_batches, read_batches, sizes_of_groups
+from tasks.stage.errors import InputError
+
+
+def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> None:
+    texts = [f"{number:04d}" * 25 for number in range(200)]  # 100 bytes each, and 4 for the length
+    answers = [[{"text": text, "start": 1}] for text in texts]
+    table = pa.table({"text": texts, "short": ["a"] * 200, "answers": answers})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
+    assert count_rows(tmp_path / "a.parquet", ["text"], "corpus") == 200
+    groups = {name: sizes_of_groups(tmp_path / "a.parquet", name, "corpus") for name in ("text", "answers")}
+    assert [group.rows for group in groups["text"]] == [50] * 4
+    assert 20_800 <= sum(group.bytes for group in groups["text"]) < 22_000
+    assert 20_800 <= sum(group.bytes for group in groups["answers"]) < 22_000 + 200 * 16
+
+
+def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for message in ("run `dvc repro corpus`", "lacks text", "cannot be read as Parquet"):
+        with pytest.raises(InputError, match=message):
+            count_rows(path, ["text"], "corpus")
+        with pytest.raises(InputError, match=message):
+            list(read_batches(path, ["text"], 10, "corpus"))
+        if path.exists():
+            path.write_bytes(b"text")
+        else:
+            pq.write_table(pa.table({"title": ["a"]}), path)
+
+
+def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """40 MB of lists in groups of a megabyte, of which the library reads ahead."""
+    path = tmp_path / "lists.parquet"
+    with pq.ParquetWriter(path, pa.schema([("offsets", pa.list_(pa.int32()))])) as writer:
+        for group in range(40):
+            values = pa.array(np.arange(group, group + (1 << 18), dtype=np.int32))
+            writer.write_table(pa.table({"offsets": pa.ListArray.from_arrays(pa.array([0, 1 << 17, 1 << 18]), values)}))
+    before, most = pa.total_allocated_bytes(), 0
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        for batch in group_batches(file, ["offsets"], 1024):
+            assert len(batch) == 2
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 10 << 20

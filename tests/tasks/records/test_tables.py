@@ -1,0 +1,223 @@
+"""Tables of every ending: separators, names of columns, JSON lists, headers without rows, and quotes that stay open."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.params.overlays import base_of, resolve
+from tasks.params.schema import check
+from tasks.records import readers
+from tasks.records.tables import BLANK_LINES, Column, Columns, read_table, text_of_id, without_rows
+from tasks.records.text_files import NUMBERS, Reading
+from tasks.stage.errors import InputError, ParamsError
+from tests.places import ROOT
+
+COLUMNS = {"text": Column("text", "KEY.text", True), "label": Column("label", "KEY.label", True)}
+ROWS = [{"text": "good, really", "label": "1"}, {"text": "bad; very", "label": "0"}]
+
+
+def put(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def read(path: Path, reading: Reading | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [line.values for line in read_table(path, COLUMNS, "KEY", reading or Reading(), **more)]
+
+
+def all_columns(present: Sequence[str]) -> Columns:
+    return {name: Column(name, "KEY", True) for name in present}
+
+
+def column_names(path: Path, separator: str | None = None) -> list[str]:
+    """The columns that a table is asked to choose from."""
+    seen = list[str]()
+
+    def choose(present: Sequence[str]) -> Columns:
+        seen.extend(present)
+        return all_columns(present)
+
+    list(read_table(path, choose, "KEY", Reading(), separator))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("text", "remarks"),
+    [
+        ('text,label\n"good, really",1\nbad; very,0\n', []),
+        ('text;label\ngood, really;1\n"bad; very";0\n', ["a.csv: fields are separated by semicolons"]),
+        ("text\tlabel\ngood, really\t1\nbad; very\t0\n", ["a.csv: fields are separated by tabs"]),
+        ('label;text\r\n1;good, really\r\n0;"bad; very"', ["a.csv: fields are separated by semicolons"]),
+    ],
+)
+def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str, remarks: list[str]) -> None:
+    reading = Reading()
+    assert read(put(tmp_path / "a.csv", text), reading) == ROWS
+    assert reading.remarks == remarks
+    assert all(remark in reading.summary() for remark in remarks)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text.encode()))
+    assert read(tmp_path / "b.csv.gz") == ROWS
+    assert sorted(column_names(tmp_path / "b.csv.gz")) == ["label", "text"]
+
+
+def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Path) -> None:
+    both = put(tmp_path / "a.csv", "text,label;x\na,b;c\nd,e;f\n")
+    assert list(read_table(both, all_columns, "KEY", Reading()))[0].values == {"text": "a", "label;x": "b;c"}
+    assert list(read_table(both, all_columns, "KEY", Reading(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
+    assert column_names(both, ";") == ["text,label", "x"]
+    bars = put(tmp_path / "b.csv", "text|label\na|1\n")
+    assert read(bars, separator="|") == [{"text": "a", "label": "1"}]
+    single = put(tmp_path / "c.csv", "text;label\na;1\n")
+    named = [line.values for line in read_table(single, all_columns(["text;label"]), "KEY", Reading())]
+    assert named == [{"text;label": "a;1"}], "a column of that very name was asked for"
+    tabs = put(tmp_path / "d.tsv", 'text\tlabel\n"a;\t1\n')
+    assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
+
+
+def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
+    with pytest.raises(InputError, match="line 3 has 3 fields, the header has 2"):
+        list(read_table(path, all_columns, "KEY", Reading()))
+
+
+def test_separators_are_stated_by_words_or_signs() -> None:
+    for word, sign in (("semicolon", ";"), (";", ";"), ("tab", "\t"), ("'|'", "|"), ("pipe", "|")):
+        stated = f"corpus.separator={word}", f"downstream.squad.data.separator={word}"
+        params = check(resolve(base_of(None, ROOT), None, stated))
+        assert params.corpus.separator == params.downstream["squad"].data.separator == sign
+    for word in ("ab", "'\"'", "a"):
+        with pytest.raises(ParamsError, match="comma, semicolon, tab, pipe, or one sign"):
+            check(resolve(base_of(None, ROOT), None, [f"corpus.separator={word}"]))
+
+
+def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        put(path, "".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        put(path, json.dumps(rows))
+    else:
+        put(path, "\n".join(",".join(line) for line in [rows[0], *(row.values() for row in rows)]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.parquet"])
+def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_path: Path, name: str) -> None:
+    reading = Reading()
+    path = write_as(tmp_path / name, [{"Text ": "a", "LABEL": "1", "other": "x"}])
+    [found] = read(path, reading)
+    assert {key: found[key] for key in ("text", "label")} == {"text": "a", "label": "1"}
+    assert [remark.partition(": ")[2] for remark in reading.remarks] == [
+        "column 'Text ' is read as 'text'",
+        "column 'LABEL' is read as 'label'",
+    ]
+    assert reading.unused_columns == {"other"}
+    path = write_as(tmp_path / name, [{"Text": "a", "TEXT": "b", "label": "1"}])
+    with pytest.raises(InputError, match="has no column 'text': found Text, TEXT, label"):
+        read(path)
+    reading, path = Reading(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
+    assert read(path, reading)[0]["text"] == "a"
+    assert (reading.remarks, reading.unused_columns) == ([], {"Text"})
+
+
+def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
+    columns = {"text": Column("text", "KEY", True), "title": Column("title", "KEY", False)}
+    for header, expected in (("text,Title", None), ("Text,Title", "t")):
+        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), columns, "KEY", Reading())
+        assert line.values.get("title") == expected
+
+
+def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Path, monkeypatch: Any) -> None:
+    rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
+    monkeypatch.setitem(COLUMNS, "more", Column("more", "KEY.more", True))
+    for size in (7, 1 << 20):
+        monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+        for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
+            assert read(put(tmp_path / "a.json", text)) == rows
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    assert read(put(tmp_path / "a.json", f"\n{lines}"), reading := Reading()) == rows
+    assert reading.counts[BLANK_LINES] == 1
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
+    assert read(tmp_path / "b.json.gz") == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"text": "a", "label": 1},\n{"text": "b", "label": }]', r"record 1 \(line 2\) is not JSON"),
+        ('[{"text": "a", "label": 1}\n {"text": "b", "label": 2}]', r"record 1 \(line 1\) is not JSON \(expecting ','"),
+        ('[{"text": "a", "label": 1}', "record 1 .* is not JSON"),
+        ('[{"text": "a", "label": 1}] x', "record 1 .* is not JSON"),
+        ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' stands twice"),
+        ('["a"]', "record 0 .* is str: a list of objects is required"),
+        ('{"text": {"0": "a"}, "label": {"0": 1}}\n', "text"),
+        ('{\n "data": []\n}', "line 1 is not JSON .*: a list of objects, or one object a line, is required"),
+        ("[" * 100_000, "record 0 .* cannot be read"),
+        ('[{"text": "\udcff"}]', "is not UTF-8 .byte 0xff"),
+    ],
+)
+def test_other_json_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    if text.startswith('{"text": {'):
+        assert read(path) == [{"text": {"0": "a"}, "label": {"0": 1}}], "one record, whose kind refuses its text"
+        return
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"text": pa.array([], pa.string()), "label": pa.array([], pa.string())}), tmp_path / "a.parquet"
+    )
+    put(tmp_path / "a.csv", "text,label\n\n")
+    put(tmp_path / "a.tsv", "text\tlabel\n")
+    for ending in ("parquet", "csv", "tsv"):
+        reading = Reading()
+        assert read(tmp_path / f"a.{ending}", reading) == []
+        assert without_rows(reading) == f" (a.{ending} has a header and no rows)"
+        assert column_names(tmp_path / f"a.{ending}") == ["text", "label"]
+    assert without_rows(Reading()) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('id,text\n1,"never closed\n2,fine\n3,fine\n', "line 2: a quote opens before 'never closed' and is not closed"),
+        ('id,text\n1,a\n2,"ok\nok"\n3,"never\n4,"fine"\n5,x\n', "line 5: a quote opens before 'never' .*line 6: "),
+        ('id,text\n1,"a\n2,"\n3,"b ""c"",\nd\n', 'line 4: a quote opens before \'b ""c"",\' and is not closed'),
+        ('id;text\n1;"never closed\n2;fine\n3;fine\n', "line 2: a quote opens before 'never closed'"),
+        ('id,text\n1,5" pipe\n2,"open\n', "line 3: a quote opens before 'open'"),
+        ('"id,text\n1,a\n', "line 1: a quote opens before 'id,text'"),
+        ('id,text\n1,"a" b\n', "line 2 is not CSV: "),
+        (
+            'id,text\n1,"a\n2,b\n3,c",d\n',
+            r"line 4 has 3 fields, the header has 2 \(the row begins in line 2: is a quote",
+        ),
+    ],
+)
+def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_table(put(tmp_path / "a.csv", text), {}, "KEY", Reading()))
+
+
+def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tasks.records.readers.MAX_LINE_BYTES", 1000)
+    path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
+    with pytest.raises(InputError, match="a row is longer than .*; one opens in line 3"):
+        list(read_table(path, {}, "KEY", Reading()))
+
+
+def test_ids_that_are_whole_numbers_become_text() -> None:
+    reading = Reading()
+    assert [text_of_id(one, reading) for one in (7, 7.0, "7", 7.5, True, None)] == ["7", "7", "7", 7.5, True, None]
+    assert reading.counts[NUMBERS] == 2

@@ -1,0 +1,411 @@
+"""Small files that unfold to gigabytes, and files that are none: refused at once, with little memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
+from tasks.pretraining.rows import prepared_files
+from tasks.records import readers, tables
+from tasks.records.tables import Column, check_columns, each_key_once
+from tasks.records.text_files import Reading, text_lines
+from tasks.stage.errors import InputError
+from tasks.stage.memory import limited, limited_steps
+from tests.places import ROOT as PROJECT
+from tests.tasks.tiny_model import write_tiny_model
+
+MOST_MB = 1536
+"""Above the 200 MB or so of a process with its libraries, a gigabyte, and room for neither to be exact."""
+SECONDS = 300
+"""Of a host that is busy; alone each takes one or two, and what is not bounded hours."""
+
+
+def run(code: str, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run `code` as a stage does; how it ended, and its peak memory in MB."""
+    peak = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"
+    script = (
+        "import sys; from pathlib import Path; from tasks.plan.main import run_main\n"
+        f"def main():\n    {code}\ntry:\n    run_main(main)\nfinally:\n    print({peak})"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    process = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=PROJECT, env=environment, capture_output=True, text=True
+    )
+    return process, int(process.stdout or 0) >> 10
+
+
+def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...] = (1,)) -> str:
+    """Run `code`, which must end in one of our errors, soon and with little memory; what it says.
+
+    Args:
+        most_mb: that it may take.
+        ends: exit codes that are good.
+    """
+    started_at = time.monotonic()
+    process, peak_mb = run(code, *words)
+    assert process.returncode in ends, process.stderr
+    assert process.stderr.startswith("error: "), process.stderr
+    assert 0 < peak_mb < most_mb, f"{peak_mb} MB"
+    assert time.monotonic() - started_at < SECONDS
+    return process.stderr
+
+
+CORPUS = (
+    "from tasks.corpus.documents import read_files; from tasks.corpus.documents import text_columns; "
+    "from tasks.records.text_files import Reading; "
+    "[None for _ in read_files(Path(sys.argv[1]), text_columns('text'), 'auto', Reading())]"
+)
+
+
+def one_long_value(path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a" * (100 << 20)]}), path, compression="zstd")
+
+
+def one_entry_for_all_rows(path: Path) -> None:
+    """The footer states 10 MB, which are those of the dictionary; a batch of its rows has 10 GB."""
+    same = pa.DictionaryArray.from_arrays(pa.array([0] * 4096, pa.int32()), pa.array(["b" * (10 << 20)]))
+    pq.write_table(pa.table({"text": same}), path, compression="zstd", dictionary_pagesize_limit=1 << 30)
+
+
+def varint(number: int) -> bytes:
+    """As Thrift's compact protocol writes it."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def listed(items: list[bytes]) -> bytes:
+    """A list of structs."""
+    return b"\xfc" + varint(len(items)) + b"".join(items)
+
+
+def element(name: bytes, children: int | None = None) -> bytes:
+    """Of a Parquet schema: optional; text where it has no children."""
+    if children is None:
+        return b"\x15" + varint(6 << 1) + b"\x25\x02\x18" + varint(len(name)) + name + b"\0"
+    return b"\x35\x02\x18" + varint(len(name)) + name + b"\x15" + varint(children << 1) + b"\0"
+
+
+def write_footer(path: Path, schema: list[bytes], groups: list[bytes]) -> None:
+    footer = b"\x15\x02\x19" + listed(schema) + b"\x16\0\x19" + listed(groups) + b"\0"
+    path.write_bytes(b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1")
+
+
+def a_million_columns(path: Path) -> None:
+    write_footer(path, [element(b"root", 900_000), *(element(b"c%d" % number) for number in range(900_000))], [])
+
+
+def a_hundred_thousand_columns(path: Path) -> None:
+    write_footer(path, [element(b"root", 99_000), *(element(b"c%d" % number) for number in range(99_000))], [])
+
+
+def millions_of_chunks(path: Path) -> None:
+    group = b"\x19" + listed([b"\x26\0\0"] * 90_000) + b"\x16\0\x16\0\0"
+    write_footer(path, [element(b"root", 1), element(b"text")], [group] * 50)
+
+
+def nested_deeply(path: Path) -> None:
+    write_footer(path, [element(b"a", 1)] * 50_000 + [element(b"text")], [])
+
+
+def a_long_footer(path: Path) -> None:
+    path.write_bytes(b"PAR1\x15\x02" + bytes(64 << 20) + struct.pack("<I", 64 << 20) + b"PAR1")
+
+
+def a_small_lie(path: Path) -> None:
+    """The footer states 100 bytes where its page has 1.2 GB, so many rows as there are."""
+    text = pa.array(["a" * (300 << 20)])
+    table = pa.chunked_array([text, text, text, text])
+    pq.write_table(
+        pa.table({"text": table}),
+        path,
+        compression="zstd",
+        write_statistics=False,
+        store_schema=False,
+        use_dictionary=False,
+        row_group_size=4,
+    )
+    group = pq.read_metadata(path).row_group(0)
+    content = path.read_bytes()
+    for stated in {group.total_byte_size, group.column(0).total_uncompressed_size}:
+        long = varint(stated << 1)
+        assert long in content
+        content = content.replace(long, b"\xc8\x81" + b"\x80" * (len(long) - 3) + b"\0")
+    path.write_bytes(content)
+    assert pq.read_metadata(path).row_group(0).total_byte_size == 100
+
+
+PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
+    "one long value": (one_long_value, "bytes for a row; up to 67,108,864 are read"),
+    "a dictionary": (one_entry_for_all_rows, "unfolds to more than 1,024 MB"),
+    "a footer that lies": (a_small_lie, "unfolds to more than 1,024 MB"),
+    "900,000 columns": (a_million_columns, "Exceeded size limit"),
+    "99,000 columns": (a_hundred_thousand_columns, "99,000 columns; up to 10,000 are read"),
+    "millions of chunks": (millions_of_chunks, "bad_alloc"),
+    "nested deeply": (nested_deeply, "too deeply nested"),
+    "a long footer": (a_long_footer, "a footer of 67,108,864 bytes, up to 16,777,216 are read"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PARQUET)
+def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
+    make, words = PARQUET[kind]
+    make(tmp_path / "text.parquet")
+    said = refused(CORPUS, str(tmp_path / "text.parquet"))
+    assert words in said
+    assert "text.parquet" in said
+
+
+@pytest.mark.slow
+def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
+    """300 MB of text that packs badly, in one row group."""
+    words = [f"{number:x}" for number in range(100_000)]
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(words, k=500)) for _ in range(2000)]
+    texts = [f"{text} {number}" for number in range(60) for text in texts]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=len(texts))
+    assert pq.read_metadata(tmp_path / "text.parquet").row_group(0).total_byte_size > 250 << 20
+    _, peak_mb = run(CORPUS, str(tmp_path / "text.parquet"))
+    assert peak_mb < 250
+
+
+PREPARED = (
+    "from tasks.records.parquet import record_batches; "
+    "[None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
+)
+
+
+def arrow(path: Path, stated: int | None) -> None:
+    """2 GB of zeros, packed; their size as it is, or as `stated`."""
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    batch = pa.record_batch({"input_ids": pa.array(np.zeros(1 << 28, np.int64))})
+    with pa.ipc.new_file(str(path), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    if stated is not None:
+        content, real = path.read_bytes(), struct.pack("<q", 1 << 31)
+        assert content.count(real)
+        path.write_bytes(content.replace(real, struct.pack("<q", stated)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stated", [None, 1 << 40, 1 << 62], ids=["2 GB", "a terabyte", "more than there is"])
+def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> None:
+    arrow(tmp_path / "rows.arrow", stated)
+    assert (tmp_path / "rows.arrow").stat().st_size < 1 << 20
+    assert "a file unfolds to more than 1,024 MB" in refused(PREPARED, str(tmp_path / "rows.arrow"))
+
+
+@pytest.mark.slow
+def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
+    one_entry_for_all_rows(tmp_path / "train.parquet")
+    code = (
+        "from tasks.records.hub_inputs import open_dataset; "
+        "[None for _ in open_dataset('corpus', sys.argv[1], None, 'train', None)]"
+    )
+    # Where memory ran out, a thread of the library may abort the process at its very end, after all is said.
+    ends = (1, -signal.SIGABRT)
+    assert "unfolds to more than 1,536 MB" in refused(code, str(tmp_path), most_mb=2048, ends=ends)
+
+
+def record(content: bytes, length: int | None = None) -> bytes:
+    """Of a TFRecord file, its length as it is or as stated."""
+    head = struct.pack("<Q", len(content) if length is None else length)
+    masked = prepared_files._masked
+    return head + struct.pack("<I", masked(head)) + content + struct.pack("<I", masked(content))
+
+
+@pytest.mark.parametrize("length", [2**60, 2**63, 5 << 20])
+def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(record(b"", length))
+    with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; records up to 4,194,304"):
+        prepared_files.feature_names(tmp_path / "a.tfrecord")
+
+
+def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.tfrecord.gz", "wb") as stream:
+        for _ in range(64):
+            stream.write(bytes(1 << 20))
+    with pytest.raises(InputError, match="whose CRC does not fit"):
+        prepared_files.feature_names(tmp_path / "a.tfrecord.gz")
+
+
+LARGE_JSON: dict[str, Callable[[], str]] = {
+    "brackets": lambda: "[" * (100 << 20),
+    "one text": lambda: '"' + "x" * (120 << 20) + '\N{GRINNING FACE}"',
+    "numbers": lambda: "[" + "1e5," * (28 << 20),
+    "too much": lambda: " " * (200 << 20),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LARGE_JSON)
+def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
+    code = "from tasks.downstream.squad.files import read_predictions; read_predictions(Path(sys.argv[1]))"
+    assert "predictions.json" in refused(code, str(tmp_path / "predictions.json"))
+
+
+def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1 << 20)
+    path = tmp_path / "text.csv"
+    path.write_text("text\n" + "short\n" * 300_000)
+    read = tables.read_table
+    assert (
+        sum(1 for _ in read(path, {"text": Column("text", "corpus.text_column", True)}, "corpus.path", Reading()))
+        == 300_000
+    )
+    path.write_text("text\n" + '"a\n",' * 300_000)
+    with pytest.raises(InputError, match="a row is longer than 1 MB"):
+        list(read(path, {"text": Column("text", "corpus.text_column", True)}, "corpus.path", Reading()))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ask", "MODEL", "Who?", "--context-file", "FILE"],
+        ["score", "FILE", "FILE"],
+        ["compare", "FILE", "FILE", "--questions", "FILE"],
+        ["ask", "FILE", "Who?", "--context", "Ada came."],
+    ],
+    ids=["context", "score", "compare", "model"],
+)
+def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], kind: str) -> None:
+    from click.testing import CliRunner
+
+    from flows.cli import cli
+
+    model = write_tiny_model(tmp_path / "model", ["ada"])
+    NO_FILES[kind](tmp_path / "a")
+    named = {"MODEL": str(model), "FILE": str(tmp_path / "a")}
+    found = CliRunner().invoke(cli, [named.get(word, word) for word in words])
+    assert isinstance(found.exception, InputError), found.exception
+
+
+@pytest.mark.slow
+def test_questions_of_many_empty_values(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"data": [' + "[]," * (60 << 20) + "0]}")
+    key = "downstream.squad.data.train_path"
+    code = f"from tasks.downstream.squad.format import parse_file; parse_file(Path(sys.argv[1]), {key!r})"
+    said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
+    assert "train.json (downstream.squad.data.train_path) unfolds to more than 1,080 MB" in said
+
+
+def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+
+    def too_much() -> None:
+        with limited("x.parquet", 64 << 20):
+            bound = resource.getrlimit(resource.RLIMIT_DATA)
+            assert bound != before
+            with limited("y.parquet", 8 << 20):
+                assert resource.getrlimit(resource.RLIMIT_DATA) == bound
+            bytearray(64 << 30)  # more than garbage of other tests could make room for
+
+    with pytest.raises(InputError, match=r"x\.parquet unfolds to more than 64 MB"):
+        too_much()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with limited("z", 1 << 30):
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with limited("x", 1 << 30):
+        thread.start()
+        assert inside.wait(10)
+    assert resource.getrlimit(resource.RLIMIT_DATA) != before  # the other one still reads
+    leave.set()
+    thread.join()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_what_is_made_of_a_step_is_not_counted() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    seen = []
+    for number in limited_steps(iter(range(5)), "numbers", at_once=2):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before
+        seen.append(number)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_reading_lets_go_of_the_bound_where_its_user_stops(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    steps = limited_steps(iter(range(5)), "numbers")
+    next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def unix_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(path))
+
+
+NO_FILES: dict[str, Callable[[Path], Any]] = {"pipe": os.mkfifo, "device": device, "socket": unix_socket}
+READERS: dict[str, Callable[[Path], Any]] = {
+    "lines": lambda path: list(text_lines(path, "corpus.path")),
+    "json": read_json,
+    "sha256": sha256_of,
+    "bytes": open_regular,
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, reader: str, kind: str) -> None:
+    NO_FILES[kind](tmp_path / "a")
+    with pytest.raises((InputError, NotAFile, ValueError), match="is a pipe, socket or device"):
+        READERS[reader](tmp_path / "a")
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_text("text")
+    real = os.open
+
+    def swap(*arguments: Any) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "open", swap)
+    with pytest.raises(NotAFile):
+        open_regular(path)
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", '{"":0},'])
+def test_json_of_millions_of_empty_values(unit: str) -> None:
+    with pytest.raises(ValueError, match="up to 4,000,000 are read"):
+        parse_json("[" + unit * 5_000_000 + "0]")
+
+
+def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> None:
+    names = [f"n{number}" for number in range(400_000)]
+    with pytest.raises(ValueError, match="'n0' stands twice"):
+        each_key_once([(name, 0) for name in [*names, "n0"]])
+    with pytest.raises(InputError, match="400,000 columns; up to 10,000"):
+        check_columns(names, {"text": Column("text", "corpus.text_column", True)}, "a.csv", Reading())

@@ -1,0 +1,140 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.parallel import WAITING_PER_WORKER, Progress, ordered_map, useful_workers, worker_count
+from tests.places import ROOT
+
+
+def slow_first(item: int) -> int:
+    if item == 0:
+        time.sleep(0.2)  # later items finish earlier
+    return item * 10
+
+
+def fails_on_three(item: int) -> int:
+    if item == 3:
+        raise InputError("three was found, another is required")
+    return item
+
+
+def dies_on_three(item: int) -> int:
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def process_id(item: int) -> int:
+    return os.getpid()
+
+
+def test_results_come_in_the_order_of_the_items_with_any_number_of_processes() -> None:
+    expected = [item * 10 for item in range(7)]
+    assert list(ordered_map(slow_first, range(7), workers=1)) == expected
+    assert list(ordered_map(slow_first, range(7), workers=2)) == expected
+
+
+def test_one_item_or_one_worker_starts_no_process() -> None:
+    assert list(ordered_map(process_id, [0], workers=4)) == [os.getpid()]
+    assert list(ordered_map(process_id, [0, 1], workers=1)) == [os.getpid()] * 2
+    assert os.getpid() not in list(ordered_map(process_id, [0, 1], workers=2))
+
+
+def test_only_a_bounded_number_of_items_is_read_ahead() -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for item in range(50):
+            taken = item + 1
+            yield item
+
+    results = ordered_map(process_id, items(), workers=2)
+    for done in range(1, 20):
+        next(results)
+        assert taken <= done + 2 * WAITING_PER_WORKER
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_an_error_of_the_function_is_passed_on() -> None:
+    with pytest.raises(InputError, match="three was found"):
+        list(ordered_map(fails_on_three, range(8), workers=2))
+
+
+def test_a_killed_process_is_reported_with_the_knob() -> None:
+    with pytest.raises(PodiumError, match="PODIUM_WORKERS"):
+        list(ordered_map(dies_on_three, range(8), workers=2))
+
+
+def test_workers_do_not_outlive_a_killed_parent() -> None:
+    code = (
+        "import time\n"
+        "from tests.tasks.stage.test_parallel import process_id\n"
+        "from tasks.stage.parallel import ordered_map\n"
+        "results = ordered_map(process_id, range(1000), workers=2)\n"
+        "print(next(results), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while is_running(worker):
+        assert time.monotonic() < deadline, "the worker outlives its parent"
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+def test_a_wrong_number_of_workers_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_WORKERS", text)
+    with pytest.raises(ParamsError, match="PODIUM_WORKERS"):
+        worker_count()
+
+
+def test_the_number_of_workers_comes_from_the_environment_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_WORKERS", "3")
+    assert worker_count() == 3
+    monkeypatch.delenv("PODIUM_WORKERS")
+    assert worker_count() == len(os.sched_getaffinity(0))
+
+
+def test_few_items_are_done_without_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_WORKERS", "3")
+    assert [useful_workers(items, least=5) for items in (0, 4, 5, 100)] == [1, 1, 3, 3]
+    monkeypatch.setenv("PODIUM_WORKERS", "none")
+    with pytest.raises(ParamsError, match="PODIUM_WORKERS"):
+        useful_workers(0, least=5)
+
+
+def test_progress_says_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="tasks.stage.parallel")
+    progress = Progress("rows", "questions", total=1000)
+    assert progress.line(250, elapsed_s=5.0) == "rows: 250 of 1000 questions, 50 a second, about 15 s left"
+    assert Progress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 a second"
+    assert progress.line(0, elapsed_s=5.0) == "rows: 0 questions, 0 a second"
+    progress.update(10, ", 20 features")
+    assert caplog.messages == []
+    monkeypatch.setattr("tasks.stage.parallel.PROGRESS_SECONDS", 0.0)
+    progress.update(1000, ", 20 features")
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].endswith(" a second, about 0 s left, 20 features")

@@ -1,0 +1,88 @@
+"""Standard streams that are closed, narrow, full or no longer read: none of them ends a command in a traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.places import ROOT
+
+BEFORE = """import os, subprocess, sys
+from tasks.stage.errors import ParamsError
+from tasks.plan.main import run_main
+"""
+CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, '-c', sys.argv[2]])"
+
+
+def ended(body, stdout=subprocess.PIPE, closed=None, **variables):
+    """How a command ends whose main is `body`."""
+    program = f"{BEFORE}def main():\n    {body}\nrun_main(main)\n"
+    words = [program] if closed is None else [CLOSING, str(closed), program]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "", **variables}
+    return subprocess.run(
+        [sys.executable, "-c", *words],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+
+
+def unread(body):
+    """The same, for a standard output whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return ended(body, stdout=writer)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("body", ["print('one line')", "[print('a line') for _ in range(100_000)]"])
+def test_a_reader_that_has_gone_ends_a_command_in_silence(body):
+    done = unread(body)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_reader_that_has_gone_hides_no_error():
+    done = unread("print('one line'); raise ParamsError('fintune is not known')")
+    assert (done.returncode, done.stderr) == (2, b"error: fintune is not known\n")
+
+
+def test_another_pipe_that_breaks_is_an_error():
+    done = ended("raise BrokenPipeError(32, 'Broken pipe')")
+    assert done.returncode == 1
+    assert b"error: Broken pipe" in done.stderr
+
+
+def test_a_full_disk_behind_standard_output_is_said():
+    with open("/dev/full", "wb") as full:
+        done = ended("print('one line')", stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: No space left on device")
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_what_a_child_says_into_a_closed_stream_gets_into_no_file(closed, tmp_path):
+    file = tmp_path / "file"
+    body = (
+        f"stream = open({str(file)!r}, 'w'); print('to people', file=sys.stderr); print('to people')\n"
+        "    subprocess.run(['sh', '-c', 'echo child; echo child >&2; read line'], check=False)\n"
+        "    stream.write('data')"
+    )
+    done = ended(body, closed=closed)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+    assert file.read_text() == "data"
+
+
+def test_a_terminal_shows_what_it_cannot_show_as_numbers():
+    done = ended(
+        "print('\\u00e9 \\u4e2d'); raise ParamsError('\\u4e2d ' + os.fsdecode(b'\\xff'))",
+        PYTHONIOENCODING="latin-1:strict",
+    )
+    assert (done.returncode, done.stdout) == (2, b"\xe9 \\u4e2d\n")
+    assert done.stderr == b"error: \\u4e2d \\udcff\n"
