@@ -21,7 +21,7 @@ from bench.setup import DROPOUT, OPTIMIZER, SEED, SIZES, VOCABULARY
 from ipu_model.files import write_text
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
-from tasks.estimates.measuring import measure
+from tasks.estimates.job_estimates import measure
 from tasks.estimates.planned_jobs import Rows
 from tasks.host.ledger import LEDGER
 from tasks.jobs.device_job import run_device_job

@@ -2,12 +2,137 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from flows.commands import options
 from flows.commands.project import entered
+from tasks.rows.row_files import ABSENT, IGNORED
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+from tasks.stage.row_folders import MANIFEST, Manifest, read_manifest
+from tasks.vocabulary.encoding import load_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+OF_ALL_ROWS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
+"""Columns that are no labels."""
+
+
+def first_sequences(
+    rows: Path, tokenizer: Path, count: int, labels: Sequence[str] = (), made_by: str = ""
+) -> Iterator[dict[str, Any]]:
+    """The first sequences of a row folder, in the order of its rows.
+
+    Args:
+        rows: the folder.
+        tokenizer: folder of the tokenizer that made them.
+        count: how many, at most.
+        labels: names of the classes, in order of their numbers; empty: numbers are shown.
+        made_by: the stage that makes them, for messages.
+
+    Returns:
+        Of each: row and slot, text with its special tokens, ids, labels by column (those that take part in a loss),
+        and where it is one of several windows of an example, which.
+
+    Raises:
+        InputError: the rows, or the tokenizer, are not there or damaged.
+    """
+    if not (rows / MANIFEST).is_file():
+        raise InputError(f"{rows} holds no rows: make them first (podium run --to {made_by})")
+    manifest, words = read_manifest(rows), load_tokenizer(tokenizer)
+    windows = _windows(rows / artifacts.FEATURES)
+    return itertools.islice(_sequences(rows, manifest, words, labels, windows), count)
+
+
+def _sequences(
+    rows: Path, manifest: Manifest, words: Tokenizer, labels: Sequence[str], windows: np.ndarray | None
+) -> Iterator[dict[str, Any]]:
+    row = 0
+    for name in manifest.files:
+        with pa.memory_map(str(rows / name)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                for columns in reader.get_batch(number).to_pylist():
+                    for slot, start in enumerate(columns["cls_positions"]):
+                        if start != ABSENT:
+                            yield _sequence(row, slot, start, columns, words, labels, windows)
+                    row += 1
+
+
+def _sequence(
+    row: int,
+    slot: int,
+    start: int,
+    columns: dict[str, list[Any]],
+    words: Tokenizer,
+    labels: Sequence[str],
+    windows: np.ndarray | None,
+) -> dict[str, Any]:
+    length = columns["sequence_ids"].count(slot + 1)
+    ids = columns["input_ids"][start : start + length]
+    found: dict[str, Any] = {"row": row, "slot": slot, "tokens": length, "text": _text(words, ids), "ids": ids}
+    feature = columns.get("feature_ids", [ABSENT] * (slot + 1))[slot]
+    if feature != ABSENT:
+        found["feature"] = feature
+        if windows is not None and windows[1][feature] > 1:
+            found["window"] = {"number": int(windows[0][feature]) + 1, "of": int(windows[1][feature])}
+    found["labels"] = dict(_labels(columns, slot, start, length, words, labels))
+    return found
+
+
+def _text(words: Tokenizer, ids: Sequence[int]) -> str:
+    return str(words.decode(list(ids), skip_special_tokens=False))
+
+
+def _labels(
+    columns: dict[str, list[Any]], slot: int, start: int, length: int, words: Tokenizer, labels: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    """Name of a column, and what it says of this sequence, in words where there are some."""
+    ids = columns["input_ids"]
+    for name, values in columns.items():
+        if name in OF_ALL_ROWS or name == "masked_labels":
+            continue
+        if name == "masked_positions":
+            pairs = zip(values, columns["masked_labels"], strict=True)
+            own = [(at, to) for at, to in pairs if to != IGNORED and start <= at < start + length]
+            yield "masked", [f"{at - start}: {_token(words, ids[at])} -> {_token(words, to)}" for at, to in own]
+        elif len(values) == len(ids):  # one a token
+            own = [(at, values[at]) for at in range(start, start + length) if values[at] != IGNORED]
+            yield name, [f"{at - start}: {_token(words, ids[at])} -> {_name(value, labels)}" for at, value in own]
+        elif values[slot] != IGNORED:
+            at = values[slot]
+            yield name, f"{at - start}: {_token(words, ids[at])}" if name.endswith("_positions") else _name(at, labels)
+    if columns.get("start_positions", [IGNORED] * (slot + 1))[slot] != IGNORED:
+        first, last = columns["start_positions"][slot], columns["end_positions"][slot]
+        yield "answer", _text(words, ids[first : last + 1])
+
+
+def _token(words: Tokenizer, number: int) -> str:
+    return words.id_to_token(number) or f"id {number}"
+
+
+def _name(value: float, labels: Sequence[str]) -> str:
+    return labels[value] if isinstance(value, int) and value < len(labels) else f"{value:g}"
+
+
+def _windows(features: Path) -> np.ndarray | None:
+    """[2, N]: of each feature, which window of its example it is, from 0, and of how many; None without features."""
+    if not features.is_file():
+        return None
+    examples = pq.read_table(features, columns=["example_index"]).column(0).to_numpy()
+    _, first, count = np.unique(examples, return_index=True, return_counts=True)
+    of = np.repeat(np.arange(len(first)), count)  # features of an example lie one after the other
+    return np.stack([np.arange(len(examples)) - first[of], count[of]])
 
 
 @click.group(help="What is learned from, as it reaches the loss.")
@@ -27,7 +152,6 @@ def command() -> None:
 @click.pass_context
 def show(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
     from flows.runs.checkout import own_folder
-    from flows.views.shown_rows import first_sequences
     from tasks.params.entries import entry_of
     from tasks.params.schema import PHASES, load_params
     from tasks.plan.kinds import about

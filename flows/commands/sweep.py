@@ -3,18 +3,270 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
+from flows import dvc
 from flows.commands import finetune, options
 from flows.commands.project import entered
+from flows.dvc.session import restore
+from flows.runs import checkout, report
+from flows.runs.stopping import stop
+from flows.views.run_view import RunView
+from ipu_model.files import new_folder, read_json, write_json
+from tasks.downstream.gate.recipe_words import held_out_score
+from tasks.downstream.gate.released import scores_json
+from tasks.downstream.gate.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, file_name, recipe_of
+from tasks.downstream.scoring.scores import ScoresTask
+from tasks.params.entries import entry_of
 from tasks.params.overlays import Setting, resolve
-from tasks.params.schema import check
+from tasks.params.schema import check, load_params
 from tasks.params.sections import FinetuneParams
-from tasks.stage import streams
+from tasks.plan.kinds import part_of
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
+from tasks.stage.process import Say
+
+SWEEPS = artifacts.RUNS / "sweeps"
+"""A file for each sweep: its runs, what they scored, and which is the best."""
+NEVER = 10**9
+"""Updates between looks at held-out rows: only the last update is followed by one."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is searched."""
+
+    name: str
+    entry: str
+    preset: str
+    overrides: tuple[str, ...]
+    """What all runs share, as words of --set."""
+    grid: dict[str, list[Any]]
+    """Parameters of the entry's section `finetune`, and the values to try; `seed` repeats a recipe."""
+    more: tuple[str, ...] = ()
+    """Other words for `podium run`, such as --verbose."""
+    sent: tuple[str, ...] = ()
+    """Words that send stages to workers; none: they run here."""
+
+    def members(self) -> list[Member]:
+        """The runs, those of one recipe after each other."""
+        names = sorted(self.grid, key=lambda name: name == SEED)
+        found = itertools.product(*(self.grid[name] for name in names))
+        return [Member(self, dict(zip(names, values, strict=True))) for values in found]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep."""
+
+    sweep: Sweep
+    values: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        words = (f"{''.join(word[0] for word in name.split('_'))}{value:g}" for name, value in self.values.items())
+        return "-".join([self.sweep.name, *words])
+
+    @property
+    def recipe(self) -> tuple[tuple[str, Any], ...]:
+        """What it was trained with, the seed aside."""
+        return tuple((name, value) for name, value in self.values.items() if name != SEED)
+
+    def command(self, *last: str, here: bool = False) -> list[str]:
+        """The words that run it.
+
+        Args:
+            last: words that only this call has.
+            here: not on workers, whatever the sweep says.
+        """
+        place = f"downstream.{self.sweep.entry}.finetune"
+        own = [f"{place}.{name}={value}" for name, value in self.values.items()]
+        stated = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
+        start = [sys.executable, "-m", "flows", "run", "--preset", self.sweep.preset]
+        return [*start, *stated, "--name", self.name, *self.sweep.more, *(() if here else self.sweep.sent), *last]
+
+    def held_out(self, project: Path) -> dict[str, Any] | None:
+        """Figures on held-out rows; None where the training did not end."""
+        path = checkout.own_folder(project, self.name) / artifacts.metrics_file(self.sweep.entry, "finetune")
+        return read_json(path).get("held_out") if path.is_file() else None
+
+
+def require_held_out(values: Mapping[str, Any], entry: str) -> None:
+    """Refuse to choose by what the models are judged on later.
+
+    Raises:
+        ParamsError: the entry holds nothing out; names the key.
+    """
+    if not values["downstream"][entry]["rows"]["held_out_fraction"]:
+        raise ParamsError(
+            "a sweep chooses by training examples that no training sees, never by the development set, and none are "
+            f"held out: --set downstream.{entry}.rows.held_out_fraction=0.1"
+        )
+
+
+def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
+    """Run all members, then the best one to its end; returns what was found, as it is written to `runs/sweeps`.
+
+    Run again, it goes on: members that ended are skipped.
+
+    Raises:
+        SystemExit: a run was stopped, or its parameters are wrong; with its exit code.
+        PodiumError: no run came to its end.
+    """
+    members = sweep.members()
+    for number, member in enumerate(members, 1):
+        say(f"run {number} of {len(members)}: {member.name}")
+        _run(member.command("--to", f"finetune@{sweep.entry}"), project, say)
+    ended = {member.name: figures for member in members if (figures := member.held_out(project)) is not None}
+    if not ended:
+        raise PodiumError(f"none of the {len(members)} runs came to its end; podium runs {sweep.name} lists them")
+    recipes = _rank([member for member in members if member.name in ended], ended)
+    alike = recipes[0][0]
+    best = max(alike, key=lambda member: _score(ended[member.name]))
+    record = {
+        "name": sweep.name,
+        "entry": sweep.entry,
+        "judged_by": ended[best.name]["judged_by"],
+        "best": best.name,
+        "runs": [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members],
+        "recipes": [figures for _, figures in recipes],
+    }
+    place = project / SWEEPS / f"{sweep.name}.json"
+    write_json(place, record)
+    say(f"the best by held-out {record['judged_by']}: {best.name}; it is judged on the development set now")
+    if code := _run(_last(best, alike, project, say), project, say):
+        raise SystemExit(code)
+    record["verdict"] = _verdict(best, project)
+    write_json(place, record)
+    return record
+
+
+def _verdict(best: Member, project: Path) -> list[str]:
+    """What the gate says of the recipe, in words; nothing where one model stands for it."""
+    root = checkout.own_folder(project, best.name)
+    if (record := report.read(project, root)) is None:
+        return []
+    return [one.recipe for one in RunView(record, root, project).results if one.recipe is not None]
+
+
+def _last(best: Member, alike: Sequence[Member], project: Path, say: Say) -> list[str]:
+    """The words that judge and publish the best run, once all models of its recipe have answered the development set.
+
+    Args:
+        best: the run.
+        alike: those of its recipe that came to their end, itself among them.
+        project: where the sweep runs.
+        say: told what happens.
+
+    Raises:
+        SystemExit: as `_run`, or one of them failed.
+        PodiumError: one of them has no answers.
+    """
+    wanted = len(best.sweep.grid.get(SEED, [None]))
+    if len(alike) < wanted:
+        say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not come to their end and are not in its mean")
+    if len(alike) == 1:
+        return best.command()
+    for number, member in enumerate(alike, 1):
+        say(f"answers of seed {number} of {len(alike)}: {member.name}")
+        if code := _run(member.command("--to", f"evaluate@{best.sweep.entry}"), project, say):
+            raise SystemExit(code)
+    others = {member.values[SEED]: checkout.own_folder(project, member.name) for member in alike if member != best}
+    folder = SWEEPS / best.sweep.name / best.name
+    write_others(project / folder, others, best.sweep.entry, say)
+    # What others scored lies here, and no worker sees it: gate and publish run here, too.
+    return best.command("--set", f"downstream.{best.sweep.entry}.gate.seeds={folder.as_posix()}", here=True)
+
+
+def _run(command: list[str], project: Path, say: Say) -> int:
+    """Run one member; its exit code. One that fails is left behind, as a recipe may diverge.
+
+    What a member says to do next is left out: the sweep does it, and says itself what follows at its end.
+
+    Raises:
+        SystemExit: it was stopped, or refused for its parameters.
+    """
+
+    def repeat(line: str) -> None:
+        if not line.startswith(streams.NEXT):
+            say(f"  {line}")
+
+    code = stop.follow(command, project, dvc.environment(), repeat)
+    stop.check()
+    if code not in (DONE, FAILED):
+        raise SystemExit(code)
+    return code
+
+
+def _score(figures: Mapping[str, Any]) -> float:
+    """The figure that the head is judged by, larger is better."""
+    return held_out_score(figures)[1]
+
+
+def _rank(
+    members: Sequence[Member], ended: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[list[Member], dict[str, Any]]]:
+    """The members of each recipe, with the mean of its seeds and how far they spread, the best first."""
+    found = []
+    for recipe, several in itertools.groupby(members, key=lambda member: member.recipe):
+        alike = list(several)
+        scores = [_score(ended[member.name]) for member in alike]
+        spread = statistics.stdev(scores) if len(scores) > 1 else None
+        figures = {**dict(recipe), "seeds": len(scores), "mean": statistics.mean(scores), "deviation": spread}
+        found.append((alike, figures))
+    return sorted(found, key=lambda one: -one[1]["mean"])
+
+
+def write_others(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:
+    """Make the folder that `gate.seeds` of a model names, whole or not at all.
+
+    Args:
+        folder: what was there before is replaced.
+        checkouts: seed -> where that model was trained and answered the development set.
+        entry: what it was trained for.
+        say: told what had to be brought here.
+
+    Raises:
+        PodiumError: a model has no answers to the development set.
+    """
+    found = {seed: _scores_of(root, entry, say) for seed, root in checkouts.items()}
+    with new_folder(folder) as fresh:
+        for seed, scores in found.items():
+            write_json(fresh / file_name(seed), {**scores, SEED: seed})
+
+
+def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
+    """scores.json of the model in a checkout, which model it is, and what it did on held-out examples."""
+    entry = entry_of(load_params(root / artifacts.PARAMS), name)
+    task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
+    predictions = root / artifacts.predictions_file(name)
+    needed = [predictions, *(task.examples_file(split, root) for split in task.development)]
+    if not all(path.is_file() for path in needed) and dvc.has_remote(root):  # the stages ran on workers
+        restore([entry.stage("examples"), entry.stage("evaluate")], root, say)
+    if missing := [path for path in needed if not path.is_file()]:
+        raise PodiumError(
+            f"{missing[0]} is not there: the run {root.name} did not come to its evaluation, or no DVC remote has what "
+            f"it made. podium runs show {root.name} says what became of it; the same sweep goes on from there"
+        )
+    examples = task.read_all(root)
+    scores: dict[str, Any] = json.loads(scores_json(task, examples, task.read_predictions(predictions, examples)))
+    weights = (artifacts.model_folder(name) / "model.safetensors").as_posix()
+    files = read_json(root / artifacts.metrics_file(name))["files"]
+    return {
+        **scores,
+        WEIGHTS: next(file["sha256"] for file in files if file["path"] == weights),
+        FINETUNE: recipe_of(task),
+        HELD_OUT: read_json(root / artifacts.metrics_file(name, "finetune"))["held_out"],
+    }
 
 
 def _list_of(name: str) -> Callable[[str], list[Any]]:
@@ -74,7 +326,6 @@ def _finetune() -> None:
 
 
 def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
-    from flows.commands.sweeps import NEVER, SEED, Sweep, carry_out, require_held_out
     from flows.runs.stopping import Interrupted, stop
 
     project = entered(ctx)

@@ -32,8 +32,7 @@ from tasks.plan.main import run_main
 from tasks.records.parquet import count_rows, read_batches
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import pack
-from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry, to_arrow
-from tasks.rows.unknown import UnknownTokens
+from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, UnknownTokens, check_geometry, to_arrow
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import Progress, ordered_map, useful_workers

@@ -24,10 +24,10 @@ from tasks.rows.row_files import (
     SEQUENCES,
     TOKENS,
     Column,
+    UnknownTokens,
     columns_of,
     from_arrow,
 )
-from tasks.rows.unknown import UnknownTokens
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.sweeps import SWEEPS, Sweep, _run, carry_out, require_held_out, write_others
+from flows.commands.sweep import SWEEPS, Sweep, _run, carry_out, require_held_out, write_others
 from flows.runs import checkout
 from flows.runs.run_params import require_same
 from ipu_model.files import write_json
@@ -71,8 +71,8 @@ def ended(
         write_json(folder / artifacts.metrics_file("squad", "finetune"), {"held_out": scores[name]})
         return 0
 
-    monkeypatch.setattr("flows.commands.sweeps._run", run)
-    monkeypatch.setattr("flows.commands.sweeps.write_others", lambda *told: others.append(told[:3]))
+    monkeypatch.setattr("flows.commands.sweep._run", run)
+    monkeypatch.setattr("flows.commands.sweep.write_others", lambda *told: others.append(told[:3]))
     return ran, others
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.views.shown_rows import first_sequences
+from flows.commands.data import first_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.errors import InputError
 from tests.tasks.pretraining.row_inputs import (

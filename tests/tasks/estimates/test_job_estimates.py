@@ -9,8 +9,14 @@ import pytest
 
 from ipu_model.errors import OutOfMemory
 from tasks.estimates import job_estimates
-from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimatedJob, EstimateOptions, chosen_runtime, estimate_jobs
-from tasks.estimates.measuring import NotMeasured
+from tasks.estimates.job_estimates import (
+    DOES_NOT_FIT,
+    EstimatedJob,
+    EstimateOptions,
+    NotMeasured,
+    chosen_runtime,
+    estimate_jobs,
+)
 from tasks.host import ledger
 from tests.places import ROOT
 from tests.tasks.estimates.test_estimated_rows import params_of

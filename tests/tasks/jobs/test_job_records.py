@@ -14,7 +14,7 @@ import pytest
 from flows.commands import ledger as flows_ledger
 from ipu_model.errors import OutOfMemory
 from tasks.estimates import measuring
-from tasks.estimates.measuring import NotMeasured, measure
+from tasks.estimates.job_estimates import NotMeasured, measure
 from tasks.estimates.planned_jobs import Rows
 from tasks.host import ledger
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, run_device_job

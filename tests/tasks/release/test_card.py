@@ -15,9 +15,8 @@ from huggingface_hub import ModelCard
 from tasks.downstream.card import CardFacts
 from tasks.params.entries import entry_of
 from tasks.params.schema import parameter_values
-from tasks.release.provenance import git_state, provenance
+from tasks.release.provenance import WITHHELD, git_state, provenance
 from tasks.release.publish import publish
-from tasks.release.released_parameters import WITHHELD
 from tasks.stage.errors import PublishError
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, subject_in, write_gate

@@ -23,7 +23,7 @@ from tasks.params.schema import load_params
 from tasks.pretraining import base_model, pretrain
 from tasks.pretraining.rows import pretrain_rows
 from tasks.release import publish
-from tasks.release.released_parameters import WITHHELD
+from tasks.release.provenance import WITHHELD
 from tasks.validation import validate
 from tasks.vocabulary import tokenizer
 from tests.tasks.downstream.entries import change_parameters

@@ -11,7 +11,7 @@ import yaml
 
 from tasks.params.schema import check, parameter_values
 from tasks.params.strict_yaml import read_yaml
-from tasks.release.released_parameters import NOT_PUBLISHED, WITHHELD, released_parameters
+from tasks.release.provenance import NOT_PUBLISHED, WITHHELD, released_parameters
 from tests.places import ROOT as PROJECT
 from tests.tasks.downstream.entries import values_with
 
