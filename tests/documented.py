@@ -181,7 +181,7 @@ RUN_BY = {
         "test_parameters_scores_and_the_paired_test_against_the_first",
     ),
     "podium compare reviews faster": (
-        "tests/flows/test_compare_runs.py",
+        "tests/flows/views/test_compare_runs.py",
         "test_parameters_scores_and_the_paired_test_against_the_first",
     ),
     "podium clean slow": (
