@@ -1,1 +1,1 @@
-"""Prefect: when and where the stages run. What depends on what is stated in dvc.yaml alone."""
+"""Prefect flows: when and where stages run. Dependencies between stages are declared in dvc.yaml only."""

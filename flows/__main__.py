@@ -1,4 +1,4 @@
-"""`python -m flows ...` is `podium ...`, where the command is not on PATH."""
+"""Run `podium ...` as `python -m flows ...`, for environments without the command on PATH."""
 
 import sys
 
@@ -6,8 +6,8 @@ try:
     from flows.cli import main
 except ModuleNotFoundError as error:
     sys.stderr.write(
-        f"error: {sys.executable} lacks the package {error.name}: run `make setup` in the project, and then "
-        ".venv/bin/podium\n"
+        f"error: the package {error.name} is not installed for {sys.executable}: run `make setup` in the project, "
+        "then .venv/bin/podium\n"
     )
     raise SystemExit(1) from None
 

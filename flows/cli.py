@@ -1,4 +1,4 @@
-"""The command `podium`: finds the project, then hands over to a module of flows/commands/, imported when asked for.
+"""Command `podium`: find the project, then call a module of flows/commands/, which is imported on first use.
 
     podium [--project DIR] COMMAND ...
 
@@ -25,34 +25,34 @@ from tasks.stage.errors import InputError, ParamsError
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
-    "finetune": "teach a BERT you have with your own file, and judge it",
-    "pretrain": "teach BERT your own text, or a model you have",
-    "plan": "say what a run would do and take, and why; runs nothing",
+    "finetune": "fine-tune a BERT on your data and evaluate it",
+    "pretrain": "pre-train BERT on your text, from scratch or from a model",
+    "plan": "show what a run would do, why, and its time and memory",
     "ledger": "compare past estimates with measurements",
-    "doctor": "say whether a run could start here, and what stands in its way",
+    "doctor": "check whether this host can start a run",
     "ask": "ask a model a question about a text",
-    "evaluate": "score a model on a file with labels, with intervals and a page",
-    "predict": "a model's answers to the examples of a file",
-    "score": "exact match and F1 of any predictions",
-    "compare": "runs beside each other, or two files of predictions",
-    "sweep": "try several recipes, and keep the best by held-out examples",
-    "data": "show what reaches the loss",
-    "params": "what can be set, and what results",
-    "runs": "the runs there are, what became of them, and the room they take",
-    "clean": "remove runs and what they left, after asking",
-    "presets": "the recipes there are",
-    "publish": "publish what the gate of a finished run accepted",
-    "deploy": "give a Prefect server what runs on workers need",
-    "worker": "take runs that were sent to this host",
-    "completion": "complete the words of podium in your shell",
+    "evaluate": "score a model on a labelled file, with intervals and a report",
+    "predict": "write a model's predictions for the examples of a file",
+    "score": "compute exact match and F1 of a predictions file",
+    "compare": "compare runs, or two files of predictions",
+    "sweep": "try several recipes and keep the best on held-out examples",
+    "data": "show training examples as the model sees them",
+    "params": "show and search parameters",
+    "runs": "list runs, their results and disk use",
+    "clean": "remove runs and leftover files, after confirmation",
+    "presets": "list and show presets",
+    "publish": "publish the model of a finished run that its gate accepted",
+    "deploy": "set up a Prefect server for runs on workers",
+    "worker": "run a worker",
+    "completion": "print a shell completion script",
 }
-"""In the order of the help, with the line it shows; each is the attribute `command` of flows.commands.NAME."""
+"""Command -> its line in `podium --help`, in that order. Each is the attribute `command` of flows.commands.NAME."""
 SELF = Path(__file__).resolve().parent.parent
-"""The project whose code runs now, or the folder it is installed in."""
+"""Project whose code runs now, or the folder it is installed in."""
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used, so that `podium --help` does not wait for all of them."""
+    """Command group that imports a command on first use, so that `podium --help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -71,10 +71,10 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="From a text corpus, or a BERT you have, to a published model, reproducibly.",
-    epilog="Every command has --help. The first one to try: podium run",
+    help="Train, evaluate and publish BERT models from a text corpus or an existing BERT, reproducibly.",
+    epilog="Every command has --help. To start: podium run",
 )
-@click.option("--project", type=click.Path(file_okay=False, path_type=Path), help="a clone of Podium; default: here")
+@click.option("--project", type=click.Path(file_okay=False, path_type=Path), help="clone of Podium; default: here")
 @click.version_option(package_name="podium", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None) -> None:
@@ -84,8 +84,8 @@ def cli(ctx: click.Context, project: Path | None) -> None:
     found = find_project(here if project is None else here / project, above=project is None)
     if found is not None and found != SELF and (found / "flows" / "cli.py").is_file():
         if before is not None:
-            raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
-        # Start again in a project that is not the one this command was installed from: its stages run its own code.
+            raise ParamsError(f"Python imports the code of {SELF}, not of {found}: unset PYTHONPATH")
+        # This command was installed from another project: start again with the code of this one.
         os.chdir(found)
         os.environ[CALLED_FROM] = str(here)
         os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
@@ -93,7 +93,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point; ends the process with the exit code of the command."""
+    """Run the command line and end the process with the exit code of the command."""
     run_main(lambda: _call(sys.argv[1:] if arguments is None else list(arguments)))
 
 
@@ -105,10 +105,10 @@ def _call(arguments: list[str]) -> None:
         error.show(said)
         streams.note(said.getvalue().rstrip("\n"), "")
         raise SystemExit(error.exit_code) from None
-    except click.Abort as error:  # what click makes of Ctrl-C, and of the end of what somebody types
+    except click.Abort as error:  # click raises it for Ctrl-C and for any EOFError
         if "marshal data" in str(error.__context__):
             raise InputError(
-                f"what Python compiled is damaged, as a full disk leaves it ({error.__context__}): remove the folders "
-                f"__pycache__ below {SELF}"
+                f"Python's compiled files are damaged, perhaps by a full disk ({error.__context__}): remove the "
+                f"__pycache__ folders below {SELF}"
             ) from None
         raise KeyboardInterrupt from error

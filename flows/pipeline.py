@@ -1,6 +1,6 @@
-"""The whole pipeline as one Prefect flow: one task per stage of dvc.yaml, then publish.
+"""The pipeline as one Prefect flow: one task per stage of dvc.yaml, then publish.
 
-`podium run` calls it (flows/commands/run.py), and a Prefect server does for the deployments of prefect.yaml.
+`podium run` calls it (flows/commands/run.py), and so do the deployments of prefect.yaml on a Prefect server.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tasks.stage.streams import printable
 
 REJECTED_STATE = "Rejected"
 _request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
-"""Of a run that is started in this process; what a server starts is resolved by the flow, from its parameters."""
+"""Request of a run started in this process. For runs started by a server, the flow resolves its own parameters."""
 MOST_READ = 10
-"""Runs that the end of one reads for the page of all: its own, and some that others left; --page reads all."""
+"""Number of runs read to update the page of all runs when a run ends. `podium runs --page` reads all."""
 
 
 @flow(name="podium", retries=0, flow_run_name=run_artifacts.name_at_start)
@@ -57,33 +57,33 @@ def pipeline(
     """Bring every stage up to date, then publish if the gate accepts.
 
     Args:
-        preset: A recipe that lies over the defaults; params.yaml: the parameters of the project as they are.
-        overrides: Parameters that differ, as `section.key=value`: `pretrain.seed=7`, for example.
-        name: What the run is called, in place of the "Run Name" of Prefect's form, and the folder it works in; the name
-            of a run of other parameters is refused.
-        part: What of the pipeline: all; pretraining; finetuning, which restores what pre-training made; or what one
-            kind of task needs.
-        to: Stages, such as gate@squad: these and what they need, nothing else, and nothing is published.
-        publish: Publish what the gate accepts; without it the run ends at the gate.
-        force: Try device jobs that are not expected to fit into their memory.
-        on_workers: Send the stages to queues; without it they all run where this run does.
-        cpu_queue: The `pool/queue` for preparing and judging data, evaluation, gate and publish.
-        device_queue: The `pool/queue` for training and prediction, such as ipu/pod-a; empty: the queue `default` of the
-            pool named like device.runtime, which must not be auto then.
-        command: The words that started it, for the list of runs.
-        log: The file that holds what it prints, from the project's folder.
+        preset: A preset that extends the defaults. params.yaml: use the project's parameters.
+        overrides: Parameters to change, as `section.key=value`, for example `pretrain.seed=7`.
+        name: Name of the run and of its folder, instead of the "Run Name" in Prefect's form. A name that belongs to a
+            run with other parameters is refused.
+        part: Part of the pipeline: all; pretraining; finetuning, which restores the pre-trained model; or the stages of
+            one kind of task.
+        to: Stages, such as gate@squad. Only these and the stages they need run, and nothing is published.
+        publish: Publish models that the gate accepts. Otherwise the run ends at the gate.
+        force: Run device jobs even if they are not expected to fit into memory.
+        on_workers: Send the stages to queues. Otherwise they run on the host of this run.
+        cpu_queue: The `pool/queue` for data preparation, validation, evaluation, gate and publish.
+        device_queue: The `pool/queue` for training and prediction, such as ipu/pod-a. If empty, the queue `default` of
+            the pool named like device.runtime, which must not be auto.
+        command: The command line that started the run, for the list of runs.
+        log: The log file, relative to the project's folder.
 
     Raises:
-        ParamsError: before anything runs; of a run that a worker was sent its words are the reason of the state Failed.
+        ParamsError: The parameters are invalid, before anything runs. On a worker, the run fails with that message.
 
     Returns:
-        Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled where Ctrl-C or SIGTERM
-        came before there was anything to keep; reports/run.json says the same.
+        Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled if Ctrl-C or SIGTERM
+        came before there was anything to keep. reports/run.json records the same.
     """
     queues = (cpu_queue.strip(), text_of(device_queue)) if on_workers else None
     project, called, recipe = Path.cwd(), text_of(name), preset_of(preset)
     try:
-        environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
+        environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
         checkout.require_project(project)
         log = checked_log(log) if is_sent() else log
         if (request := _request.get()) is None:
@@ -95,13 +95,13 @@ def pipeline(
         run_artifacts.label(run_artifacts.name_of(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
-        get_run_logger().error(printable(str(error)))  # else it is in a line of Prefect's, which is no error
-        return Failed(message=str(error))  # whoever filled in the form needs no traceback of ours
+        get_run_logger().error(printable(str(error)))  # Prefect itself logs it at a lower level
+        return Failed(message=str(error))  # a traceback does not help the user who filled in the form
 
 
 @contextlib.contextmanager
 def resolved(request: RunRequest) -> Iterator[None]:
-    """Pass a request on to the flow that is called inside, with the same words."""
+    """Pass a resolved request to the flow that is called inside the context."""
     token = _request.set(request)
     try:
         yield
@@ -110,11 +110,11 @@ def resolved(request: RunRequest) -> Iterator[None]:
 
 
 def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
-    """Run it, its stages on workers where `queues` names those for the CPU and for devices."""
+    """Run a request, on workers if `queues` names those for the CPU and for devices."""
     project, name = request.project, request.called
     values, root, plan = request.values, request.root, list(request.target)
     run_artifacts.label(tags=run_artifacts.tags_of(values, request.preset, project))
-    if is_sent():  # podium run has looked at more than this before it starts a flow
+    if is_sent():  # podium run has checked this and more before it started the flow
         device.require_fit(request, stages.tell)
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.words}{' --on-workers' if queues is not None else ''}"
@@ -134,10 +134,10 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
 
 
 def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:
-    """Do what `body` does, report how it went, and put that into a state."""
+    """Call `body`, write the report, and return the outcome as a Prefect state."""
     run_page.correct(project, listing.Run(run.name, root, report.read(project, root), at_work=False))
     run.begin(project)
-    run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
+    run.error = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
     try:
         with stop.taken_back(), run_page.kept_up(run, project, root):
             body()
@@ -151,9 +151,9 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
     except stages.CANCELLED as stopped:
         run.interrupted = stages.cancelled_by(stopped)
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
-        run.error = f"the run ended early, by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
+        run.error = f"the run ended early, stopped by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
         if not isinstance(stopped, (stages.RunStopped, Interrupted)):
-            raise  # a signal to a run of a worker, which says how it ended
+            raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)
     finally:
         run.end()
@@ -166,7 +166,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
 
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
-    """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
+    """Write the report and the pages of an ended run. A full disk or a lost server must not hide the outcome."""
     from flows.views import index_page
 
     try:
@@ -179,8 +179,8 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     first = not (project / artifacts.INDEX_PAGE).is_file()
     try:
         index_page.write(project, ended=run.name, anew=MOST_READ)
-    except (OSError, ValueError, PodiumError) as error:  # what is wrong with another run is not the fault of this
+    except (OSError, ValueError, PodiumError) as error:  # the problem may be in another run
         get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
     if first and (project / artifacts.INDEX_PAGE).is_file():
-        with contextlib.suppress(OSError):  # it has been written, and lacks a link
+        with contextlib.suppress(OSError):  # the page exists; this adds the link to the index
             run_page.write_ended(run, project, root)

@@ -105,9 +105,9 @@ def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_na
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run"], "neither {folder} nor a folder above it is a clone of Podium"),
-        (["--project", "no-such", "run"], "--project no-such is no clone of Podium"),
-        (["params", "show"], "is a clone of Podium, which holds dvc.yaml, params.yaml, presets/: go into one"),
+        (["run"], "neither {folder} nor a parent folder is a clone of Podium"),
+        (["--project", "no-such", "run"], "--project no-such is not a clone of Podium"),
+        (["params", "show"], "is a clone of Podium, which contains dvc.yaml, params.yaml, presets/: change to"),
     ],
 )
 def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, said):
@@ -165,7 +165,7 @@ def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_sta
     done = podium("params", "list", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
-        f"error: Python takes the code of {ROOT} and not that of {tmp_path}: unset PYTHONPATH\n",
+        f"error: Python imports the code of {ROOT}, not of {tmp_path}: unset PYTHONPATH\n",
     )
 
 
@@ -222,7 +222,7 @@ def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
     bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import flows.__main__"]
     done = subprocess.run(bare, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 1
-    assert re.fullmatch(r"error: \S+ lacks the package click: run `make setup` in the project.*\n", done.stderr)
+    assert re.fullmatch(r"error: the package click is not installed for \S+: run `make setup` in .*\n", done.stderr)
 
 
 def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
@@ -247,4 +247,4 @@ def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):
     module.write_bytes(module.read_bytes()[:-40])
     done = podium("presets", "list", "bert", **compiled)
     assert done.returncode == 1
-    assert "what Python compiled is damaged, as a full disk leaves it" in done.stderr
+    assert "Python's compiled files are damaged" in done.stderr

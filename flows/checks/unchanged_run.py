@@ -1,6 +1,6 @@
-"""A run with nothing to do: told without Prefect, whose server alone takes longer to start than the look at it all.
+"""Runs with nothing to do. They are reported without Prefect, as its server takes longer to start than the check.
 
-reports/run.json and reports/run.html stay those of the run that made what is there.
+reports/run.json and reports/run.html keep describing the run that made the outputs.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from tasks.stage import streams
 
 ENDED_WELL = ("finished", "published", "rejected")
 REMAINS = ("command", "began", "ended", "user", "host", "python", "commit", "changed")
-"""Of the record of the run that made what is there."""
+"""Fields taken from the record of the run that made the outputs."""
 
 
 def tell_if_unchanged(request: RunRequest) -> int | None:
-    """Say how a run stands of which nothing changed; returns its exit code, None where there may be something to do.
+    """Report a run in which nothing changed and return its exit code; return None if there may be something to do.
 
-    Publishing is looked at, too: a folder that is gone, or holds something else, is published again.
+    This includes publishing: a release folder that is missing or differs is published again.
     """
     project, root, plan = request.project, request.root, list(request.target)
     if request.on_workers or may_be_named() or (request.publish and request.values["publish"]["target"] != "local"):
         return None
     if any(stage.group == releases.READS_THEM for stage in request.stages):
-        return None  # something else may have been released meanwhile
+        return None  # there may be a newer release
     before = report.read(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
         return None
     if foreign_plans(project, given_paths(request.values)):
-        return None  # before DVC starts: the run is refused with all that stands in its way
+        return None  # the checks before a run refuse it, together with all other problems
     checkout.prepare(request.checkout, screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]
     for text in verify([gate.name for gate in gates], root):
@@ -55,7 +55,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
-    streams.say(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
+    streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
     published = False
     try:
         published = request.publish and _publish(gates, root, run)
@@ -70,7 +70,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
 
 
 def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
-    """Publish what the gates accept; whether something was not as it was published before."""
+    """Publish the accepted models; return whether a release was missing or had changed."""
     changed = False
     for gate in gates:
         if not run.accepts(gate.name):
@@ -85,6 +85,6 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
 
 
 def _is_of(before: report.RunReport, plan: Sequence[str]) -> bool:
-    """Whether the run that wrote a report came to an end, and had these stages."""
+    """Return whether a report is of a finished run with these stages."""
     stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
     return report.outcome(before) in ENDED_WELL and stages == list(plan)

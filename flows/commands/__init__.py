@@ -1,1 +1,1 @@
-"""One module a command of `podium`; each reads its words, calls the rest, and prints for people."""
+"""Commands of `podium`, one module each: parse the arguments, call the library, print the result."""

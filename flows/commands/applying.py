@@ -1,4 +1,4 @@
-"""What the commands that use a finished model have in common: which model, where it is computed, and how."""
+"""Options of the commands that use a finished model: which model, on which device, and in which precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import of_parameter, read_column, together
+from flows.commands.options import FILE, of_parameter, read_column, together
 from flows.commands.project import Place, given
 from tasks.params.downstream import RowsParams
 from tasks.params.sections import DeviceParams
@@ -25,45 +25,44 @@ if TYPE_CHECKING:
 AT_LEAST_ONE = click.IntRange(min=1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
 
+tokenizer_option = click.option("--tokenizer", type=FILE, metavar="DIR", help="tokenizer, if the model folder has none")
+null_threshold_option = click.option(
+    "--null-threshold",
+    type=float,
+    metavar="ODDS",
+    help="score above which no answer is returned (default: the model's)",
+)
 using_a_model = together(
-    click.option(
-        "--task", metavar="WORD", help="what the model is for, where its classes do not tell (sst2, qnli, ...)"
-    ),
-    click.option(
-        "--tokenizer", type=click.Path(path_type=Path), metavar="FOLDER", help="where the model folder has none"
-    ),
+    click.option("--task", metavar="NAME", help="task of the model, if its classes do not tell (sst2, qnli, ...)"),
+    tokenizer_option,
     click.option(
         "--column",
         "columns",
         multiple=True,
         type=read_column,
         metavar="PART=NAME",
-        help="a column of the file, where it has another name",
+        help="column of the file that holds PART (context, question, ...); repeatable",
     ),
-    click.option(
-        "--separator", metavar="SIGN", help="of the fields of a .csv file (comma, semicolon, tab, ...; found)"
-    ),
-    of_parameter(RowsParams, "row_length", metavar="TOKENS", help="of a window (as the release, else 384)"),
-    click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows of a text share"),
-    click.option(
-        "--null-threshold", type=float, metavar="ODDS", help="above it a question gets no answer (the model's own)"
-    ),
-    click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"of a forward pass ({ROWS_AT_ONCE})"),
+    click.option("--separator", metavar="SIGN", help="field separator of a .csv file (default: detect)"),
+    of_parameter(RowsParams, "row_length", metavar="TOKENS", help="window length (default: of the release, else 384)"),
+    click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="overlap of consecutive windows of a text"),
+    null_threshold_option,
+    click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"rows per forward pass ({ROWS_AT_ONCE})"),
     of_parameter(DeviceParams, "runtime", default="auto"),
     of_parameter(
         DeviceParams,
         "precision",
-        help="(that of the scores which the release or run states, else fp32; with --runtime ipu auto)",
+        help="precision (default: that of the recorded scores, else fp32; auto with --runtime ipu)",
     ),
 )
-"""The options, as arguments of their names; `columns` are pairs."""
+"""Options of commands that use a model. Arguments have the options' names; `columns` holds pairs."""
 
 
 def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedModel:
-    """A model by its folder, seen from where one stands, by the run that trained it, or by its name on the Hub.
+    """Resolve a model: a folder, relative to the current one; the run that trained it; or a repository of the Hub.
 
     Raises:
-        ParamsError: a run that trained no model yet, or several.
+        ParamsError: the run has not trained a model yet, or has trained several.
     """
     from flows.runs.checkout import own_folder
     from flows.runs.given_model import NamedModel, trained_in
@@ -78,7 +77,7 @@ def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedM
 
 
 def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:
-    """The model that was named, and what it is for."""
+    """Load the model of a command and the entry that describes its task."""
     from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.inference.model import find_model
 
@@ -98,7 +97,7 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
 
 
 def how(model: FoundModel, stated: Mapping[str, Any]) -> How:
-    """Where and how the model is computed; progress is said on standard error."""
+    """Choose device, precision and batch size of the model. Progress goes to standard error."""
     from tasks.downstream.inference.job import How, choose_place
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)

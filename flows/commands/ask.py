@@ -1,4 +1,4 @@
-"""`podium ask`: a model's answer to a question about a text."""
+"""`podium ask`: answer a question about a text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tasks.params.sections import Place
 
 MAX_CONTEXT_BYTES = 64 << 20
-"""A long book has 5 MB."""
+"""Limit of a context. A long book has 5 MB."""
 
 
 def _read_place(text: str) -> Place:
@@ -35,19 +35,21 @@ def _read_place(text: str) -> Place:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command(help="Ask MODEL, a run, a published or model folder, or a Hub repository, a question about a text.")
+@click.command(help="Ask MODEL (a run, a release or model folder, or a Hub repository) a question about a text.")
 @click.argument("model")
 @click.argument("question")
-@click.option("--context", metavar="TEXT", help="the text that holds the answer")
-@click.option("--context-file", metavar="FILE", help="a file that holds it; - reads standard input")
-@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="FOLDER", help="where the model folder has none")
-@click.option("--top", type=AT_LEAST_ONE, default=1, metavar="N", help="answers to show")
-@click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (384)")
-@click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows share (128)")
-@click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (as the release, else 30)")
-@click.option("--null-threshold", type=float, metavar="ODDS", help="above it no answer is given (the model's own)")
-@click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="(cpu)")
-@click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
+@click.option("--context", metavar="TEXT", help="text that contains the answer")
+@click.option("--context-file", metavar="FILE", help="file with that text; - reads standard input")
+@applying.tokenizer_option
+@click.option("--top", type=AT_LEAST_ONE, default=1, metavar="N", help="number of answers to show")
+@click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="window length (default: 384)")
+@click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="overlap of windows (default: 128)")
+@click.option(
+    "--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="longest answer (the release's, else 30)"
+)
+@applying.null_threshold_option
+@click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="device (cpu)")
+@click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
@@ -80,11 +82,11 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
         _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), json_wanted)
         return
     text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
-    options.answer(json_wanted, ask.as_values(answers), text, "--top 5 shows other answers, --json is for programs")
+    options.answer(json_wanted, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
 
 
 def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
-    """Tokens of an answer at most, as `podium predict` and `podium evaluate` take them for this model."""
+    """Return the limit of tokens in an answer that `podium predict` and `podium evaluate` use for this model."""
     from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.squad.params import AnswerParams
 
@@ -97,7 +99,7 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
     from tasks.downstream.squad.format import require_room_for_text
 
     if (text is None) == (file is None):
-        raise click.UsageError("state the text once: --context TEXT, or --context-file FILE", ctx)
+        raise click.UsageError("pass either --context TEXT or --context-file FILE", ctx)
     if text is not None:
         return text
     assert file is not None
@@ -108,18 +110,18 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
             with open_regular(given(ctx, Path(file))) as stream:
                 raw = stream.read(MAX_CONTEXT_BYTES + 1)
         if len(raw) > MAX_CONTEXT_BYTES:
-            raise InputError(f"{file} holds more than {MAX_CONTEXT_BYTES >> 20} MB of text: ask about a part of it")
+            raise InputError(f"{file} has more than {MAX_CONTEXT_BYTES >> 20} MB of text: pass a part of it")
         found = raw.decode("utf-8-sig")
     except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}): --context-file names a text file, or -") from None
+        raise InputError(f"{file} cannot be read ({error.strerror}): pass a text file, or -") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 text ({error}); convert it first") from None
+        raise InputError(f"{file} is not UTF-8 text ({error}): convert it to UTF-8") from None
     require_room_for_text(file, found)
     return found
 
 
 def _line(answer: Answer) -> str:
-    """An answer for a terminal, which obeys the control characters of a text."""
+    """Return an answer for a terminal, its control characters escaped."""
     return readable(" ".join(answer.text.split())) or "(no answer)"
 
 
@@ -133,4 +135,6 @@ def _say_comparison(both: Sequence[tuple[Place, Answer]], found: dict[str, Any],
         return
     for place, answer in both:
         streams.say(f"{place.runtime}:{place.precision}  {_line(answer)}  (score {answer.score:.4f})\n")
-    streams.say(f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}\n")
+    streams.say(
+        f"logits differ by up to {found['max_logit_difference']:.4g}, the largest is {found['max_logit']:.4g}\n"
+    )

@@ -1,6 +1,6 @@
-"""`podium clean`: remove what runs made, after saying what that is.
+"""`podium clean`: list what runs left behind, then remove it.
 
-Never a run that is at work, never what was published.
+Running runs and published models are never removed.
 """
 
 from __future__ import annotations
@@ -33,65 +33,65 @@ from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 
 LIVE = ".live"
-"""In executables/: programs for IPUs that PopTorch keeps on this host (ipu_model/ipu/executables.py)."""
+"""Folder in executables/ with the IPU programs that PopTorch caches on this host (ipu_model/ipu/executables.py)."""
 ORPHANS = "orphans"
 OBJECTS = Path("files/md5")
 MD5 = re.compile(r"\bmd5: ['\"]?([0-9a-f]{32}(?:\.dir)?)\b")
 NOT_THE_USERS = {".dvc", ".git", ".venv", ".venv-poplar", "runs"}
 REMOVED = ".removed-"
-"""How the name of a checkout begins that is being removed: what is interrupted is no run any more."""
+"""Prefix of a checkout while it is removed. An interrupted removal does not leave something that looks like a run."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What somebody asked to remove."""
+    """Selection of what to remove."""
 
     names: tuple[str, ...] = ()
     every: bool = False
-    """All runs, that of the project's own folder, too."""
+    """All runs, including the one in the project folder."""
     older_than: float | None = None
-    """Seconds; runs that ended so long ago, logs and damaged files."""
+    """Minimum age, in seconds, of runs, logs and damaged files."""
     caches: bool = False
     orphans: bool = False
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something that can go."""
+    """Files that are removed together."""
 
     name: str
     why: str
     paths: tuple[Path, ...]
     run: str = ""
-    """Whose lock has to be free; empty: nobody's. `*`: all, and DVC's cache."""
+    """Run whose lock must be free. Empty: none. `*`: all runs and DVC's cache."""
 
     @property
     def size(self) -> listing.Size:
-        """The room it takes."""
+        """Disk space of the files."""
         return listing.size_of(self.paths)
 
 
 @dataclass
 class Found:
-    """What is to go, and what was looked at and stays."""
+    """Parts to remove, and runs that stay."""
 
     parts: list[Part] = field(default_factory=list)
     kept: list[tuple[str, str]] = field(default_factory=list)
-    """Name and reason."""
+    """Name of a run and why it stays."""
 
 
 def look(project: Path, chosen: Chosen) -> Found:
-    """What would go.
+    """Decide what would be removed; remove nothing.
 
     Raises:
-        ParamsError: there is no run of a name.
-        InputError: a run that was named is at work, or holds what was published.
+        ParamsError: a named run does not exist.
+        InputError: a named run is running, or contains a published model.
     """
     found, busy = Found(), _busy()
     going = listing.named(project, chosen.names)
     for run in going:
         if reason := _in_use(run, busy) or _holds_release(run):
-            raise InputError(f"{run.name} stays, and so does everything else: {reason}")
+            raise InputError(f"{run.name} cannot be removed, so nothing was: {reason}")
     before = time.time() - (chosen.older_than or 0.0)
     every = [run for run in listing.every(project) if run.name not in chosen.names]
     for run in every:
@@ -110,29 +110,29 @@ def look(project: Path, chosen: Chosen) -> Found:
         found.parts += _caches(project, left)
     if chosen.orphans and (objects := _orphans(project, names)):
         found.parts.append(
-            Part(ORPHANS, f"{len(objects)} objects of DVC's cache that no run uses", tuple(objects), "*")
+            Part(ORPHANS, f"{len(objects)} objects in DVC's cache that no run uses", tuple(objects), "*")
         )
     return found
 
 
 def _orphans(project: Path, going: Collection[str]) -> list[Path]:
-    """Files of the cache that no dvc.lock of a run that stays and no .dvc file of the project names.
+    """Return the cache files that no dvc.lock of a remaining run and no .dvc file of the project references.
 
-    Lists of folders come before what they hold, so that none is left half.
+    Directory listings come before the files they list, so that an interrupted removal leaves no incomplete folder.
 
-    `dvc gc -w -p CHECKOUT ...` would remove the same; it does not say how much that is, and reads every plan for it.
+    `dvc gc -w -p CHECKOUT ...` would remove the same files, but it does not report their size, and it reads every plan.
 
     Args:
-        going: names of the runs that do not stay.
+        going: names of the runs to remove.
 
     Raises:
-        InputError: the cache may be that of other projects, too, or what it holds cannot be read.
+        InputError: the cache may be shared with other projects, or its contents cannot be read.
     """
     cache = cache_of(project)
     if not cache.resolve().is_relative_to(project.resolve()):
         raise InputError(
-            f"DVC's cache {cache} lies outside of the project, so that others may use it: dvc gc -w with -p for each "
-            "project and checkout removes what none of them uses"
+            f"DVC's cache {cache} is outside the project, and other projects may use it: run dvc gc -w with -p for "
+            "each project and checkout"
         )
     lock_files = (run.folder / LOCK for run in listing.every(project) if run.name not in going)
     used = set(_used(cache, [*lock_files, *_added(project)]))
@@ -141,7 +141,7 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
 
 
 def _added(project: Path) -> Iterator[Path]:
-    """Yield the files of what a user added with `dvc add`."""
+    """Yield the .dvc files that a user created with `dvc add`."""
     for folder, folders, names in os.walk(project):
         folders[:] = [name for name in folders if name not in NOT_THE_USERS]
         yield from (Path(folder, name) for name in names if name.endswith(".dvc"))
@@ -156,96 +156,96 @@ def _used(cache: Path, files: Iterable[Path]) -> Iterator[str]:
 
 
 def _members(folder_object: Path) -> Iterator[str]:
-    """Yield the hashes that the `.dir` object of a folder lists; none where this host has no such object."""
+    """Yield the hashes that the `.dir` object of a folder lists; none if this host lacks the object."""
     if not folder_object.is_file():
         return
     try:
         yield from (entry["md5"] for entry in read_json(folder_object))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder_object} does not list a folder ({error}): run dvc fetch, or remove it, and again"
+            f"{folder_object} is not a directory listing ({error}): run dvc fetch or remove the file, then try again"
         ) from None
 
 
 def _part(run: listing.Run) -> Part:
-    status = f"{run.status}; what was published stays" if _receipts(run) else run.status
+    status = f"{run.status}; its published model stays" if _receipts(run) else run.status
     return Part(run.name, status, tuple(path for path in run.parts() if os.path.lexists(path)), run.name)
 
 
 def _busy() -> dict[Path, int]:
-    """Where a DVC is at work: whoever started it, a run of that folder is in use."""
+    """Return folder -> process ID of each running DVC. A run in such a folder is in use."""
     return {here.resolve(): pid for pid, here in dvc_processes() if here is not None}
 
 
 def _in_use(run: listing.Run, busy: Mapping[Path, int]) -> str:
     if run.at_work:
-        return "it is at work"
+        return "it is running"
     pid = busy.get(run.folder.resolve())
-    return f"DVC is at work there (process {pid})" if pid else ""
+    return f"DVC is running there (process {pid})" if pid else ""
 
 
 def _to_be_named(run: listing.Run) -> str:
     if run.name == listing.PROJECT:
-        return "the project's own results: name it to remove them"
-    return "published: name it to remove its checkout; what was published stays" if _receipts(run) else ""
+        return "results in the project folder; pass the name to remove them"
+    return "published; pass the name to remove its checkout (the published model stays)" if _receipts(run) else ""
 
 
 def _receipts(run: listing.Run) -> list[dict[str, Any]]:
-    """What publishing said, once for each release."""
+    """Return the receipts of the releases of a run."""
     files = sorted(run.folder.glob(str(artifacts.receipt_file("*"))))
     return [receipt for path in files if (receipt := read_json_object(path)) is not None]
 
 
 def _holds_release(run: listing.Run) -> str:
-    """Why what was published would go with a run; empty where it would not."""
+    """Return why removing the run would remove a published model; empty if it would not."""
     parts = [path.resolve() for path in run.parts()]
     for release in [run.folder / str(one["folder"]) for one in _receipts(run) if one.get("folder")]:
         files = [release, *release.rglob("*")] if release.is_dir() else []
         if inside := [path for path in files if any(path.resolve().is_relative_to(part) for part in parts)]:
-            return f"what was published lies in it, or is a link into it ({inside[0]}): copy {release} elsewhere first"
+            return f"its published model is inside it or links into it ({inside[0]}): copy {release} elsewhere first"
     return ""
 
 
 def _left_over(project: Path) -> Iterator[Part]:
-    """What a removal that was interrupted left."""
+    """Yield the checkouts that an interrupted removal left."""
     if left := tuple(own_folder(project, "").glob(f"{REMOVED}*")):
-        yield Part("left over", "of a removal that was interrupted", left)
+        yield Part("left over", "from an interrupted removal", left)
 
 
 def _aged(project: Path, left: Sequence[listing.Run], before: float) -> Iterator[Part]:
     logs = [path for path in (project / log.LOGS).glob("*.log") if path.stat().st_mtime < before]
     if logs:
-        yield Part("logs", f"{len(logs)} of runs", tuple(logs))
+        yield Part("logs", f"{len(logs)} run log{'s' if len(logs) > 1 else ''}", tuple(logs))
     for run in left:
         damaged = [path for path in (run.folder / DAMAGED).glob("*") if path.stat().st_mtime < before]
         if damaged:
-            yield Part(f"{run.name}: damaged", "what was set aside as it had changed", tuple(damaged), run.name)
+            yield Part(f"{run.name}: damaged", "files set aside because they had changed", tuple(damaged), run.name)
 
 
 def _caches(project: Path, left: Sequence[listing.Run]) -> Iterator[Part]:
     home = project / environment.HOMES
     if home.is_dir():
-        yield Part("home", "what libraries keep for users without a home", (home,), "*")
+        yield Part("home", "library caches of users without a home folder", (home,), "*")
     for run in left:
         live = run.folder / artifacts.EXECUTABLES / LIVE
         if live.is_dir():
-            yield Part(f"{run.name}: programs", "for IPUs, compiled again where they are needed", (live,), run.name)
+            yield Part(f"{run.name}: programs", "IPU programs, compiled again when needed", (live,), run.name)
 
 
 def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
-    """Remove it, each part only if nobody uses it now; a removal that is interrupted goes on when it is asked again.
+    """Remove the parts that are not in use. Call it again to resume an interrupted removal.
 
     Args:
-        say: told what stays after all.
+        say: called with a message for each part that is in use and stays.
     """
     going = {part.run for part in found.parts}
     for part in found.parts:
         taken = locks.cache_taken(project) if part.run == "*" else locks.taken(project, part.run)
         with taken if part.run else contextlib.nullcontext(True) as free:
             if not free or _is_in_use_by_dvc(project, part):
-                say(f"{part.name} stays: a run, or DVC, is at work by now; again when it has ended")
+                say(f"{part.name} stays: a run or DVC uses it now; try again when that has ended")
                 continue
-            # What a run has restored since it was looked at is in use.
+            # A run may have restored some of these objects since they were listed.
             still = set(_orphans(project, going)) if part.name == ORPHANS else set(part.paths)
             for path in part.paths:
                 if path in still:
@@ -259,7 +259,7 @@ def _is_in_use_by_dvc(project: Path, part: Part) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder; a checkout is no run from the first moment on."""
+    """Remove a file or folder. A checkout is renamed first, so that it no longer counts as a run."""
     if path.parent.name == "checkouts" and not path.name.startswith(REMOVED):
         aside = path.with_name(f"{REMOVED}{path.name}-{os.getpid()}")
         path = path.rename(aside)
@@ -270,7 +270,7 @@ def _remove(path: Path) -> None:
 
 
 def in_all(project: Path) -> int:
-    """Bytes of everything that runs made, DVC's cache included."""
+    """Return the bytes of all files that runs made, including DVC's cache."""
     size = listing.size_of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
     return size.own + size.shared
 
@@ -281,22 +281,22 @@ SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 def _read_age(text: str) -> float:
     stated = re.fullmatch(r"(\d+)([hdw])", text)
     if stated is None:
-        raise click.BadParameter(f"{text!r} is no age: a number and h, d or w for hours, days or weeks, as in 30d")
+        raise click.BadParameter(f"{text!r} is not an age: use a number and h, d or w (hours, days, weeks), as in 30d")
     return int(stated[1]) * SECONDS[stated[2]]
 
 
 @click.command(
-    help="Remove runs and what they left. Says first what would go, and asks. A run that is at work stays, and so does "
-    "what was published. Without a choice it says what could go.",
-    epilog="What goes of a run is its checkout; of the run '.' what lies in the project's folder. DVC's cache keeps "
-    "their outs until --orphans.",
+    help="Remove runs and leftover files. Lists them first and asks for confirmation. Running runs and published "
+    "models stay. Without names or options it only lists what could be removed.",
+    epilog="Removing a run removes its checkout; for the run '.', its results in the project folder. DVC's cache keeps "
+    "the outs of both until --orphans.",
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=options.complete_runs)
-@click.option("--older-than", type=_read_age, metavar="30d", help="runs that ended so long ago, logs, damaged files")
-@click.option("--caches", is_flag=True, help="what is made again: a lent home, programs for IPUs beside DVC's")
-@click.option("--orphans", is_flag=True, help="objects of DVC's cache that no run here uses")
-@click.option("--all", "every", is_flag=True, help="every run and log, and the results in the project's own folder")
-@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--older-than", type=_read_age, metavar="AGE", help="runs, logs, damaged files older than this, e.g. 30d")
+@click.option("--caches", is_flag=True, help="caches that are rebuilt when needed (runs/home, IPU programs)")
+@click.option("--orphans", is_flag=True, help="objects in DVC's cache that no run here uses")
+@click.option("--all", "every", is_flag=True, help="all runs and logs, and the results in the project folder")
+@click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -312,33 +312,33 @@ def command(
     if chosen == Chosen():
         found = look(project, Chosen(every=True, caches=True))
         found.parts += look(project, Chosen(orphans=True)).parts
-        _show(found, "could go")
+        _show(found, "can be removed")
         options.say_next("podium clean NAME, --older-than 30d, --caches, --orphans or --all")
         return
     found = look(project, chosen)
-    _show(found, "would go")
+    _show(found, "to remove")
     if not found.parts:
         return
     if not yes and not sys.stdin.isatty():
         place: Place = ctx.obj
-        options.say_next(f"nothing was removed; to do it: {place.words or 'podium clean'} --yes")
+        options.say_next(f"nothing was removed; to remove it: {place.words or 'podium clean'} --yes")
         return
     if yes or click.confirm("remove it?", err=True):
         before = in_all(project)
         remove(project, found, streams.note)
         after = in_all(project)
         sizes = (format_bytes(size) for size in (before, after))
-        streams.say("runs and DVC's cache took {} and take {} now\n".format(*sizes))
+        streams.say("runs and DVC's cache: {} before, {} now\n".format(*sizes))
 
 
 def _show(found: Found, how: str) -> None:
     rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
         whole = listing.size_of([path for part in found.parts for path in part.paths])
-        streams.say(table([(how, "frees", ""), *rows, ("in all", format_bytes(whole.own), "")]))
+        streams.say(table([(how, "frees", ""), *rows, ("total", format_bytes(whole.own), "")]))
         if whole.shared:
             size = format_bytes(whole.shared)
-            streams.say(f"another {size} have names elsewhere, most in DVC's cache: see --orphans\n")
+            streams.say(f"another {size} is shared by hard links, mostly with DVC's cache: see --orphans\n")
     else:
         streams.say(f"nothing {how}\n")
     for name, reason in found.kept:

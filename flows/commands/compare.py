@@ -1,4 +1,4 @@
-"""`podium compare`: runs beside each other, or two files of predictions."""
+"""`podium compare`: compare runs, or two files of predictions."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 import click
 
 from flows.commands import options
+from flows.commands.options import FILE
 from flows.commands.project import Place, entered, given, output_file
 from ipu_model.files import write_json, write_text
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-FILE = click.Path(path_type=Path)
 OF_FILES = ("questions", "confidence", "changed")
-"""Options of the comparison of two files alone."""
+"""Options that apply to files of predictions only."""
 
 
 @click.command(
-    help="Say how runs differ: in parameters, in scores with the paired test of each against the FIRST, and in curves. "
-    "A run is a name of podium runs, NAME:ENTRY where it has several, or the folder of a release. Two "
-    "files of predictions are compared on the questions of --questions."
+    help="Compare runs: parameters, scores with paired tests against FIRST, and loss curves. A run is a NAME from "
+    "podium runs, NAME:ENTRY if it has several entries, or a release folder. Or compare two files of predictions on "
+    "the same questions."
 )
 @click.argument("first", shell_complete=options.complete_runs)
 @click.argument("others", nargs=-1, required=True, shell_complete=options.complete_runs)
-@click.option("--questions", type=FILE, metavar="FILE", help="of two files: with references (default: the own ones)")
+@click.option("--questions", type=FILE, metavar="FILE", help="for files: reference answers (default: of the project)")
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="of two files: of the intervals  [default: 0.95; of runs that of the gate]",
+    help="for files: confidence of the intervals  [default: 0.95; runs use that of the gate]",
 )
-@click.option("--changed", type=FILE, metavar="FILE", help="of two files: write the changed answers as CSV")
+@click.option("--changed", type=FILE, metavar="FILE", help="for files: write the changed answers as CSV")
 @click.option("--output", type=FILE, metavar="FILE", help="write the comparison as JSON")
 @options.as_json
 @click.pass_context
@@ -44,14 +44,14 @@ def command(
     read = [given(ctx, Path(word)) for word in (*words, *filter(None, [questions]))]
     written = [output_file(ctx, path, read) for path in (output, changed) if path is not None]
     if len(set(written)) < len(written):
-        raise click.UsageError("--output and --changed name the same file: name two", ctx)
+        raise click.UsageError("--output and --changed name the same file: use two files", ctx)
     if all(_is_file(given(ctx, Path(word))) for word in words):
         if len(words) != 2:
-            raise click.UsageError("two files of predictions can be compared", ctx)
+            raise click.UsageError(f"files of predictions are compared in pairs, but {len(words)} were passed", ctx)
         found, text, after = _files(ctx, *words, **of_files)
     else:
         if stated := [name for name in OF_FILES if of_files[name] is not None]:
-            raise click.UsageError(f"--{stated[0]} is of two files of predictions, and these are runs", ctx)
+            raise click.UsageError(f"--{stated[0]} applies to files of predictions only, but these are runs", ctx)
         found, text, after = _runs(ctx, words)
     if output is not None:
         write_json(given(ctx, output), found)
@@ -59,7 +59,7 @@ def command(
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a word means a file, which may be missing, or a pipe that is refused later."""
+    """Return whether an argument names a file, even a missing one or a pipe, which is refused later."""
     return path.suffix == ".json" or (path.exists() and not path.is_dir())
 
 
@@ -68,7 +68,7 @@ def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], s
 
     project = entered(ctx)
     if len(set(words)) < len(words):
-        raise ParamsError("a run is named twice: its difference from itself is none")
+        raise ParamsError("the same run is named twice: pass different runs")
     place: Place = ctx.obj
     found = compare_page.words_of(project, place.here, words)
     values = compare_page.compared(found)
@@ -76,7 +76,7 @@ def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], s
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
     index = (project / artifacts.INDEX_PAGE).is_file()
     write_text(project / page, compare_page.page(values, compare_page.links(project, found), index))
-    return values, compare_page.in_words(values), f"the same as a page, with the curves over each other: {page}"
+    return values, compare_page.in_words(values), f"open {page} for the same comparison with overlaid curves"
 
 
 def _files(
@@ -89,12 +89,12 @@ def _files(
     found = compare_files(references, given(ctx, Path(first)), given(ctx, Path(second)), confidence or 0.95)
     if changed is not None:
         write_text(given(ctx, changed), changed_csv(found["changed"]))
-    after = "--changed FILE lists every answer that changed, --output FILE keeps the comparison"
+    after = "--changed FILE lists the answers that changed, --output FILE saves the comparison"
     return found, in_words(found, confidence or 0.95) + "\n", after
 
 
 def _own_questions(project: Path) -> Path:
-    """The dev questions of the only entry that has some."""
+    """Return the dev questions of the only question answering entry."""
     from tasks.params.entries import only_entry
     from tasks.params.schema import load_params
 

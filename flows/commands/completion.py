@@ -1,4 +1,4 @@
-"""`podium completion`: what a shell needs to complete the words of `podium`."""
+"""`podium completion`: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(help='Print the completion script of a shell; for bash: eval "$(podium completion bash)"')
+@click.command(help='Print the completion script of a shell. For bash: eval "$(podium completion bash)"')
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:

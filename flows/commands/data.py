@@ -1,4 +1,4 @@
-"""`podium data show`: what reaches the loss."""
+"""`podium data show`: show training examples as the model sees them."""
 
 from __future__ import annotations
 
@@ -135,19 +135,19 @@ def _windows(features: Path) -> np.ndarray | None:
     return np.stack([np.arange(len(examples)) - first[of], count[of]])
 
 
-@click.group(help="What is learned from, as it reaches the loss.")
+@click.group(help="Show training examples as the model sees them.")
 def command() -> None:
     pass
 
 
 @command.command(
-    help="Print the first sequences of NAME, an entry of downstream, phase1 or phase2: text, ids, labels, and where an "
-    "example was cut into windows. The rows are those of the project, or of --run."
+    help="Print the first sequences of NAME: text, token ids, labels, and the window if an example was split. NAME is "
+    "an entry of downstream, phase1 or phase2. The rows are those of the project folder, or of --run."
 )
 @click.argument("name")
-@click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="sequences")
-@click.option("--split", default="train", show_default=True, help="of an entry: train, or a development set")
-@click.option("--run", "run", metavar="NAME", help="a run of runs/checkouts")
+@click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="number of sequences")
+@click.option("--split", default="train", show_default=True, help="train, or a development set of the entry")
+@click.option("--run", "run", metavar="NAME", help="run whose rows to show (podium runs)")
 @options.as_json
 @click.pass_context
 def show(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
@@ -161,12 +161,12 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
     project = entered(ctx)
     root = project if run is None else own_folder(project, run)
     if not (root / artifacts.PARAMS).is_file():
-        raise ParamsError(f"there is no run {run} in {root.parent}: name one of its folders")
+        raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
     labels, rows, stage = [], root / artifacts.rows_folder(name), f"pretrain_rows@{name}"
     if name not in PHASES:
         task = about(entry_of(load_params(root / artifacts.PARAMS), name))
         if split not in task.splits:
-            raise ParamsError(f"--split {split}: {name} has {', '.join(task.splits)}")
+            raise ParamsError(f"--split {split} not found: {name} has {', '.join(task.splits)}")
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")
         labels = list(task.labels_of(rows)) if rows.is_dir() else []
     found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
@@ -174,7 +174,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
 
 
 def _lines(one: dict[str, Any]) -> str:
-    """A sequence for people; its text may hold the control characters of a terminal."""
+    """Return the lines that show one sequence, control characters of its text escaped."""
     from tasks.pages.markup import readable
 
     window = one.get("window")

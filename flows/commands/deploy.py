@@ -1,4 +1,4 @@
-"""`podium deploy`: what a Prefect server needs for runs on workers."""
+"""`podium deploy`: set up a Prefect server for runs on workers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tasks.stage import streams
 
 
 @click.command(
-    help="Give the Prefect server of PREFECT_API_URL pools, queues, the automation and the deployments of "
-    "prefect.yaml; may be run again at any time."
+    help="Create or update pools, queues, the automation and the deployments of prefect.yaml on the Prefect server at "
+    "PREFECT_API_URL. It is safe to run again."
 )
-@click.option("--queue", "queues", multiple=True, metavar="POOL/QUEUE", help="also a queue for this pod, repeatable")
+@click.option("--queue", "queues", multiple=True, metavar="POOL/QUEUE", help="extra queue, one per pod; repeatable")
 @click.pass_context
 def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     project = entered(ctx)
@@ -23,4 +23,4 @@ def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     from flows.workers.dispatch import Queue
 
     deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], streams.say_line)
-    options.say_next("podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")
+    options.say_next("start podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")

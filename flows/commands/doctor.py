@@ -1,4 +1,4 @@
-"""`podium doctor`: what a run would find here, without starting one."""
+"""`podium doctor`: check whether this host can start a run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tasks.stage.errors import FAILED, WRONG_USAGE
 MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
 COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 WIDEST = 120
-"""Characters of a line."""
+"""Maximum characters in a line."""
 
 
 @click.command(
-    help="Look at this host, the device, files, the Hub, remotes, disk and server, as a run would. Nothing is started "
-    "or changed. Exit code 0: a run can start; 1: this host, its environment or a given file stands in its way; "
+    help="Check this host, the device, input files, the Hub, remotes, disk and server, as a run would. Nothing is "
+    "started or changed. Exit code 0: a run can start; 1: the host, its environment or an input file prevents it; "
     "2: the parameters do."
 )
 @options.parameters
 @options.run_name
 @options.as_json
-@click.option("--no-publish", is_flag=True, help="as of a run that stops after the gate")
+@click.option("--no-publish", is_flag=True, help="check for a run that stops after the gate")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -52,7 +52,7 @@ def command(
     if not problems:
         options.say_next(f"podium run{request.words}")
         return
-    options.say_next(f"turn what is named above, then again: podium doctor{request.words}")
+    options.say_next(f"fix the items marked NO, then rerun podium doctor{request.words}")
     raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
 
 

@@ -1,4 +1,4 @@
-"""`podium evaluate`: the official scores of a finished model on a file with labels."""
+"""`podium evaluate`: score a finished model on a labelled file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tasks.stage import streams
 
 
 @click.command(
-    help="Score MODEL, a run, a published or model folder, or a Hub repository, on the labelled examples in FILE: the "
-    "official metrics with 95% intervals, and a page, in a new folder."
+    help="Score MODEL on the labelled examples in FILE: official metrics with 95% intervals, and a report, in a new "
+    "folder. MODEL is a run, a release folder, a model folder or a Hub repository."
 )
 @click.argument("model")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="a new folder (evaluation-MODEL-FILE)")
+@click.argument("file", type=options.FILE)
+@click.option("--output", type=options.FILE, metavar="DIR", help="new folder (default: evaluation-MODEL-FILE)")
 @applying.using_a_model
 @options.as_json
 @click.pass_context

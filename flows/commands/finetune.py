@@ -1,7 +1,7 @@
-"""`podium finetune KIND`: a BERT that one has, taught with one's own file.
+"""`podium finetune KIND`: fine-tune an existing BERT on your own file.
 
-Sizes, dropout and tokenizer are the model's, whatever else is not stated is what BERT takes for the kind, and no
-text is read: the run is that of `--preset finetune` with an entry of `downstream`, and lies under runs/checkouts.
+Sizes, dropout and tokenizer come from the model. Other parameters default to BERT's for the kind. No corpus is read.
+The run is one of `--preset finetune` with an entry of `downstream`, in a checkout under runs/checkouts.
 """
 
 from __future__ import annotations
@@ -29,35 +29,37 @@ HYPERPARAMETERS = {
     "global_batch_size": "batch-size",
     "seed": "seed",
 }
-"""Parameters of an entry's section `finetune` that have words of their own, and these."""
+"""Parameter in an entry's section `finetune` -> its option on the command line."""
 DEV = together(
-    click.option("--dev", metavar="FILE", help="what it is judged on; default: a part of --train"),
+    click.option("--dev", metavar="FILE", help="evaluation data; default: a part of --train"),
     click.option(
         "--column",
         "columns",
         multiple=True,
         type=options.read_column,
         metavar="PART=NAME",
-        help="a column of a table, where it has another name",
+        help="column of a table that holds PART (text, label, ...); repeatable",
     ),
 )
 COMMON = together(
     options.of_parameter(DeviceParams, "runtime"),
     options.of_parameter(DeviceParams, "precision"),
-    click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter"),
+    click.option(
+        "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter; repeatable"
+    ),
     options.run_name,
     options.as_json,
-    click.option("--verbose", is_flag=True, help="show what the stages print, too"),
+    click.option("--verbose", is_flag=True, help="also show the output of the stages"),
 )
 
 SAVE = together(
-    click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset"),
+    click.option("--save-params", type=options.FILE, metavar="FILE", help="save these parameters as a preset"),
     options.force,
 )
 
 
 class Kinds(click.Group):
-    """A command for each kind of downstream task there is."""
+    """Command group with one command per kind of downstream task."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return kind_names()
@@ -66,7 +68,7 @@ class Kinds(click.Group):
         return self.command_of(name) if name in self.list_commands(ctx) else None
 
     def command_of(self, kind: str) -> click.Command:
-        """The command for one kind."""
+        """Return the command for one kind."""
 
         @verb_of(kind)
         @together(*_hyperparameters(kind), COMMON, SAVE)
@@ -81,7 +83,7 @@ class Kinds(click.Group):
 
 @click.group(
     cls=Kinds,
-    help="Fine-tune a BERT you have on your own file, and judge it on another. KIND says for what.",
+    help="Fine-tune an existing BERT on your own file and evaluate it on another. KIND is the kind of task.",
     subcommand_metavar="KIND --model DIR|NAME --train FILE [--dev FILE] ...",
 )
 def command() -> None:
@@ -89,7 +91,7 @@ def command() -> None:
 
 
 def verb_of(kind: str) -> Decorator:
-    """A command called like the kind, with the words that say what is learned from what."""
+    """Return a decorator that makes the command of a kind, with options for model and data."""
     return together(
         click.command(kind, help=kind_params(kind).about),
         *_own_options(kind),
@@ -97,9 +99,9 @@ def verb_of(kind: str) -> Decorator:
             "--model",
             required=True,
             metavar="DIR|RUN|NAME",
-            help="a model's folder, a run of podium pretrain, or a Hub repository",
+            help="model folder, run of podium pretrain, or Hub repository",
         ),
-        click.option("--train", required=True, metavar="FILE|NAME", help="what it learns from, or a Hub data set"),
+        click.option("--train", required=True, metavar="FILE|NAME", help="training data, or a Hub data set"),
         DEV,
     )
 
@@ -110,7 +112,7 @@ def _hyperparameters(kind: str) -> Iterator[Decorator]:
 
 
 def _own_options(kind: str) -> Iterator[Decorator]:
-    """An option for what a kind asks beside its sections, such as the name of a task."""
+    """Yield an option for each parameter of a kind outside its sections, such as the name of a task."""
     params = kind_params(kind)
     for name, field in params.model_fields.items():
         if name not in EntryParams.model_fields:
@@ -120,7 +122,7 @@ def _own_options(kind: str) -> Iterator[Decorator]:
 def carry_out(
     ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], stated: Mapping[str, Any]
 ) -> None:
-    """Run what a verb made of its words, and write it as a preset where that was asked for."""
+    """Run the parameters of a command line, and save them as a preset if requested."""
     from flows.commands import run
     from flows.runs.run_params import save
     from flows.runs.run_request import resolve_request
@@ -132,10 +134,10 @@ def carry_out(
 
 
 def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:
-    """Return the overrides that the command line states; those of `--set` come last, so that they win.
+    """Return the overrides of a command line. Those of `--set` come last and take precedence.
 
     Raises:
-        InputError, ParamsError: the model or a file is not there or none.
+        InputError, ParamsError: the model or a file is missing or invalid.
     """
     from flows.runs.given_model import model_values
 
@@ -146,10 +148,10 @@ def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[s
 
 
 def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rows that fit a model with fewer positions than the kind takes by default, and say so; else nothing.
+    """Return shorter rows for a model with fewer positions than the kind's default, and note them; else nothing.
 
     Args:
-        kind: of the entry.
+        kind: kind of the entry.
         entry: its dotted name.
         model: the parameters of the model.
     """
@@ -160,36 +162,36 @@ def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any
         return {}
     rows = rows_within(kind, positions)
     said = ", ".join(f"{key} {value}" for key, value in rows.items())
-    streams.note(f"the model has {positions} positions: {said} (--set {entry}.rows...)")
+    streams.note(f"the model has only {positions} positions: set {said} (change with --set {entry}.rows...)")
     return {f"{entry}.rows.{key}": value for key, value in rows.items()}
 
 
 def device_values(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Where and in which precision, as parameters by their names."""
+    """Return the parameters of the options --runtime and --precision."""
     return {f"device.{name}": stated[name] for name in ("runtime", "precision") if stated[name] is not None}
 
 
 def released_as(name: str) -> str:
-    """The last word of the name of a model or file, as a folder is called."""
+    """Return the last part of the name of a model or file, in characters that suit a folder."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(name.partition("@")[0]).resolve().stem) or "model"
 
 
 def entry_values(
     ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any], released: str
 ) -> dict[str, Any]:
-    """Parameters, by their dotted names, of the entry of `downstream` that the command line asks for, itself first.
+    """Return the parameters of a new entry of `downstream`, by dotted name. The first is the entry itself.
 
-    Its gate has no floors: who fine-tunes wants to see the scores, and decides by them.
+    Its gate has no floors: you fine-tune to see the scores first.
 
     Args:
-        ctx: of the command.
-        project: where the run is called.
-        kind: of the entry.
-        stated: the words of the command line.
-        released: begins the name of the folder of the release, where the run has no name.
+        ctx: context of the command.
+        project: project folder.
+        kind: kind of the entry.
+        stated: options of the command line.
+        released: prefix of the release folder, if the run has no name.
 
     Raises:
-        ParamsError: no such kind, a file that is not there, or words that do not go together.
+        ParamsError: the kind is unknown, a file is missing, or options contradict each other.
     """
     try:
         params = kind_params(kind)
@@ -209,11 +211,11 @@ def entry_values(
 
 
 def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The keys of an entry's section `data` that say what is read."""
+    """Yield the keys of an entry's section `data` that select the data."""
     train = stated["train"]
     if not given(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
         if stated["dev"] is not None:
-            raise ParamsError(f"--train {train} is a Hub data set with splits of its own: leave --dev out")
+            raise ParamsError(f"--train {train} is a Hub data set with its own splits: leave out --dev")
         yield from (("source", "hub"), ("dataset", train))
     else:
         yield "source", "files"
@@ -229,11 +231,11 @@ def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str,
         if stated[key] is not None:
             path = given(ctx, Path(stated[key]))
             if not path.exists():
-                raise ParamsError(f"--{key} {stated[key]} is not there: name a file or folder")
+                raise ParamsError(f"--{key} {stated[key]} not found: pass a file or folder")
             files[key] = stated_path(path, project)
     if "train_path" in section.model_fields:
         yield from (("train_path", files["train"]), ("dev_path", files["dev"]))
     elif stated["dev"] is not None:
-        raise ParamsError(f"--dev {stated['dev']}: --train names a folder that holds both here, leave --dev out")
+        raise ParamsError(f"--dev {stated['dev']}: --train is a folder with both splits here; leave out --dev")
     else:
         yield "path", files["train"]

@@ -19,16 +19,16 @@ from tasks.params.tables import table
 from tasks.stage import artifacts
 
 TITLES = ("memory", "seconds", "tokens/s")
-"""Of FIGURES."""
+"""Column titles of FIGURES."""
 RESULT = "result.json"
 
 
 @click.command(
-    help="Compare past estimates with measurements: the ratio measured / estimated of the device jobs of this host, by "
-    "device and kind of job, as median, lowest and highest. Of IPUs podium plan widens its intervals by these ratios; "
-    "of CPUs and GPUs it estimates from the measurements themselves.",
-    epilog="The ledger belongs to this host (PODIUM_LEDGER, else podium/ledger.json where programs keep their state), "
-    "so that podium clean leaves it; results in the run folders of this project are counted, too.",
+    help="Compare past estimates with measurements: median, lowest and highest ratio measured / estimated of the "
+    "device jobs on this host, by device and kind of job. For IPUs, podium plan widens its intervals by these ratios. "
+    "For CPUs and GPUs, it estimates from the measurements.",
+    epilog="The ledger belongs to this host (PODIUM_LEDGER, else podium/ledger.json in the user's state folder), so "
+    "podium clean keeps it. Results in the run folders of this project are also counted.",
 )
 @options.as_json
 @click.pass_context
@@ -37,11 +37,11 @@ def command(ctx: click.Context, json_wanted: bool) -> None:
     records = records_of(place.found)
     found = summary(records)
     values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
-    text = "no device job has been recorded here yet\n"
+    text = "no device jobs recorded yet\n"
     if found:
         text = table([("device", "kind", "jobs", *TITLES), *map(_row, found)])
-        text += "measured / estimated; 1 is exact, - was not estimated or not measured\n"
-    after = f"podium ledger --json has every record; they are kept in {ledger_file() or 'no file'}"
+        text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
+    after = f"podium ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
     options.answer(json_wanted, values, text, after)
 
 
@@ -56,7 +56,7 @@ def _ratio(spread: Mapping[str, float] | None) -> str:
 def records_of(project: Path | None) -> list[Record]:
     """Return all records, oldest first: those of the ledger, and results in this project that the ledger lacks.
 
-    The ledger keeps runs that were removed; runs of other hosts, or without a ledger, are in the run folders alone.
+    The ledger keeps records of removed runs. Runs from other hosts, or without a ledger, are in the run folders only.
     """
     kept = ledger.read(ledger.ledger_file())
     known = {_identity(one) for one in kept}
@@ -82,7 +82,7 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return, for each device and kind of job, the number of jobs and the spread of measured / estimated per figure."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for one in records:
-        if not one.get("measurement"):  # no job: what podium plan --measure found
+        if not one.get("measurement"):  # podium plan --measure records measurements that are not jobs
             groups.setdefault((one["device"], one["kind"]), []).append(one)
     return [
         {

@@ -1,4 +1,4 @@
-"""Options that several commands have, what they complete, and how commands print."""
+"""Shared options of commands, their shell completion, and printing of results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from tasks.params.sections import Section
 
 Decorator = Callable[[Any], Any]
+FILE = click.Path(path_type=Path)
+"""Type of options that name a file or folder."""
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Options that several verbs have, as one decorator."""
+    """Combine several options into one decorator."""
 
     def decorate(function: Any) -> Any:
         for one in reversed(decorators):
@@ -39,7 +41,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def complete_from(names_in: Callable[[Path, click.Context], Iterable[str]]) -> Complete:
-    """Return how a shell completes one of the names that a project has; `names_in` may ask what was typed before."""
+    """Return a completion function over the names in a project. `names_in` also gets the context of the command."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         project = find_project(Path.cwd(), above=True)
@@ -53,7 +55,7 @@ def _presets(project: Path, ctx: click.Context) -> list[str]:
 
 
 def _settings(project: Path, ctx: click.Context) -> list[str]:
-    """Names of parameters with `=` behind them, of the preset where one was said."""
+    """Return the names of parameters followed by `=`, of the preset if one was given."""
     from tasks.params.overlays import base_of, resolve
 
     said = ctx.params.get("preset")
@@ -78,57 +80,57 @@ complete_sides = complete_from(lambda project, ctx: [*_presets(project, ctx), "d
 
 
 parameters = together(
-    click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)"),
+    click.option("--preset", shell_complete=complete_presets, help="preset from presets/*.yaml (podium presets)"),
     click.option(
         "--set",
         "overrides",
         multiple=True,
         metavar="SECTION.KEY=VALUE",
         shell_complete=complete_from(_settings),
-        help="one parameter of this run, repeatable (podium params list)",
+        help="set a parameter of this run; repeatable (podium params list)",
     ),
 )
-"""As arguments `preset` and `overrides`."""
+"""Options with the arguments `preset` and `overrides`."""
 run_name = click.option(
     "--name",
     metavar="NAME",
     shell_complete=complete_runs,
-    help="what the run is called; the same name with the same parameters goes on (podium runs)",
+    help="name of the run; reuse a name to resume its run (podium runs)",
 )
 stages = together(
     click.option(
         "--part",
         default=ALL,
         show_default=True,
-        help="pretraining; finetuning, which is the rest; or another part that dvc.yaml names",
+        help="part of the pipeline: pretraining, finetuning (the rest), or another part named in dvc.yaml",
     ),
     click.option(
         "--to",
         multiple=True,
         metavar="STAGE",
         shell_complete=complete_from(_stages),
-        help="this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)",
+        help="run only this stage and those it needs, without publishing; repeatable (podium plan)",
     ),
 )
-"""As arguments `part` and `to`."""
+"""Options with the arguments `part` and `to`."""
 force = click.option(
-    "--force", is_flag=True, help="try device jobs that are not expected to fit into their memory (podium plan)"
+    "--force", is_flag=True, help="run device jobs even if they are not expected to fit into memory (podium plan)"
 )
-as_json = click.option("--json", "json_wanted", is_flag=True, help="JSON on standard output, for programs")
-"""As the argument `json_wanted`: standard output then holds JSON and nothing else."""
+as_json = click.option("--json", "json_wanted", is_flag=True, help="print JSON only")
+"""Option with the argument `json_wanted`: standard output is then JSON only."""
 
 
 def tell_unread(project: Path, preset: str | None) -> None:
-    """Where params.yaml was edited, as git sees it, say that a run of a preset takes nothing of it."""
+    """Note that a run of a preset ignores params.yaml, if git shows it as edited."""
     from tasks.plan.code_state import git
 
     if preset is not None and git(project, "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"):
-        text = f"params.yaml was edited and is not read: the preset {preset} lies over the defaults; --set adds to it"
+        text = f"edits in params.yaml are ignored: preset {preset} extends the defaults; pass changes with --set"
         streams.note(text)
 
 
 def number_of(field: FieldInfo) -> Callable[[str], Any]:
-    """Return how click reads a number within the bounds that the type of a parameter states."""
+    """Return a function that parses a number within the bounds of a parameter's type."""
 
     def read(text: str) -> Any:
         from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -146,20 +148,20 @@ def number_of(field: FieldInfo) -> Callable[[str], Any]:
 
 
 def type_of(field: FieldInfo) -> click.ParamType | Callable[[str], Any] | None:
-    """Return how click reads a parameter of params.yaml; None: as text, or it is a flag."""
+    """Return the click type of a parameter of params.yaml; None for text and flags."""
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
     return number_of(field) if field.annotation in (int, float) else None
 
 
 def of_parameter(section: type[Section], name: str, word: str | None = None, **how: Any) -> Decorator:
-    """An option that states a parameter: its type, its bounds and what it means are those of the schema.
+    """Return an option for a parameter, with type, bounds and description from the schema.
 
     Args:
-        section: of params.yaml.
-        name: of the parameter, which the argument is called by.
-        word: what is typed, where that is not the name.
-        how: what else click is told, or is told in place of what the schema says.
+        section: section of params.yaml.
+        name: name of the parameter, and of the argument.
+        word: name of the option, if it differs.
+        how: arguments for click that extend or replace those from the schema.
     """
     from tasks.params.documentation import said_of_fields
 
@@ -175,7 +177,7 @@ def of_parameter(section: type[Section], name: str, word: str | None = None, **h
 
 
 def read_column(text: str) -> tuple[str, str]:
-    """Read PART=NAME."""
+    """Parse PART=NAME."""
     part, sign, name = text.partition("=")
     if not (part and sign and name):
         raise click.BadParameter(f"{text!r} must be PART=NAME, such as context=text")
@@ -183,7 +185,7 @@ def read_column(text: str) -> tuple[str, str]:
 
 
 def answer(json_wanted: bool, values: Any, text: str, after: str) -> None:
-    """Print what a command found: as JSON for programs, or for people, and then what is useful next."""
+    """Print the result of a command: as JSON, or as text followed by the next useful step."""
     if json_wanted:
         print_json(values)
         return
@@ -192,8 +194,7 @@ def answer(json_wanted: bool, values: Any, text: str, after: str) -> None:
 
 
 def print_json(values: Any) -> None:
-    """Values for programs, on standard output; letters that its encoding lacks, and those that a terminal would obey,
-    are written as JSON does (\\u00e9)."""
+    """Print values as JSON. Control characters, and characters outside the output's encoding, are escaped (\\u00e9)."""
     has_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     text = json.dumps(values, ensure_ascii=not has_all, indent=2)
     plain = "".join(char if char.isprintable() or char in "\n\xa0" else json.dumps(char)[1:-1] for char in text)
@@ -201,13 +202,13 @@ def print_json(values: Any) -> None:
 
 
 def say_next(text: str) -> None:
-    """What is useful next; on standard error, so that what was asked for stands alone."""
-    sys.stdout.flush()  # where both go to one file, the answer stands first
+    """Print the next useful step to standard error, so that standard output has only the result."""
+    sys.stdout.flush()  # if both go to one file, the result comes first
     streams.note(text, streams.NEXT)
 
 
 def narrow(text: str) -> str:
-    """Lines cut to the width of the terminal; whole where standard output is none."""
+    """Truncate lines to the width of the terminal; return them unchanged if standard output is not a terminal."""
     if not sys.stdout.isatty():
         return text
     width = shutil.get_terminal_size().columns

@@ -1,4 +1,4 @@
-"""`podium params`: what can be set, what results, and how two presets differ."""
+"""`podium params`: show and search parameters, and compare presets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks.params.strict_yaml import leaves
 from tasks.stage import artifacts, streams
 
 
-@click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")
+@click.group(help="Show and search the parameters of params.yaml and --set, and compare presets.")
 def command() -> None:
     pass
 
 
-@command.command("list", help="Every parameter with its value and what it means; QUERY keeps those that hold it.")
+@command.command("list", help="List parameters with values and descriptions. QUERY filters the list.")
 @click.argument("query", default="")
 @options.parameters
 @options.as_json
@@ -29,12 +29,12 @@ def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[
     rows = params.search(values, documentation.meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
-    text = options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n"
+    text = options.narrow(params.table(lines)) if lines else f"no parameter matches {query!r}\n"
     after = "podium run --set NAME=VALUE, or podium params show for the whole file"
     options.answer(json_wanted, found, text, after)
 
 
-@command.command(help="The parameters that result, as a params.yaml, with the origin of each value.")
+@command.command(help="Show the resolved parameters as a params.yaml, with the origin of each value.")
 @options.parameters
 @options.as_json
 @click.pass_context
@@ -49,16 +49,16 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
         options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})
         return
     streams.say(options.narrow(text))
-    options.say_next("podium plan with the same words says what a run would do")
+    options.say_next("podium plan with the same options shows what a run would do")
 
 
-@command.command(help="The JSON Schema of params.yaml, or of presets, for editors and other programs.")
-@click.option("--preset", "of_presets", is_flag=True, help="of the files in presets/")
+@command.command(help="Print the JSON Schema of params.yaml, for editors and other programs.")
+@click.option("--preset", "of_presets", is_flag=True, help="print the schema of presets/*.yaml instead")
 def schema(of_presets: bool) -> None:
     options.print_json(documentation.preset_schema() if of_presets else documentation.params_schema())
 
 
-@command.command(help="What two presets say differently, by sections; demo stands for params.yaml.")
+@command.command(help="Show how two presets differ, by section. demo means params.yaml.")
 @click.argument("first", shell_complete=options.complete_sides)
 @click.argument("second", default=DEMO, shell_complete=options.complete_sides)
 @options.as_json

@@ -1,4 +1,4 @@
-"""`podium plan`: what a run would do, why, and what it would take; it does nothing."""
+"""`podium plan`: show what a run would do, why, and its time and memory. It changes nothing."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ GB = 1e9
 
 
 @click.command(
-    help="Say which stages a run would skip, restore or run, and why; of each device job the memory, time and "
-    "throughput to expect, what decides them, and what moves it. Runs nothing and changes nothing, but for --measure. "
-    "Exit code 2: a device job cannot run as stated."
+    help="Show which stages a run would skip, restore or run, and why. For each device job, estimate memory, time and "
+    "throughput, and name the parameters that change them. Nothing is run or changed, except by --measure and --write. "
+    "Exit code 2: a device job cannot run with these parameters."
 )
 @options.parameters
 @options.run_name
 @options.stages
-@click.option("--price", type=click.FloatRange(0, min_open=True), metavar="X", help="of an hour of the device(s)")
+@click.option("--price", type=click.FloatRange(0, min_open=True), metavar="PER_HOUR", help="price of one device hour")
 @click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="of each GPU, or of a CPU host")
-@click.option("--bow", is_flag=True, help="the IPUs are Bow and not Mk2")
-@click.option("--measure", is_flag=True, help="time a few updates of each job on a CPU or GPU; keep what they take")
-@click.option("--page", type=click.Path(path_type=Path), metavar="FILE", help="write all of it as a page (HTML)")
+@click.option("--bow", is_flag=True, help="plan for Bow IPUs instead of Mk2")
+@click.option("--measure", is_flag=True, help="time a few updates of each job on a CPU or GPU, and record the results")
+@click.option("--page", type=options.FILE, metavar="FILE", help="write the plan as an HTML page")
 @click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
 @options.as_json
 @click.pass_context
@@ -77,16 +77,16 @@ def command(
         streams.say(options.narrow(plan_page.stages_text(found)))
         streams.say(plan_page.jobs_text(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
-            streams.say("what would run is restored instead where the DVC remote has it; it was not asked\n")
+            streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
     _end(found, request.words, json_wanted)
 
 
 def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:
-    """Say what is useful next; a plan of a run that would be refused does not propose it."""
+    """Print the next step: `podium run`, or what to change if the run would be refused."""
     impossible = [job.name for job in found.running if job.impossible]
     refused = impossible or [job.name for job in found.running if job.refusal]
     if refused:
-        what = "cannot run as stated" if impossible else "does not fit"
+        what = "cannot run with these parameters" if impossible else "does not fit into memory"
         options.say_next(f"{', '.join(refused)} {what}: change the parameter named above, then podium plan{words}")
     elif not json_wanted:
         options.say_next(f"podium run{words}")
@@ -97,9 +97,9 @@ def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:
 def _write(project: Path, laid_over: bool) -> None:
     if laid_over:
         raise ParamsError(
-            "--write takes params.yaml as it is: leave --preset, --set and --name out, or write them into it"
+            "--write uses params.yaml only: leave out --preset, --set and --name, or put them into params.yaml"
         )
     changed = write_plan(project, compose(load_params(project / artifacts.PARAMS)))
     remove_gone(project, print)
-    streams.say(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")
+    streams.say(f"{artifacts.PLAN} {'written' if changed else 'is already up to date with params.yaml'}\n")
     options.say_next("dvc repro, or podium run")

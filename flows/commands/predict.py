@@ -1,4 +1,4 @@
-"""`podium predict`: a finished model's answers to the examples of a file."""
+"""`podium predict`: write a finished model's predictions for the examples of a file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 
 
 @click.command(
-    help="Answer the questions, or classify the sentences, in IN with MODEL, a run, a published or model folder, or "
-    "a Hub repository. OUT ends in .jsonl, .csv, .parquet, or .json for {question id: text}; - is a standard stream."
+    help="Answer the questions, or classify the sentences, in IN with MODEL: a run, a release folder, a model folder "
+    "or a Hub repository. OUT ends in .jsonl, .csv, .parquet, or .json for {question id: text}; - is a standard stream."
 )
 @click.argument("model")
-@click.argument("input", metavar="IN", type=click.Path(path_type=Path))
-@click.argument("output", metavar="[OUT]", type=click.Path(path_type=Path), default=Path("-"))
+@click.argument("input", metavar="IN", type=applying.FILE)
+@click.argument("output", metavar="[OUT]", type=applying.FILE, default=Path("-"))
 @click.option(
     "--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="of standard streams"
 )
-@click.option("--n-best", type=click.IntRange(min=0), default=0, metavar="N", help="answers in each record, best first")
-@click.option("--force", is_flag=True, help="write over OUT")
+@click.option("--n-best", type=click.IntRange(min=0), default=0, metavar="N", help="answers per record, best first")
+@click.option("--force", is_flag=True, help="overwrite OUT")
 @applying.using_a_model
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
@@ -37,7 +37,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     target, how = _target(ctx, output, stated["force"], read), applying.how(found, stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
-        raise click.UsageError(f"OUT must end in one of .{', .'.join(FORMATS)}: found {output}", ctx)
+        raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
     wanted = Output(target, ending, stated["n_best"])
     with spooled(given(ctx, input) if str(input) != "-" else None, kind) as path:
         done = predict(entry, found, path, wanted, how)
@@ -50,5 +50,5 @@ def _target(ctx: click.Context, output: Path, force: bool, read: list[Path]) -> 
         return None
     target = output_file(ctx, output, read)
     if target.exists() and not force:
-        raise click.UsageError(f"{output} is there already: name another file, or add --force", ctx)
+        raise click.UsageError(f"{output} already exists: name another file, or pass --force", ctx)
     return target

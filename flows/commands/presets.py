@@ -1,4 +1,4 @@
-"""`podium presets`: the recipes there are."""
+"""`podium presets`: list and show presets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tasks.params.overlays import Preset, preset_names, read_preset
 from tasks.stage import artifacts
 
 SCORES = ("f1", "accuracy", "phase2_mlm_accuracy", "phase1_mlm_accuracy")
-"""The figure a list of presets shows: the first there is."""
+"""Published scores by priority. The list shows the first that a preset has."""
 
 
-@click.group(help="Recipes that lie over the defaults; podium run --preset NAME runs one.", invoke_without_command=True)
+@click.group(help="List and show presets. podium run --preset NAME runs one.", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         ctx.invoke(listed)
 
 
-@command.command("list", help="Every preset; QUERY keeps those whose name, source or description holds it.")
+@command.command("list", help="List presets. QUERY filters by name, source and description.")
 @click.argument("query", default="")
 @options.as_json
 @click.pass_context
@@ -32,18 +32,18 @@ def listed(ctx: click.Context, query: str = "", json_wanted: bool = False) -> No
     found = [one for one in every if wanted in " ".join((one.name, one.head.description, *one.head.source)).lower()]
     values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]
     rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
-    heads = ("preset", "published", "what it is")
-    text = options.narrow(parameters.table([heads, *rows])) if rows else f"no preset speaks of {query!r}\n"
+    heads = ("preset", "published", "description")
+    text = options.narrow(parameters.table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
     options.answer(json_wanted, values, text, "podium presets show NAME, or podium run --preset NAME")
 
 
 def _score(preset: Preset) -> str:
-    """What the source of a preset published of the last thing it trains."""
+    """Return the score that the preset's source published for its last training."""
     figures = preset.head.expected.published()
     return next((f"{name} {figures[name]:g}" for name in SCORES if name in figures), "-")
 
 
-@command.command(help="What a preset is, where it was taken from, and what it sets.")
+@command.command(help="Show a preset: its description, source and values.")
 @click.argument("name", shell_complete=options.complete_presets)
 @options.as_json
 @click.pass_context
@@ -52,7 +52,7 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     found = read_preset(name)
     values = {"name": name, **found.head.model_dump(exclude_none=True), "values": found.values}
     text = (artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
-    after = f"podium params show --preset {name} for all that results, or podium run --preset {name}"
+    after = f"podium params show --preset {name} shows all resolved parameters; podium run --preset {name} runs it"
     options.answer(json_wanted, values, text, after)
 
 

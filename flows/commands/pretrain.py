@@ -1,4 +1,4 @@
-"""`podium pretrain`: BERT's pre-training on one's own text, from fresh weights or on from a given model."""
+"""`podium pretrain`: pre-train BERT on your own text, from scratch or from an existing model."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from tasks.stage.errors import ParamsError
 
 PRESET = "bert"
 ENTRY = "downstream.squad"
-"""What that preset fine-tunes for, unless something else is asked for."""
+"""Entry of that preset, which --finetune replaces."""
 FIRST_PHASE = 0.9
-"""The share of the updates that are made on short sequences, as the README of google-research/bert advises."""
+"""Share of the updates on short sequences, as the README of google-research/bert recommends."""
 GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
-"""What that README advises for more pre-training of a model that there is, on text of one's own."""
+"""Values that README recommends for further pre-training of an existing model on your own text."""
 
 
 @click.command(
-    help="Pre-train BERT on your own text, in two phases: a new one, with a vocabulary made of the text, or on from "
-    "--model with its own. With --finetune KIND --train FILE the result is fine-tuned, too."
+    help="Pre-train BERT on your own text, in two phases. Without --model, train from scratch with a vocabulary built "
+    "from the text; with it, continue from that model and its vocabulary. With --finetune KIND --train FILE, fine-tune "
+    "the result."
 )
-@click.option("--text", required=True, metavar="FILE", help="text: a file or a folder (docs/inputs.md)")
-@click.option("--model", metavar="DIR|NAME", help="goes on from this BERT: a model's folder, or a Hub repository")
-@click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases; BERT's: 1,000,000")
-@options.of_parameter(PhaseParams, "learning_rate", help="of both phases")
-@options.of_parameter(
-    PhaseParams, "global_batch_size", "batch-size", help="sequences behind one update, in both phases"
-)
-@click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this (podium finetune --help)")
-@click.option("--train", metavar="FILE|NAME", help="what fine-tuning learns from, or a Hub data set")
+@click.option("--text", required=True, metavar="FILE", help="text file or folder (docs/inputs.md)")
+@click.option("--model", metavar="DIR|NAME", help="BERT to continue from: a model folder or a Hub repository")
+@click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases (BERT: 1,000,000)")
+@options.of_parameter(PhaseParams, "learning_rate", help="learning rate of both phases")
+@options.of_parameter(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in both phases")
+@click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this kind (podium finetune --help)")
+@click.option("--train", metavar="FILE|NAME", help="training data for fine-tuning, or a Hub data set")
 @finetune.DEV
-@click.option("--task", metavar="NAME", help="the task, where the kind has several")
+@click.option("--task", metavar="NAME", help="task, if the kind has several")
 @finetune.COMMON
 @finetune.SAVE
 @click.pass_context
@@ -51,16 +50,16 @@ def command(ctx: click.Context, **stated: Any) -> None:
 
 
 def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> list[str | Setting]:
-    """Return the overrides that the command line states; those of `--set` come last, so that they win.
+    """Return the overrides of a command line. Those of `--set` come last and take precedence.
 
     Raises:
-        InputError, ParamsError: the model or a file is not there or none.
+        InputError, ParamsError: the model or a file is missing or invalid.
     """
     from flows.runs.given_model import model_values, stated_path
 
     text = given(ctx, Path(stated["text"]))
     if not text.exists():
-        raise ParamsError(f"--text {stated['text']} is not there: name a file or folder of text")
+        raise ParamsError(f"--text {stated['text']} not found: pass a text file or folder")
     model = model_values(stated["model"], given(ctx, Path()), project) if stated["model"] is not None else {}
     defaults = GOING_ON if model else {}
     said = {name: stated[name] or defaults.get(name) for name in ("steps", "learning_rate")}
@@ -75,13 +74,13 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
         released = finetune.released_as(stated["model"] or stated["text"])
         entry = finetune.entry_values(ctx, project, stated["kind"], stated, released)
         entry |= finetune.row_values(stated["kind"], next(iter(entry)), model) if model else {}
-    # What the preset fine-tunes for goes first: the entry that is asked for may have its name.
+    # Remove the preset's entry first: the new entry may have the same name.
     below = settings(model | values | _row_lengths(model) | {ENTRY: None})
     return [*below, *settings(entry), *stated["overrides"]]
 
 
 def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row lengths of the phases whose rows are longer by default than a given model takes, and say so."""
+    """Return shorter rows for phases whose default is longer than the model accepts, and note them."""
     positions = model.get("model.max_positions")
     default = PretrainRowsParams()
     found = {
@@ -91,5 +90,5 @@ def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:
     }
     if found:
         keys = " and ".join(found)
-        streams.note(f"the model has {positions} positions, so rows are no longer: {keys} {positions} (--set ...)")
+        streams.note(f"the model has only {positions} positions: {keys} set to {positions} (change with --set)")
     return found

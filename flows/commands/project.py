@@ -1,4 +1,4 @@
-"""Which project a command works in, and from where it was called."""
+"""Project folder and current folder of a command."""
 
 from __future__ import annotations
 
@@ -14,53 +14,52 @@ from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
 MARKS = ("dvc.yaml", "params.yaml", "presets")
-"""What a project holds; the checkout of a run with overrides holds no presets, and is no project."""
+"""Contents of every project. Checkouts of runs have no presets, so they do not count as projects."""
 CALLED_FROM = "PODIUM_CALLED_FROM"
-"""Set for itself by a command that starts again with the code of the project it found."""
+"""Variable that a command sets before it restarts with the code of the project it found."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command was called, and the project it found."""
+    """Current folder of a command and the project it works in."""
 
     here: Path
-    """Paths on the command line count from it."""
+    """Current folder. Paths on the command line are relative to it."""
     found: Path | None
     asked: Path | None
-    """--project."""
+    """Value of --project."""
     words: str | None = None
-    """The whole command, as a shell takes it."""
+    """The whole command line, quoted for a shell."""
 
 
 def current_folder() -> Path:
-    """Where a command is called.
+    """Return the current folder.
 
     Raises:
-        ParamsError: the folder is no longer there.
+        ParamsError: the folder no longer exists.
     """
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise ParamsError("the current folder was deleted, or moved: cd into one that is there, and again") from None
+        raise ParamsError("the current folder was deleted or moved: change to an existing one and try again") from None
 
 
 def _require_readable_name(project: Path) -> None:
-    """Reports, databases and DVC's files hold the project's path as text.
+    """Require a UTF-8 project path, as reports, databases and DVC's files store it as text.
 
     Raises:
-        ParamsError: it is none.
+        ParamsError: the path is not UTF-8.
     """
     try:
         str(project).encode("utf-8")
     except UnicodeEncodeError:
         raise ParamsError(
-            f"the project's path is not UTF-8: {os.fsencode(project)!r}; rename or move it, so that every folder on "
-            "the way has a name in UTF-8"
+            f"the project's path is not UTF-8: {os.fsencode(project)!r}; rename its folders or move the project"
         ) from None
 
 
 def find_project(start: Path, above: bool) -> Path | None:
-    """The nearest folder that is a project: `start`, or with `above` a folder it lies in; None where there is none."""
+    """Return `start`, or with `above` its nearest parent, that is a project; None if there is none."""
     folder = start.resolve()
     for candidate in (folder, *folder.parents) if above else (folder,):
         if all((candidate / name).exists() for name in MARKS):
@@ -69,19 +68,19 @@ def find_project(start: Path, above: bool) -> Path | None:
 
 
 def entered(ctx: click.Context) -> Path:
-    """Make the project of a command the current folder, which everything below counts from, and return it.
+    """Change to the project folder of a command and return it.
 
     Raises:
-        ParamsError: there is none.
+        ParamsError: there is no project.
     """
     place: Place = ctx.obj
     if place.found is None:
         missing = ", ".join(f"{name}/" if name == "presets" else name for name in MARKS)
         if place.asked is not None:
-            raise ParamsError(f"--project {place.asked} is no clone of Podium: it does not hold {missing}")
+            raise ParamsError(f"--project {place.asked} is not a clone of Podium, which contains {missing}")
         raise ParamsError(
-            f"neither {place.here} nor a folder above it is a clone of Podium, which holds {missing}: go into one, "
-            "or name it: podium --project DIR ..."
+            f"neither {place.here} nor a parent folder is a clone of Podium, which contains {missing}: change to a "
+            "clone, or pass podium --project DIR"
         )
     _require_readable_name(place.found)
     os.chdir(place.found)
@@ -90,25 +89,25 @@ def entered(ctx: click.Context) -> Path:
 
 
 def given(ctx: click.Context, path: Path) -> Path:
-    """A path of the command line, which counts from where the command was called."""
+    """Resolve a path of the command line against the folder where the command was called."""
     place: Place = ctx.obj
     return place.here / path
 
 
 def output_file(ctx: click.Context, path: Path, inputs: Iterable[Path]) -> Path:
-    """A file of the command line that is to be written, which may be none of those that the command reads.
+    """Resolve an output path of the command line, and require that it is not one of the command's inputs.
 
     Args:
-        ctx: of the command.
-        path: as it was typed.
-        inputs: files and folders that are read; links to them count as they do.
+        ctx: context of the command.
+        path: path as it was typed.
+        inputs: files and folders that the command reads; links are followed.
 
     Raises:
-        click.UsageError: it is one of them, or lies in one.
+        click.UsageError: the path is an input, or is inside one.
     """
     target = given(ctx, path)
     places = [target, *target.resolve().parents] if target.exists() else []
     for one in filter(Path.exists, inputs):
         if any(place.samefile(one) for place in places):
-            raise click.UsageError(f"{path} is read by this command and cannot be written: name another file", ctx)
+            raise click.UsageError(f"{path} is an input of this command: name another output file", ctx)
     return target

@@ -1,4 +1,4 @@
-"""`podium publish`: publish what the gate of a finished run accepted."""
+"""`podium publish`: publish the model of a finished run that its gate accepted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from tasks.stage.errors import InputError, ParamsError
 
 
 @click.command(
-    help="Publish the model of a finished run, if its gate accepted it; the same content makes no second release."
+    help="Publish the model of a finished run if its gate accepted it. Content that is already published is not "
+    "published again."
 )
 @options.parameters
 @options.run_name
-@click.option("--task", metavar="NAME", help="the entry to publish, where there are several: squad of gate@squad")
-@click.option("--dry-run", is_flag=True, help="show what would be published; touch nothing")
+@click.option("--task", metavar="NAME", help="entry to publish, if there are several: squad for gate@squad")
+@click.option("--dry-run", is_flag=True, help="show what would be published; change nothing")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -41,27 +42,27 @@ def command(
     root = _root(project, preset, overrides, name)
     with locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
-        # In the checkout of the run; what it prints is for people.
+        # Runs in the checkout; its output is passed through.
         words = [sys.executable, "-m", *releases.module_of(gate), *(["--dry-run"] if dry_run else [])]
         code = subprocess.run(words, cwd=root, env=dvc.environment(), check=False).returncode
     if code:
         raise SystemExit(code)
     if not dry_run:
         receipt = root / artifacts.receipt_file(gate.item)
-        options.say_next(f"podium ask the published model; the receipt is {receipt.relative_to(project)}")
+        options.say_next(f"try the published model with podium ask; the receipt is {receipt.relative_to(project)}")
 
 
 def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:
-    """The folder of the run that is meant: by its parameters, or by its name alone.
+    """Find the folder of a run by its name or its parameters.
 
     Raises:
-        ParamsError: the parameters are wrong, or not those of the name.
-        InputError: there is no such run.
+        ParamsError: the parameters are invalid, or differ from those of the named run.
+        InputError: the run does not exist.
     """
     if name is not None and preset is None and not overrides:
         root = checkout.own_folder(project, checkout.checked_name(name))
         if not (root / artifacts.PARAMS).is_file():
-            raise InputError(f"there is no run {name} here: podium runs lists those there are")
+            raise InputError(f"run {name} not found: podium runs lists the runs")
         values = run_params.params_of(project, root)
     else:
         from flows.runs.run_request import resolve_request
@@ -70,18 +71,18 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
         values, root = request.values, request.root
     require_one_plan(project, given_paths(values))
     if not root.is_dir():
-        raise InputError("no run had these parameters here: podium run with the same words makes the model first")
+        raise InputError("no run with these parameters found: start podium run with the same options first")
     return root
 
 
 def _gate(gates: Sequence[Stage], task: str | None) -> Stage:
-    """The gate that decided on what is to be published: where only one is there, its entry need not be named."""
+    """Return the gate of the entry `task`, or the only gate."""
     names = [gate.item for gate in gates]
     found = [gate for gate in gates if task in (None, gate.item)]
     if task is not None and not found:
-        raise ParamsError(f"--task {task} is not known{nearest(task, names)}")
+        raise ParamsError(f"--task {task} not found{nearest(task, names)}")
     if len(found) != 1:
         raise ParamsError(
-            f"there are {len(names)} gates ({', '.join(names) or 'none'}): say with --task which to publish"
+            f"there are {len(names)} gates ({', '.join(names) or 'none'}): choose the entry to publish with --task"
         )
     return found[0]

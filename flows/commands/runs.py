@@ -1,4 +1,4 @@
-"""`podium runs`: which runs there are, and one of them in full."""
+"""`podium runs`: list runs, and show one in full."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ WIDEST_COMMAND = 60
 
 
 class _Listing(click.Group):
-    """Lists runs where no other command is named, so that `podium runs WORD` needs no more words."""
+    """Command group that lists runs by default, so that `podium runs WORD` works."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = [*self.commands, *ctx.help_option_names]
         return super().parse_args(ctx, args if args and args[0] in known else ["list", *args])
 
 
-@click.group(cls=_Listing, help="Which runs there are. Without one of these commands: list.")
+@click.group(cls=_Listing, help="List runs, their results and disk use. The default command is list.")
 def command() -> None:
     pass
 
 
 @command.command(
     "list",
-    help="Every run, the newest first; WORDS keep those whose name, command, status or entries hold all of them.",
-    epilog="size: what is on the disk of this run alone, in whole blocks; what it shares with DVC's cache by links is "
-    "counted there, once for all runs.",
+    help="List runs, newest first. WORDS filter them: each must occur in the name, command, status or entries.",
+    epilog="size: disk blocks that only this run uses. Files linked to DVC's cache are counted there, once for all "
+    "runs.",
 )
 @click.argument("words", nargs=-1)
-@click.option("--status", "statuses", multiple=True, type=click.Choice(listing.STATUSES), help="keep these; repeatable")
-@click.option("--page", is_flag=True, help="write them all as a page that sorts and filters, reports/index.html")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(listing.STATUSES), help="filter; repeatable")
+@click.option("--page", is_flag=True, help="write all runs as a page to sort and filter, reports/index.html")
 @options.as_json
 @click.pass_context
 def listed(
@@ -59,32 +59,32 @@ def listed(
         options.print_json([run.as_values() for run in found])
         return
     if not found:
-        streams.say("no run is here\n" if not (words or statuses) else "no run is like that\n")
-        options.say_next("podium run makes one; --name gives it a name")
+        streams.say("no runs yet\n" if not (words or statuses) else "no matching runs\n")
+        options.say_next("podium run starts one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
     cache = format_bytes(sum(vars(listing.size_of([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
-    streams.say(f"{number}, {format_bytes(sum(sizes))}; DVC's cache, which all share, {cache}\n")
-    options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
+    streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
+    options.say_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
 
 
 def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
     from flows.views import index_page
 
     if narrowed:
-        raise click.UsageError("--page is of all runs: its own filter keeps some of them", ctx)
+        raise click.UsageError("--page always writes all runs: filter them on the page", ctx)
     index_page.write(project)
     streams.say(f"{artifacts.INDEX_PAGE}\n")
 
 
 def _correct_pages(project: Path, found: Sequence[listing.Run]) -> None:
-    """The page of a run that was killed says that it goes on, until somebody looks."""
+    """Correct the pages of runs that were killed, which still show them as running."""
     killed = [run for run in found if run.was_killed]
     if killed:
-        from flows.views import run_page  # what draws a page takes time to import
+        from flows.views import run_page  # slow to import
 
         for run in killed:
             run_page.correct(project, run)
@@ -101,7 +101,7 @@ def _row(run: listing.Run, size: int) -> tuple[str, ...]:
 
 
 @command.command(
-    help="One run in full: parameters, stages with their seconds, scores with intervals, verdicts, places."
+    help="Show one run in full: parameters, stages and their times, scores with intervals, gate decisions, file paths."
 )
 @click.argument("name", shell_complete=options.complete_runs)
 @options.as_json
@@ -112,7 +112,7 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     project = entered(ctx)
     [run] = listing.named(project, [name])
     _correct_pages(project, [run])
-    # As params.yaml has them, or with a preset the defaults; of an entry that is not there, as its kind has them.
+    # Compare with params.yaml, or for a preset with the defaults; entries missing there with those of their kind.
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)
     rows = run_params.against(base, run_params.params_of(project, run.folder))

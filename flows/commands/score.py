@@ -1,4 +1,4 @@
-"""`podium score`: exact match and F1 of any predictions, by the official rules of SQuAD v1.1 and 2.0."""
+"""`podium score`: compute exact match and F1 by the official rules of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from pathlib import Path
 import click
 
 from flows.commands import options
+from flows.commands.options import FILE
 from flows.commands.project import given, output_file
 from ipu_model.files import write_json
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command(
-    help="Score PREDICTIONS, a JSON object {question id: text}, against QUESTIONS, SQuAD JSON, as the official script "
-    "does: that of v1.1, or that of 2.0 where a question has no answer, which an empty text says."
+    help="Score PREDICTIONS, a JSON object {question id: text}, against QUESTIONS in SQuAD JSON, like the official "
+    "script: that of 2.0 if a question has no answer, else that of 1.1. An empty text predicts no answer."
 )
 @click.argument("questions", type=FILE)
 @click.argument("predictions", type=FILE)
-@click.option("--output", type=FILE, metavar="FILE", help="also write the scores to this file, as JSON")
-@click.option("--na-probs", type=FILE, metavar="FILE", help="JSON {question id: odds of no answer}, as null_odds.json")
+@click.option("--output", type=FILE, metavar="FILE", help="also write the scores to FILE, as JSON")
+@click.option("--na-probs", type=FILE, metavar="FILE", help="JSON {question id: no-answer score}, as null_odds.json")
 @click.option(
-    "--na-threshold", type=float, default=1.0, show_default=True, metavar="ODDS", help="above it no answer is given"
+    "--na-threshold", type=float, default=1.0, show_default=True, metavar="ODDS", help="score above which none is given"
 )
 @options.as_json
 @click.pass_context
@@ -47,19 +46,19 @@ def command(
     summary = score_files(*read, odds, na_threshold)
     if target is not None:
         write_json(target, summary)
-    after = f"podium compare OTHER.json {predictions} --questions {questions} says which of two is better"
+    after = f"podium compare OTHER.json {predictions} --questions {questions} tests which of two is better"
     options.answer(json_wanted, summary, _in_words(summary), after)
 
 
 def _in_words(found: Mapping[str, float]) -> str:
-    """A line for all questions, and for those with and without an answer where there are both kinds."""
+    """Format the scores of all questions, and of those with and without an answer if there are both."""
     said = []
     for prefix, what in (("", "questions"), ("HasAns_", "with an answer"), ("NoAns_", "without an answer")):
         if f"{prefix}total" in found:
             exact = found.get(f"{prefix}exact", found.get("exact_match", 0.0))
             said.append(f"{found[f'{prefix}total']} {what}, exact match {exact:.2f}, F1 {found[f'{prefix}f1']:.2f}")
     said += [
-        f"best {title} {found[f'best_{name}']:.2f}, with no answer above odds of {found[f'best_{name}_thresh']:.4f}"
+        f"best {title} {found[f'best_{name}']:.2f}, with a no-answer threshold of {found[f'best_{name}_thresh']:.4f}"
         for name, title in (("exact", "exact match"), ("f1", "F1"))
         if f"best_{name}" in found
     ]

@@ -1,4 +1,9 @@
-"""`podium sweep finetune KIND`: a search over recipes, judged by examples that no training sees."""
+"""`podium sweep finetune KIND`: search recipes by their scores on held-out examples, in ordinary runs.
+
+Every run trains and is scored on held-out training examples (`--to finetune@ENTRY`). The development set does not
+influence the choice: only the chosen run is evaluated on it and published. If recipes are repeated with several seeds,
+all models of the best recipe predict the development set, and the gate of the chosen run evaluates the recipe.
+"""
 
 from __future__ import annotations
 
@@ -36,29 +41,29 @@ from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.stage.process import Say
 
 SWEEPS = artifacts.RUNS / "sweeps"
-"""A file for each sweep: its runs, what they scored, and which is the best."""
+"""Folder with a file for each sweep: its runs, their scores, and the best run."""
 NEVER = 10**9
-"""Updates between looks at held-out rows: only the last update is followed by one."""
+"""Interval of evaluations, in updates, that leaves only the evaluation after the last update."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is searched."""
+    """Search space and settings of a sweep."""
 
     name: str
     entry: str
     preset: str
     overrides: tuple[str, ...]
-    """What all runs share, as words of --set."""
+    """Values of --set for all runs."""
     grid: dict[str, list[Any]]
-    """Parameters of the entry's section `finetune`, and the values to try; `seed` repeats a recipe."""
+    """Parameter in the entry's section `finetune` -> values to try. `seed` repeats a recipe."""
     more: tuple[str, ...] = ()
-    """Other words for `podium run`, such as --verbose."""
+    """Other options of `podium run`, such as --verbose."""
     sent: tuple[str, ...] = ()
-    """Words that send stages to workers; none: they run here."""
+    """Options that send stages to workers; empty: they run here."""
 
     def members(self) -> list[Member]:
-        """The runs, those of one recipe after each other."""
+        """Return the runs, grouped by recipe."""
         names = sorted(self.grid, key=lambda name: name == SEED)
         found = itertools.product(*(self.grid[name] for name in names))
         return [Member(self, dict(zip(names, values, strict=True))) for values in found]
@@ -78,15 +83,15 @@ class Member:
 
     @property
     def recipe(self) -> tuple[tuple[str, Any], ...]:
-        """What it was trained with, the seed aside."""
+        """Values it was trained with, except the seed."""
         return tuple((name, value) for name, value in self.values.items() if name != SEED)
 
     def command(self, *last: str, here: bool = False) -> list[str]:
-        """The words that run it.
+        """Return the command that runs it.
 
         Args:
-            last: words that only this call has.
-            here: not on workers, whatever the sweep says.
+            last: options of this call only.
+            here: run on this host even if the sweep uses workers.
         """
         place = f"downstream.{self.sweep.entry}.finetune"
         own = [f"{place}.{name}={value}" for name, value in self.values.items()]
@@ -95,32 +100,32 @@ class Member:
         return [*start, *stated, "--name", self.name, *self.sweep.more, *(() if here else self.sweep.sent), *last]
 
     def held_out(self, project: Path) -> dict[str, Any] | None:
-        """Figures on held-out rows; None where the training did not end."""
+        """Return the metrics on held-out rows; None if the training did not finish."""
         path = checkout.own_folder(project, self.name) / artifacts.metrics_file(self.sweep.entry, "finetune")
         return read_json(path).get("held_out") if path.is_file() else None
 
 
 def require_held_out(values: Mapping[str, Any], entry: str) -> None:
-    """Refuse to choose by what the models are judged on later.
+    """Require held-out training examples, as the development set must not decide the choice.
 
     Raises:
-        ParamsError: the entry holds nothing out; names the key.
+        ParamsError: the entry has no held-out examples.
     """
     if not values["downstream"][entry]["rows"]["held_out_fraction"]:
         raise ParamsError(
-            "a sweep chooses by training examples that no training sees, never by the development set, and none are "
-            f"held out: --set downstream.{entry}.rows.held_out_fraction=0.1"
+            "a sweep needs held-out training examples to compare recipes, but this entry has none: pass --set "
+            f"downstream.{entry}.rows.held_out_fraction=0.1"
         )
 
 
 def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
-    """Run all members, then the best one to its end; returns what was found, as it is written to `runs/sweeps`.
+    """Run all members, then finish the best one; return the record that is written to `runs/sweeps`.
 
-    Run again, it goes on: members that ended are skipped.
+    A repeated call resumes the sweep: finished members are skipped.
 
     Raises:
-        SystemExit: a run was stopped, or its parameters are wrong; with its exit code.
-        PodiumError: no run came to its end.
+        SystemExit: a run was stopped or its parameters are invalid; has its exit code.
+        PodiumError: no run finished.
     """
     members = sweep.members()
     for number, member in enumerate(members, 1):
@@ -128,7 +133,7 @@ def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         _run(member.command("--to", f"finetune@{sweep.entry}"), project, say)
     ended = {member.name: figures for member in members if (figures := member.held_out(project)) is not None}
     if not ended:
-        raise PodiumError(f"none of the {len(members)} runs came to its end; podium runs {sweep.name} lists them")
+        raise PodiumError(f"none of the {len(members)} runs finished; podium runs {sweep.name} lists them")
     recipes = _rank([member for member in members if member.name in ended], ended)
     alike = recipes[0][0]
     best = max(alike, key=lambda member: _score(ended[member.name]))
@@ -142,7 +147,7 @@ def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     }
     place = project / SWEEPS / f"{sweep.name}.json"
     write_json(place, record)
-    say(f"the best by held-out {record['judged_by']}: {best.name}; it is judged on the development set now")
+    say(f"best held-out {record['judged_by']}: {best.name}; evaluating it on the development set")
     if code := _run(_last(best, alike, project, say), project, say):
         raise SystemExit(code)
     record["verdict"] = _verdict(best, project)
@@ -151,7 +156,7 @@ def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
 
 
 def _verdict(best: Member, project: Path) -> list[str]:
-    """What the gate says of the recipe, in words; nothing where one model stands for it."""
+    """Return the gate's conclusions about the recipe; empty if it has only one model."""
     root = checkout.own_folder(project, best.name)
     if (record := report.read(project, root)) is None:
         return []
@@ -159,41 +164,41 @@ def _verdict(best: Member, project: Path) -> list[str]:
 
 
 def _last(best: Member, alike: Sequence[Member], project: Path, say: Say) -> list[str]:
-    """The words that judge and publish the best run, once all models of its recipe have answered the development set.
+    """Predict the development set with all models of the best recipe; return the command that finishes the best run.
 
     Args:
-        best: the run.
-        alike: those of its recipe that came to their end, itself among them.
-        project: where the sweep runs.
-        say: told what happens.
+        best: the best run.
+        alike: all finished runs of its recipe, including itself.
+        project: project folder.
+        say: called with each message.
 
     Raises:
-        SystemExit: as `_run`, or one of them failed.
-        PodiumError: one of them has no answers.
+        SystemExit: see `_run`, or one of them failed.
+        PodiumError: one of them has no predictions.
     """
     wanted = len(best.sweep.grid.get(SEED, [None]))
     if len(alike) < wanted:
-        say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not come to their end and are not in its mean")
+        say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not finish and are not in its mean")
     if len(alike) == 1:
         return best.command()
     for number, member in enumerate(alike, 1):
-        say(f"answers of seed {number} of {len(alike)}: {member.name}")
+        say(f"predictions of seed {number} of {len(alike)}: {member.name}")
         if code := _run(member.command("--to", f"evaluate@{best.sweep.entry}"), project, say):
             raise SystemExit(code)
     others = {member.values[SEED]: checkout.own_folder(project, member.name) for member in alike if member != best}
     folder = SWEEPS / best.sweep.name / best.name
     write_others(project / folder, others, best.sweep.entry, say)
-    # What others scored lies here, and no worker sees it: gate and publish run here, too.
+    # The scores of the other seeds are on this host only, so gate and publish run here.
     return best.command("--set", f"downstream.{best.sweep.entry}.gate.seeds={folder.as_posix()}", here=True)
 
 
 def _run(command: list[str], project: Path, say: Say) -> int:
-    """Run one member; its exit code. One that fails is left behind, as a recipe may diverge.
+    """Run one member and return its exit code. A failed member does not end the sweep, as a recipe may diverge.
 
-    What a member says to do next is left out: the sweep does it, and says itself what follows at its end.
+    The member's line "next: ..." is left out; the sweep prints its own at the end.
 
     Raises:
-        SystemExit: it was stopped, or refused for its parameters.
+        SystemExit: it was stopped, or its parameters were refused.
     """
 
     def repeat(line: str) -> None:
@@ -208,14 +213,14 @@ def _run(command: list[str], project: Path, say: Say) -> int:
 
 
 def _score(figures: Mapping[str, Any]) -> float:
-    """The figure that the head is judged by, larger is better."""
+    """Return the score that recipes are ranked by; larger is better."""
     return held_out_score(figures)[1]
 
 
 def _rank(
     members: Sequence[Member], ended: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[list[Member], dict[str, Any]]]:
-    """The members of each recipe, with the mean of its seeds and how far they spread, the best first."""
+    """Return the members of each recipe with mean and standard deviation over seeds, best recipe first."""
     found = []
     for recipe, several in itertools.groupby(members, key=lambda member: member.recipe):
         alike = list(several)
@@ -227,16 +232,16 @@ def _rank(
 
 
 def write_others(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:
-    """Make the folder that `gate.seeds` of a model names, whole or not at all.
+    """Write the folder for `gate.seeds` atomically.
 
     Args:
-        folder: what was there before is replaced.
-        checkouts: seed -> where that model was trained and answered the development set.
-        entry: what it was trained for.
-        say: told what had to be brought here.
+        folder: target; an existing one is replaced.
+        checkouts: seed -> checkout of the run with that seed.
+        entry: name of the entry.
+        say: called with messages about files restored from the DVC remote.
 
     Raises:
-        PodiumError: a model has no answers to the development set.
+        PodiumError: a model has no predictions for the development set.
     """
     found = {seed: _scores_of(root, entry, say) for seed, root in checkouts.items()}
     with new_folder(folder) as fresh:
@@ -245,7 +250,7 @@ def write_others(folder: Path, checkouts: Mapping[int, Path], entry: str, say: S
 
 
 def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
-    """scores.json of the model in a checkout, which model it is, and what it did on held-out examples."""
+    """Return scores.json of the model in a checkout, with its weights' hash, recipe and held-out metrics."""
     entry = entry_of(load_params(root / artifacts.PARAMS), name)
     task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
     predictions = root / artifacts.predictions_file(name)
@@ -254,8 +259,8 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
         restore([entry.stage("examples"), entry.stage("evaluate")], root, say)
     if missing := [path for path in needed if not path.is_file()]:
         raise PodiumError(
-            f"{missing[0]} is not there: the run {root.name} did not come to its evaluation, or no DVC remote has what "
-            f"it made. podium runs show {root.name} says what became of it; the same sweep goes on from there"
+            f"{missing[0]} not found: run {root.name} was not evaluated, or no DVC remote has its outputs. See podium "
+            f"runs show {root.name}, then repeat the same sweep"
         )
     examples = task.read_all(root)
     scores: dict[str, Any] = json.loads(scores_json(task, examples, task.read_predictions(predictions, examples)))
@@ -270,40 +275,40 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
 
 
 def _list_of(name: str) -> Callable[[str], list[Any]]:
-    """Return how click reads values of a parameter that are apart by commas."""
+    """Return a parser of comma-separated values of a parameter."""
     read_one = options.number_of(FinetuneParams.model_fields[name])
 
     def read(text: str) -> list[Any]:
         try:
             found = [read_one(part) for part in text.split(",")]
         except click.BadParameter as error:
-            raise click.BadParameter(f"{text!r} is no list of numbers such as 1e-5,3e-5: {error.message}") from None
+            raise click.BadParameter(f"{text!r} is not a list such as 1e-5,3e-5: {error.message}") from None
         if len(set(found)) < len(found):
-            raise click.BadParameter(f"{text!r} names a number twice")
+            raise click.BadParameter(f"{text!r} lists a number twice")
         return found
 
     return read
 
 
 LISTS = options.together(
-    click.option("--learning-rate", type=_list_of("learning_rate"), metavar="RATE,...", help="to try"),
-    click.option("--epochs", type=_list_of("epochs"), metavar="N,...", help="to try"),
+    click.option("--learning-rate", type=_list_of("learning_rate"), metavar="RATE,...", help="learning rates to try"),
+    click.option("--epochs", type=_list_of("epochs"), metavar="N,...", help="numbers of epochs to try"),
     click.option(
-        "--batch-size", "global_batch_size", type=_list_of("global_batch_size"), metavar="N,...", help="to try"
+        "--batch-size", "global_batch_size", type=_list_of("global_batch_size"), metavar="N,...", help="sizes to try"
     ),
     click.option(
         "--seeds",
         type=click.IntRange(min=1),
         default=1,
         metavar="N",
-        help="runs of each recipe; the gate judges it by all of them",
+        help="runs per recipe, with different seeds; the gate evaluates all of the best recipe",
     ),
     click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
-    click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction"),
+    click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction"),
 )
 
 
-@click.group(help="Try several recipes as ordinary runs, and keep the best by held-out examples, never by --dev.")
+@click.group(help="Try several recipes as ordinary runs. The best on held-out training examples is evaluated on --dev.")
 def command() -> None:
     pass
 
@@ -320,7 +325,7 @@ class _Kinds(finetune.Kinds):
         return found
 
 
-@command.group("finetune", cls=_Kinds, help="Recipes of podium finetune; what takes several values is apart by commas.")
+@command.group("finetune", cls=_Kinds, help="Sweep podium finetune. Separate the values to try by commas.")
 def _finetune() -> None:
     pass
 
@@ -352,7 +357,7 @@ def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
         try:
             found = carry_out(sweep, project, _aside if stated["json_wanted"] else streams.say_line)
         except Interrupted:
-            _aside(f"ended by {stop.reason()}; the same command goes on from there")
+            _aside(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
     _tell(found, stated["json_wanted"])
 

@@ -1,4 +1,4 @@
-"""`podium worker`: takes runs of a pool of the Prefect server."""
+"""`podium worker`: run a worker of a Prefect work pool."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tasks.stage import streams
 
 
 @click.command(
-    help="Take runs of a pool of the Prefect server of PREFECT_API_URL, until it is stopped. It starts nothing but the "
-    "flows of this checkout, whatever the server says (docs/workers.md)."
+    help="Run a worker for a pool of the Prefect server at PREFECT_API_URL until it is stopped. It only starts the "
+    "flows of this checkout, whatever the server requests (docs/workers.md)."
 )
-@click.option("--pool", required=True, help="cpu, cuda, ipu or flows")
-@click.option("--queue", "queues", multiple=True, help="of the pool, repeatable; default: all of them")
-@click.option("--name", help="of this worker, in the server's pages")
+@click.option("--pool", required=True, help="work pool: cpu, cuda, ipu or flows")
+@click.option("--queue", "queues", multiple=True, help="queue of the pool; repeatable; default: all")
+@click.option("--name", help="name of this worker on the server's pages")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help="runs at a time; default: 1 for cuda and ipu, else what cores and memory allow",
+    help="concurrent runs; default: 1 for cuda and ipu, else as many as cores and memory allow",
 )
 @click.pass_context
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:

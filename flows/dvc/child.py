@@ -1,12 +1,12 @@
-"""The process that imports DVC. It answers the requests that come on its standard input, one JSON object a line.
+"""Child process that imports DVC and answers requests on standard input, one JSON object per line.
 
 flows/dvc/session.py starts this file by its path, in a checkout:
 
     python -P child.py dvc MARK [--wait-for-lock]
 
-Replies are lines of standard output that have MARK before a kind and its content, as JSON: `say` holds a line for
-people; `lock` holds the name and hash of a stage that is about to run, and is answered on standard input; `answer` ends
-a request, and so does `failed`. All else that is printed is the stages' own. It ends where its input does.
+A reply is a line of standard output: MARK, then [kind, content] as JSON. `say` is a message for the user. `lock` has
+the name and hash of a stage that is about to run, and is answered on standard input. `answer` or `failed` ends a
+request. All other output comes from stages. The process ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from dvc.stage.decorators import unlocked_repo
 from dvc.stage.exceptions import StageCmdFailedError
 
 LOGGERS = ("dvc", "dvc_data", "dvc_objects")
-"""DVC gives these handlers that write to standard output and error."""
+"""Loggers whose handlers, set by DVC, write to standard output and error."""
 
 MARKER = "podium-store"
-"""A file in each remote, by which a cache knows it again: a folder that was moved away, or is not mounted, lacks it."""
+"""File in each remote that identifies it. It is missing if the remote's folder was moved or is not mounted."""
 
 Say = Callable[[str], None]
 
 
 class CommandFailed(StageCmdFailedError):
-    """DVC's error of a command, which keeps the exit code in its text alone."""
+    """DVC's error of a failed command, plus its exit code, which DVC has only in the text."""
 
     def __init__(self, command: str, status: int | None = None) -> None:
         super().__init__(command, status)
@@ -56,13 +56,13 @@ dvc.stage.run.StageCmdFailedError = CommandFailed
 
 
 class StoreAway(DvcException):
-    """The default remote is not the one that was there before."""
+    """The default remote is missing, or is not the one seen before."""
 
 
 class RunCache(StageCache):
-    """DVC's run-cache, which notes what becomes of each stage that changed: it is restored, or else it runs.
+    """DVC's run-cache that records whether a changed stage is restored or runs.
 
-    Equal stages never run at the same time on one cache: the second waits for the first, and is restored.
+    Equal stages never run at the same time on one cache: the second waits for the first and is then restored.
     """
 
     def __init__(self, repo: Checkout) -> None:
@@ -71,7 +71,7 @@ class RunCache(StageCache):
         """Hashes of the stages whose entries `push` and `pull` copy."""
 
     def transfer(self, from_odb: Any, to_odb: Any, force: bool = True) -> list[tuple[str, str]]:
-        """Copy the entries of some stages; a team's store has thousands, and DVC would copy them all each time."""
+        """Copy the entries in `keys`. DVC would copy all entries each time, and a shared store has thousands."""
         if isinstance(from_odb.fs, HTTPFileSystem) or isinstance(to_odb.fs, HTTPFileSystem):
             raise RunCacheNotSupported("HTTP has no run-cache")
         copied = []
@@ -93,7 +93,7 @@ class RunCache(StageCache):
                     super().restore(stage, run_cache, pull, dry)
                     self.repo.verdicts[stage.addressing] = "restored"
                     return
-        if pull:  # the remote may have gone away since, and then what it has is not to be made again
+        if pull:  # if the remote has become unavailable, do not recompute what it has
             try:
                 self.repo.require_store()
             except OSError as error:
@@ -103,14 +103,14 @@ class RunCache(StageCache):
         raise RunCacheNotFoundError(stage)
 
     def _fetch(self, stage: Any) -> bool:
-        """Take what the remote knows of a stage; whether it knows anything."""
+        """Fetch the run-cache entries of a stage from the remote; return whether it has any."""
         self.keys = [_get_stage_hash(stage)]
         with contextlib.suppress(RunCacheNotSupported):
             return bool(self.pull(None))
         return False
 
     def _wait_here(self, stage: Any) -> bool:
-        """Lock the command, parameters and inputs of a stage until its update ends; whether this host ran them."""
+        """Lock an equal stage on this host until the update ends; return whether another process was running it."""
         folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
         os.makedirs(folder, exist_ok=True)
         file = os.open(os.path.join(folder, _get_stage_hash(stage)), os.O_WRONLY | os.O_CREAT)
@@ -123,21 +123,21 @@ class RunCache(StageCache):
         return True
 
     def _wait_elsewhere(self, stage: Any) -> bool:
-        """Lock the same on all hosts, and take what the remote has; whether another host ran them."""
+        """Lock an equal stage on all hosts; return whether another host ran it and the remote has the result."""
         waited = unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, _get_stage_hash(stage)))(stage)
         return bool(waited) and self._fetch(stage)
 
 
 class Checkout(Repo):
-    """DVC's view of a checkout, which knows what became of the stages of the last update."""
+    """DVC repository of a checkout, with the verdicts of the stages in the last update."""
 
     def __init__(self, say: Say, wait_for_lock: bool, lock_elsewhere: Callable[[str, str], bool]) -> None:
         """Read the configuration.
 
         Args:
-            say: takes lines for people.
-            wait_for_lock: while another DVC does the bookkeeping of a stage; else it fails after a few seconds.
-            lock_elsewhere: waits until no other host runs a stage of this name and hash; whether one did.
+            say: called with each message for the user.
+            wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
+            lock_elsewhere: waits until no other host runs a stage of this name and hash; returns whether one did.
         """
         super().__init__(_wait_for_lock=wait_for_lock)
         self.say, self.lock_elsewhere, self.stage_cache = say, lock_elsewhere, RunCache(self)
@@ -146,16 +146,16 @@ class Checkout(Repo):
         """Locks of the stage that is being updated."""
 
     def ready(self) -> None:
-        """Answer: DVC is imported, and its configuration read."""
+        """Do nothing: the answer shows that DVC is imported and its configuration read."""
 
     def require_store(self, make: bool = False) -> None:
-        """Compare the default remote with the one that this cache has seen under its address.
+        """Require that the default remote is the one this cache has seen at its address.
 
         Args:
-            make: mark a new one, as something is to be pushed.
+            make: put a marker into a new remote, before the first push.
 
         Raises:
-            DvcException: it is another one, or none.
+            DvcException: the remote is missing or is another one.
         """
         remote = self.cloud.get_remote()
         marker = remote.fs.join(remote.path, MARKER)
@@ -167,27 +167,27 @@ class Checkout(Repo):
                 record.parent.mkdir(parents=True, exist_ok=True)
                 record.write_text(found)
             elif make:
-                # Recorded next time, as two hosts may do this at once. A push says so where nothing may be written.
+                # Recorded at the next call, as two hosts may write a marker here. A push reports a read-only remote.
                 with contextlib.suppress(OSError):
                     remote.fs.makedirs(remote.path, exist_ok=True)
                     remote.fs.write_text(marker, uuid.uuid4().hex)
         elif found != record.read_text():
             raise StoreAway(
-                f"{marker} is {'not there' if not found else 'that of another store'}: bring the remote back, or mount "
-                f"it; if it was replaced on purpose, remove {record}"
+                f"{marker} {'is missing' if not found else 'belongs to another store'}: restore or mount the remote; "
+                f"if you replaced it on purpose, remove {record}"
             )
 
     def pull(self, targets: str | Sequence[str], **options: Any) -> Any:
-        """Restore outputs from the remote; DVC does so for a stage of which nothing else changed."""
+        """Restore outputs from the remote. DVC calls this for a stage whose only change is missing outputs."""
         pulled = super().pull(targets, **options)
         if isinstance(targets, str):
             self.verdicts[targets] = "restored"
         return pulled
 
     def push(self, targets: Sequence[str], **options: Any) -> Any:
-        """Copy outputs to the remote, and what the run-cache knows of their stages.
+        """Copy outputs and the run-cache entries of their stages to the remote.
 
-        It is looked for afterwards, too: DVC makes a folder again that was moved away meanwhile.
+        The remote is checked again afterwards: if its folder was moved meanwhile, DVC has created a new one.
         """
         self.require_store(make=True)
         stages = [stage for target in targets for stage in self.stage.collect(target)]
@@ -201,11 +201,11 @@ class Checkout(Repo):
 
         Args:
             stage: its name.
-            pull: take what is missing from the remote.
-            alone: what the stage reads is up to date.
+            pull: fetch missing data from the remote.
+            alone: the stages it depends on are up to date.
 
         Returns:
-            `verdict`, and `lost`: names of stages whose outputs are not in the cache, though DVC raised nothing.
+            `verdict`, and `lost`: names of stages whose outputs did not reach the cache, though DVC raised no error.
         """
         self.verdicts, lost = {}, []
         self.stage_cache.keys = []
@@ -225,12 +225,12 @@ class Checkout(Repo):
         return {"verdict": self.verdicts.get(stage, "skipped"), "lost": lost}
 
     def changed(self) -> list[str]:
-        """Return the stages whose own inputs, parameters, command or outputs changed, without those after them."""
-        return list(self.status())  # of all stages: of several, DVC looks at what they need once for each
+        """Return the stages whose own inputs, parameters, command or outputs changed, not those that depend on them."""
+        return list(self.status())  # of all stages; for a selection, DVC would check shared dependencies repeatedly
 
 
 class _Handler(logging.Handler):
-    """Passes warnings and errors on."""
+    """Log handler that forwards warnings and errors."""
 
     def __init__(self, say: Say) -> None:
         super().__init__(logging.WARNING)
@@ -242,7 +242,7 @@ class _Handler(logging.Handler):
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """Return why a request failed: a command's exit code, files without parameters, or a remote that is away."""
+    """Return why a request failed: exit code of a command, files with invalid parameters, or an unavailable remote."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
@@ -255,22 +255,22 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def main(mark: str, wait_for_lock: bool) -> None:
-    """Answer requests until there are no more.
+    """Answer requests until standard input closes.
 
     Args:
-        mark: begins a reply, behind what a stage may have left of a line.
+        mark: prefix of a reply. It may follow an unfinished line of a stage.
         wait_for_lock: see `Checkout`.
     """
     requests = os.fdopen(os.dup(0))
     with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # a stage that reads its input must not read requests
+        os.dup2(nothing.fileno(), 0)  # a stage that reads standard input must not consume requests
 
     def reply(kind: str, content: Any) -> None:
         sys.stdout.write(f"{mark}{json.dumps([kind, content])}\n")
         sys.stdout.flush()
 
     def say(text: str) -> None:
-        for line in text.split("\n"):  # what is short is written at once, whoever else writes there
+        for line in text.split("\n"):  # short writes are atomic, even if stages write to the same pipe
             reply("say", line)
 
     def lock_elsewhere(stage: str, fingerprint: str) -> bool:
@@ -292,13 +292,13 @@ def main(mark: str, wait_for_lock: bool) -> None:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(description="Answer the requests about a checkout that standard input holds.")
-    parser.add_argument("dvc", help="the word dvc, for who looks for one at work")
-    parser.add_argument("mark", help="what begins a reply")
-    parser.add_argument("--wait-for-lock", action="store_true", help="of another DVC")
-    asked = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):  # asked to end while no stage is at work here
-        main(asked.mark, asked.wait_for_lock)
+    parser = argparse.ArgumentParser(description="Answer requests about a checkout from standard input.")
+    parser.add_argument("dvc", help="the word dvc, which marks the process as a running DVC")
+    parser.add_argument("mark", help="prefix of replies")
+    parser.add_argument("--wait-for-lock", action="store_true", help="wait for the lock of another DVC")
+    arguments = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):  # stopped while no stage is running here
+        main(arguments.mark, arguments.wait_for_lock)
 
 
 if __name__ == "__main__":

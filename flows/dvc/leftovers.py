@@ -1,8 +1,7 @@
-"""What a DVC left that was killed or found the disk full: half of dvc.lock, of its list of who reads and writes what,
-or of a file on its way into the cache.
+"""Repair of files left by a killed DVC or a full disk: dvc.lock, .dvc/tmp/rwlock and temporary files in the cache.
 
-DVC writes the first two in place; no DVC can read half of one again, and every later run would end there. The last keep
-room on the disk that nobody gets back.
+DVC writes the first two in place and cannot read an incomplete one, so every later run would fail. Temporary files
+waste disk space.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from tasks.stage.artifacts import RUNS
 from tasks.stage.errors import ParamsError
 
 UNFINISHED = f".{'?' * 22}.tmp"
-"""What DVC calls a file until it is whole: a random name of 22 characters."""
+"""Pattern of DVC's temporary files: a random name of 22 characters."""
 
 
 def mend(root: Path, say: Callable[[str], None]) -> None:
-    """Put the first two right where they are broken, so that the next `dvc repro` works, and remove the last."""
+    """Repair dvc.lock and rwlock, so that the next `dvc repro` works, and remove temporary files."""
     _mend_list(root, say)
     _mend_lock(root, say)
     _sweep(root, say)
 
 
 def _sweep(root: Path, say: Callable[[str], None]) -> None:
-    """Remove files that never got their name, in the cache and beside the outs, unless a DVC may be writing them.
+    """Remove temporary files in the cache and next to the outs, unless a running DVC may be writing them.
 
-    Half of an entry of the run-cache does more than keep room: DVC takes the newest file there for the entry itself,
-    and ends with `'outs'`; where it finds the folder of an entry empty, it ends, too. They are listed before the
-    processes are, so that none is removed of a DVC that started meanwhile.
+    An incomplete run-cache entry also breaks DVC: it reads the newest file there as the entry and fails with `'outs'`,
+    and it fails on an empty folder. Files are listed before processes, so that no file of a DVC that started meanwhile
+    is removed.
     """
     cache = cache_of(root)
     places = "files/md5", "files/md5/??", "runs/??/*"
@@ -49,19 +48,19 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
         path.unlink()
     for entry in hollow:
         entry.rmdir()
-    files = f"{len(left)} unfinished files ({freed / 1e6:.1f} MB)" if left else "empty entries of the run-cache"
-    say(f"removed {files} that a DVC left: it was killed, or its disk full")
+    files = f"{len(left)} temporary files ({freed / 1e6:.1f} MB)" if left else "empty run-cache entries"
+    say(f"removed {files} that DVC left when it was killed or the disk was full")
 
 
 def folders_of_outs(root: Path) -> set[Path]:
-    """The folders of the checkout in which DVC puts outs: the first part of each path."""
+    """Return the top-level folders of the checkout that contain outs."""
     stages = definitions_of(root).values()
     outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
     return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
 
 
 def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
-    """Set a dvc.lock aside that DVC cannot read: it finds the stages again in its run-cache, and runs none of them."""
+    """Move away a dvc.lock that DVC cannot read. DVC then restores the stages from its run-cache and reruns none."""
     path = root / LOCK
     if not path.is_file():
         return
@@ -74,11 +73,11 @@ def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
     aside = root / RUNS / "dvc.lock.broken"
     aside.parent.mkdir(exist_ok=True)
     path.replace(aside)
-    say(f"{path} was written by half and now is {aside}: stages are found again in DVC's run-cache")
+    say(f"{path} was incomplete and was moved to {aside}: stages are restored from DVC's run-cache")
 
 
 def _is_whole_lock(values: Any) -> bool:
-    """Whether DVC takes it: what ends too early may be YAML all the same, of which the last key has no value."""
+    """Return whether DVC accepts it. A truncated file may still be YAML, with a last key that has no value."""
     stages = values.get("stages", {}) if isinstance(values, dict) and "schema" in values else None
     return isinstance(stages, dict) and all(map(_is_whole_stage, stages.values()))
 
@@ -95,11 +94,10 @@ def _is_whole_stage(stage: Any) -> bool:
 
 
 def _mend_list(root: Path, say: Callable[[str], None]) -> None:
-    """Remove the list of the checkout `root` if it is broken and nobody can be in it.
+    """Remove an incomplete .dvc/tmp/rwlock of the checkout `root` if no process can have an entry in it.
 
-    The list is .dvc/tmp/rwlock. It is looked at under DVC's own guard, so that no list that is just being written is
-    taken for broken, and it stays while another DVC works in the checkout: that one entered itself there. DVC then says
-    what is wrong.
+    It is read under DVC's own lock, so that a file that is being written does not count as incomplete. It stays while
+    another DVC runs in the checkout, as that has an entry there; DVC then reports the error itself.
     """
     path = root / ".dvc" / "tmp" / "rwlock"
     if _is_whole(path):
@@ -112,10 +110,12 @@ def _mend_list(root: Path, say: Callable[[str], None]) -> None:
         if _is_whole(path):
             return
         if others := at_work(root):
-            say(f"{path} is broken and stays, as DVC is at work here (process {', '.join(map(str, others))})")
+            say(
+                f"{path} is incomplete but was not removed: DVC is running here (process {', '.join(map(str, others))})"
+            )
             return
         path.unlink(missing_ok=True)
-        say(f"removed {path}: a DVC that was killed, or found the disk full, had left half of it")
+        say(f"removed {path}, which DVC left incomplete when it was killed or the disk was full")
 
 
 def _is_whole(path: Path) -> bool:

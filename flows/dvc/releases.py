@@ -1,4 +1,4 @@
-"""Released models: fetched before the stages that compare with them, and published; each by a child process."""
+"""Fetch released models before the stages that compare with them, and publish new ones, each in a child process."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tasks.stage.errors import REJECTED
 from tasks.stage.process import describe_exit
 
 READS_THEM = "predict_released"
-"""The stages that depend on what is fetched, one for each entry."""
+"""Group of the stages that use fetched releases, one for each entry."""
 MODULE = "tasks.release.fetch"
 
 Chosen = Mapping[str, Sequence[str]]
-"""Entry -> TAG@COMMIT of the releases that are fetched for it, the newest first."""
+"""Entry -> TAG@COMMIT of its releases to fetch, newest first."""
 
 
 class ReleaseFailed(RunFailed):
-    """What was released could not be fetched, or nothing, or nothing new, was published; the message says why."""
+    """Fetching or publishing a release failed; the message says why."""
 
 
 def fetch(plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: Chosen | None = None) -> None:
-    """Fetch what the stages of `plan`, or those before them, compare with; what is here already stays as it is.
+    """Fetch the releases that the stages of `plan` or their dependencies compare with, unless they are here already.
 
     Args:
         plan: stages of dvc.yaml.
         root: the checkout.
-        say: takes each line.
-        chosen: the releases, where another host asked which they are; None: the newest ones.
+        say: called with each line of output.
+        chosen: the releases, if another host has selected them; None: the newest ones.
 
     Raises:
-        ReleaseFailed: with the last words of the child.
+        ReleaseFailed: has the output of the child process.
     """
     for name in _entries(plan, root):
         words = [] if chosen is None or name not in chosen else ["--releases", *chosen[name]]
@@ -46,15 +46,15 @@ def fetch(plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: C
 
 
 def choose(plan: Sequence[str], root: Path) -> Chosen:
-    """The newest releases that the stages of `plan` compare with, so that all workers take the same.
+    """Select the newest releases that the stages of `plan` compare with, so that all workers use the same ones.
 
     Raises:
-        ReleaseFailed: the Hub could not be asked, or releases go to a folder, of which each worker has its own.
+        ReleaseFailed: the Hub is not available, or releases are in a folder, which each worker has for itself.
     """
-    from tasks.downstream.inference.fetched import CHOSEN  # here, as it loads numpy
+    from tasks.downstream.inference.fetched import CHOSEN  # slow to import
 
     said = {name: _fetch([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
-    # Warnings of the Hub's client come the same way.
+    # The output may also contain warnings of the Hub's client.
     return {name: [line for line in lines if CHOSEN.fullmatch(line)] for name, lines in said.items()}
 
 
@@ -64,20 +64,20 @@ def _entries(plan: Sequence[str], root: Path) -> list[str]:
 
 
 def module_of(gate: Stage) -> list[str]:
-    """The module that publishes what a gate accepted, and its argument."""
+    """Return the module that publishes the model of a gate, and its argument."""
     return [str(gate.meta["publish"]), gate.item]
 
 
 def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Publish what the gate accepted, once; returns the receipt.
+    """Publish the model that the gate accepted, unless it is already published; return the receipt.
 
     Args:
         gate: its `meta` names the module that publishes.
         root: the checkout.
-        say: takes each line at once: it also says what it waits for.
+        say: called with each line of output as it comes.
 
     Raises:
-        ReleaseFailed: with the last words of the child.
+        ReleaseFailed: has the output of the child process.
     """
     _run("publish failed", module_of(gate), root, say)
     receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))
@@ -89,13 +89,13 @@ def _fetch(words: Sequence[str], root: Path, say: Callable[[str], None]) -> list
 
 
 def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:
-    """Run a module to its end; returns what it said.
+    """Run a module and return its lines of output.
 
     Args:
-        failed: begins the message where it fails.
-        module: its name and words.
+        failed: beginning of the error message.
+        module: its name and arguments.
         root: the checkout.
-        say: takes each line.
+        say: called with each line of output.
     """
     lines: list[str] = []
 
@@ -106,7 +106,7 @@ def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], No
     code = stop.follow([sys.executable, "-m", *module], root, dvc.environment(), take)
     if code:
         stop.check()
-        said = "\n".join(lines).strip().removeprefix(ERROR) or "it said nothing"
-        rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
+        said = "\n".join(lines).strip().removeprefix(ERROR) or "no output"
+        rejected = "the gate's decision has changed, " if code == REJECTED else ""
         raise ReleaseFailed(f"{failed} ({rejected}{describe_exit(code)}): {said}")
     return lines

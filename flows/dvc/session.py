@@ -1,5 +1,7 @@
-"""DVC as a child process that stays for a run: it is asked about one checkout, and brings its stages up to date one by
-one. DVC alone decides what has to run. Nothing that DVC prints is read but the replies of child.py."""
+"""DVC in a child process that lasts for a run and brings the stages of one checkout up to date, one by one.
+
+DVC alone decides what has to run. Only the replies of child.py are parsed, never other output of DVC.
+"""
 
 from __future__ import annotations
 
@@ -31,37 +33,37 @@ from tasks.stage.process import RUN, Say, describe_exit
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
-"""How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
+"""Prefix of a stage's progress lines (tasks/jobs/device_job.py)."""
 ERROR = "error: "
-"""How a stage begins what went wrong (tasks/plan/main.py)."""
+"""Prefix of a stage's error message (tasks/plan/main.py)."""
 PAUSED = "paused: "
-"""How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
+"""Prefix of the line in which a stage says why it stopped early on purpose, after writing its checkpoint."""
 HELD = "a checkpoint holds"
-"""What that line says where there is something to continue from."""
+"""Text in that line if the stage can continue from a checkpoint."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
-"""Exit codes: bash becomes the command, other shells say it in their own code."""
+"""Exit codes of stages that a signal ended. bash replaces itself with the command; other shells return 128 + signal."""
 DVC_FAILED = 255
-"""The exit code of a DVC that fails by itself."""
+"""Exit code of a DVC that fails by itself."""
 KEPT_LINES = 25
-"""Lines of a failure that its error repeats."""
+"""Number of last output lines in the error of a failed stage."""
 REMOTE_WAITS = (5.0, 20.0, 60.0)
-"""Seconds before each new try of a remote; it is often back by then."""
+"""Seconds before each retry of a remote."""
 LITTLE = 64 * 1024
-"""Bytes; a disk with less room than this is full for every writer here."""
+"""Bytes of free space below which a disk counts as full."""
 
 Lock = Callable[[str, str], bool]
-"""Takes the name of a stage and the hash of its command, parameters and inputs; returns whether another host had it."""
+"""Function of a stage's name and the hash of its command, parameters and inputs; returns whether it had to wait."""
 
 
 class StageFailed(RunFailed):
-    """A stage ended without its outputs; the message holds its own error, or the last lines it printed."""
+    """A stage ended without its outputs. The message has its error, or its last lines of output."""
 
     def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
         super().__init__(f"stage {stage} failed ({reason}){_own_words(tail)}")
 
 
 def _own_words(tail: list[str]) -> str:
-    """From the error that a stage states to the end; all of its last lines where it states none."""
+    """Return the last error of a stage with the lines that follow it, or all last lines if there is no error."""
     stated = [index for index, line in enumerate(tail) if line.startswith(ERROR)]
     if not stated:
         return ". Its last lines:\n" + "\n".join(f"  {line}" for line in tail).rstrip()
@@ -70,26 +72,26 @@ def _own_words(tail: list[str]) -> str:
 
 
 class DvcFailed(Exception):
-    """DVC could not do what it was asked; the message holds its last lines."""
+    """A request to DVC failed. The message has DVC's last lines of output."""
 
 
 class RemoteFailed(RunFailed):
-    """The remote is away, or did not take what stages made; that is safe in the cache of this host."""
+    """The remote is unavailable or did not accept a push. The outputs are safe in the cache of this host."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What has to be done for a plan."""
+    """Status of a plan."""
 
     unchanged: list[str]
-    """The first stages of the plan for which DVC would run nothing."""
+    """Leading stages of the plan that are up to date."""
     is_complete: bool
-    """Whatever the plan's stages read is made by one of them, or is up to date and stays so."""
+    """Every dependency of the plan's stages is in the plan, or is up to date and stays so."""
 
 
 @dataclass
 class _Heard:
-    """What a stage printed."""
+    """Output of a stage."""
 
     say: Say
     progress: Callable[[float], None]
@@ -97,7 +99,7 @@ class _Heard:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def take(self, line: str) -> None:
-        """Pass a line on."""
+        """Forward a line, and look for progress or a pause in it."""
         if line.startswith(PAUSED):
             self.paused = line[len(PAUSED) :].strip()
         if share := PROGRESS.match(line):
@@ -108,10 +110,10 @@ class _Heard:
 
 
 class DvcSession:
-    """A process that imports DVC and answers requests about one checkout, one at a time (flows/dvc/child.py).
+    """Child process with DVC that answers requests about one checkout, one at a time (flows/dvc/child.py).
 
-    It starts with the first request, and ends with the thread that made it. A context; to leave it ends a request that
-    is still at work.
+    It starts with the first request, and ends with the thread that made it. Use it as a context manager; leaving the
+    context ends a pending request.
     """
 
     def __init__(
@@ -122,18 +124,18 @@ class DvcSession:
         lock: Lock | None = None,
         run: str | None = None,
     ) -> None:
-        """Start nothing yet.
+        """Describe the session; the process is not started yet.
 
         Args:
-            root: the checkout's folder.
-            sent: the stages that may run here; others must be restored. None: all may.
-            waits: while another DVC does the bookkeeping of a stage; else a few seconds, and then fails.
-            lock: is called before a stage runs, and returns once no other host runs an equal one.
-            run: what the stages record as the run that makes them.
+            root: folder of the checkout.
+            sent: stages that may run here; others must be restored. None: all may run.
+            waits: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
+            lock: called before a stage runs; returns once no other host runs an equal one.
+            run: identity of the run, which stages record.
         """
         self.root, self._lock = root, lock
         self._mark = secrets.token_hex(8)
-        """Before each reply; no stage can know it."""
+        """Random prefix of replies, which stages cannot know."""
         self._words = [self._mark, *(["--wait-for-lock"] if waits else [])]
         told = {STAGES_SENT: None if sent is None else " ".join(sent), RUN: run}
         self._told = {name: value for name, value in told.items() if value is not None}
@@ -146,20 +148,20 @@ class DvcSession:
         self._close()
 
     def start(self) -> subprocess.Popen[str]:
-        """Start the process if there is none."""
+        """Start the process if it is not running."""
         if self._process is None:
             environment = {**dvc.environment(), **self._told}
             self._process = stop.start([*CHILD, *self._words], self.root, environment, subprocess.PIPE)
         return self._process
 
     def end(self) -> None:
-        """End the process, and the stage with it; a request that another thread waits for fails."""
+        """End the process and its stage. A request that another thread waits for fails."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def _close(self) -> None:
-        """End the process, and close its streams; the next request starts another."""
+        """End the process and close its streams. The next request starts a new one."""
         self.end()
         if self._process is not None:
             with contextlib.suppress(BrokenPipeError), self._process:
@@ -168,33 +170,33 @@ class DvcSession:
     def update(
         self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, alone: bool = False
     ) -> str:
-        """Bring `stage` up to date, and what it needs.
+        """Bring `stage` and its dependencies up to date.
 
         Args:
-            stage: a name of dvc.yaml, such as `pretrain@phase1`.
-            say: takes every line for people.
-            progress: takes the share that is done, 0 to 100, whenever the stage says it.
-            pull: restore from the remote what can be.
-            alone: what it needs is up to date.
+            stage: a name in dvc.yaml, such as `pretrain@phase1`.
+            say: called with each line of output.
+            progress: called with the percentage, 0 to 100, when the stage reports it.
+            pull: restore outputs from the remote if possible.
+            alone: its dependencies are up to date.
 
         Returns:
             "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
 
         Raises:
-            StageFailed: the command failed; its outputs are as DVC leaves them, absent. Or DVC could not copy them into
-                its cache; the next run makes them again.
-            RunPaused: the command stopped at a checkpoint on purpose; running it again continues.
+            StageFailed: the command failed, and DVC removed its outputs. Or DVC could not copy them into its cache; the
+                next run makes them again.
+            RunPaused: the command stopped at a checkpoint on purpose; run it again to continue.
             RunStopped: Ctrl-C or SIGTERM ended it, or came before it began, and there is no checkpoint.
-            RemoteFailed: the remote is not the one that was there before.
+            RemoteFailed: the remote is missing or is not the one seen before.
         """
         if stop.number:
             raise RunStopped(stage)
         heard = _Heard(say, progress)
-        self._ask("ready", lambda line: None)  # a signal could meet it while it imports DVC
+        self._ask("ready", lambda line: None)  # import DVC before signals are forwarded
         reply: dict[str, Any] = {"away": True}
         while reply.get("away"):
             if pull:
-                self._ask_remote(f"stage {stage}: the remote {{remote}} is not there", say, "require_store")
+                self._ask_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
             with stop.passed_to(self.start()):
                 reply = self._ask("update_stage", heard.take, stage=stage, pull=pull, alone=alone)
         done, code = reply.get("answer"), reply.get("code")
@@ -206,18 +208,18 @@ class DvcSession:
             raise RunStopped(stage)
         if code is None:
             code = reply.get("ended", DVC_FAILED)
-        reason = "DVC could not keep what it made in its cache" if done else describe_exit(code)
-        self._close()  # it would count as a DVC at work
+        reason = "DVC could not store its outputs in the cache" if done else describe_exit(code)
+        self._close()  # otherwise it would count as a running DVC
         raise StageFailed(stage, reason + _explain(stage, self.root, reply.get("files", ())), list(heard.tail))
 
     def look(self, plan: Sequence[str]) -> Look:
-        """Return what changed since the last run; a status that cannot be read (another run at work) says nothing.
+        """Return which stages are unchanged since the last run; none if another run prevents reading the status.
 
-        DVC names a stage that itself changed, not those that come after it: all from the first such stage on count as
-        changed, and all of them where one changed that `plan` needs and lacks.
+        DVC lists stages that changed themselves, not those that depend on them. So all stages after the first changed
+        one count as changed, and all stages of the plan if a changed dependency is not in it.
 
         Args:
-            plan: stages of dvc.yaml, each after those it needs.
+            plan: stages of dvc.yaml, each after its dependencies.
         """
         try:
             found = set(self._require("changed"))
@@ -226,35 +228,35 @@ class DvcSession:
         known = read_plan(self.root)
         needed = set(known.behind(plan))
         changed = needed & found
-        if not changed <= set(plan):  # then so may all of them that need it
+        if not changed <= set(plan):  # any stage of the plan may depend on it
             return Look([], False)
         unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
         may_change = set(known.behind(needed - set(plan))) & set(plan) - set(unchanged)
         return Look(unchanged, not may_change)
 
     def push(self, stages: Sequence[str], say: Say) -> None:
-        """Copy the outputs of `stages`, and the run-cache that names them, to the default remote.
+        """Copy the outputs of `stages` and their run-cache entries to the default remote.
 
-        A remote that does not answer is tried again a few times, over about a minute and a half.
+        A failed push is retried a few times, for about a minute and a half.
 
         Raises:
-            RemoteFailed: it did not take them; they are safe in the cache of this host.
+            RemoteFailed: the remote did not accept them. They are safe in the cache of this host.
         """
-        what = f"the remote {{remote}} did not take the outs of {', '.join(stages)}"
+        what = f"the remote {{remote}} did not accept the outs of {', '.join(stages)}"
         self._ask_remote(what, say, "push", targets=list(stages), run_cache=True)
 
     def _ask_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
-        """Ask for something of the default remote; where that fails, again a few times.
+        """Send a request that uses the default remote, with a few retries.
 
         Args:
-            what: what to say of a failure; {remote} stands for the remote.
-            say: takes lines for people.
-            request: what is asked, with its arguments.
+            what: message for a failure, with {remote} for the remote.
+            say: called with each message.
+            request: name of the request; `arguments` follow.
 
         Raises:
-            RemoteFailed: it failed every time.
+            RemoteFailed: every try failed.
         """
-        # Imported here: it takes a while, and a run without a remote needs it not.
+        # Imported here as it is slow to import, and only runs with a remote need it.
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
         name, url = default_remote(self.root) or ("?", "?")
@@ -263,47 +265,47 @@ class DvcSession:
             retry=retry_if_exception_type(DvcFailed),
             wait=wait_chain(*map(wait_fixed, REMOTE_WAITS)),
             stop=stop_after_attempt(len(REMOTE_WAITS) + 1),
-            before_sleep=lambda state: say(f"{what}; again in {state.upcoming_sleep:.0f} s"),
+            before_sleep=lambda state: say(f"{what}; retrying in {state.upcoming_sleep:.0f} s"),
             reraise=True,
         )
         try:
             tries(self._require, request, **arguments)
         except DvcFailed as error:
             raise RemoteFailed(
-                f"{what}. What was made is in the cache of this host: bring the remote back and run again, nothing is "
-                f"computed twice. DVC said:\n{error}"
+                f"{what}. The outputs are in the cache of this host: restore the remote and run again; nothing is "
+                f"computed twice. DVC's error:\n{error}"
             ) from None
 
     def restore(self, stages: Sequence[str]) -> None:
-        """Restore the outputs that dvc.lock states for `stages`.
+        """Restore the outputs of `stages` recorded in dvc.lock.
 
         Raises:
-            DvcFailed: some are neither in the cache nor at the remote.
+            DvcFailed: some are neither in the cache nor in the remote.
         """
         if default_remote(self.root) is not None:
             self._require("require_store")
         self._require("pull", targets=list(stages))
 
     def _require(self, what: str, **arguments: Any) -> Any:
-        """Ask for something that prints nothing; returns the answer."""
+        """Send a request, keep its output for the error message, and return the answer."""
         lines: deque[str] = deque(maxlen=KEPT_LINES)
         reply = self._ask(what, lines.append, **arguments)
         if "answer" not in reply:
-            self._close()  # what it keeps of a remote may be out of date
+            self._close()  # its view of the remote may be out of date
             raise DvcFailed("\n".join(f"  {line}" for line in lines))
         return reply["answer"]
 
     def _ask(self, what: str, take: Say, **arguments: Any) -> dict[str, Any]:
-        """Send a request, and pass on what comes until it is answered.
+        """Send a request and forward its output until it is answered.
 
         Returns:
-            `answer`; or, where it failed, `code`: what the command of a stage ended with, None where none did; `files`,
-            in which DVC found no parameters; whether the remote is `away`; and what DVC itself `ended` with, if it did.
+            `answer`. Or, if the request failed: `code`, the exit code of a stage's command or None; `files` in which
+            DVC found no parameters; `away`, whether the remote is unavailable; `ended`, DVC's exit code if it ended.
         """
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and what it printed last says why
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its last output, read below, says why
             process.stdin.write(f"{json.dumps({'do': what, **arguments})}\n")
         for line in process.stdout:
             text, mark, reply = line.rstrip("\n").partition(self._mark)
@@ -325,19 +327,19 @@ class DvcSession:
 
 
 def _explain(stage: str, root: Path, files: Sequence[str]) -> str:
-    """What is known beyond DVC's own words, each part behind "; ". Empty where nothing is.
+    """Return likely causes of a failure beyond DVC's message, each preceded by "; ". Empty if there are none.
 
     Args:
         stage: the stage that failed.
         root: the checkout.
-        files: those among which one holds no parameters. DVC reads parameters of a stage (compile: the manifest of
-            rows) before any of our code may look at the file.
+        files: files of which one has no valid parameters. DVC reads parameters of a stage (for compile, the manifest of
+            rows) before any of our code can check the file.
     """
     return "".join(f"; {part}" for part in (*_full_disks(stage, root), *_damaged(root, files)))
 
 
 def _full_disks(stage: str, root: Path) -> Iterable[str]:
-    """Names the folders of a failed stage whose disk has no room left."""
+    """Return a message for each full disk that a failed stage writes to."""
     plan = read_plan(root)
     outs = plan[stage].outs if stage in plan else ()
     places = [root, cache_of(root), *(root / Path(out).parent for out in outs)]
@@ -348,11 +350,11 @@ def _full_disks(stage: str, root: Path) -> Iterable[str]:
         state = os.statvfs(place)
         if state.f_bavail * state.f_frsize < LITTLE:
             full.setdefault(place.stat().st_dev, place)
-    return [f"No space left on device: the disk of {place} is full, make room there" for place in full.values()]
+    return [f"No space left on device: the disk of {place} is full; free some space" for place in full.values()]
 
 
 def _damaged(root: Path, files: Sequence[str]) -> Iterable[str]:
-    """Looks at files that DVC could not read parameters from, as stages look at what they read."""
+    """Yield what is wrong with files from which DVC could not read parameters, as stages check their inputs."""
     for name in files:
         try:
             dvc_records.require([str(parent) for parent in (Path(name), *Path(name).parents)], root)
@@ -361,7 +363,7 @@ def _damaged(root: Path, files: Sequence[str]) -> Iterable[str]:
 
 
 def restore(stages: Sequence[str], root: Path, say: Say) -> str | None:
-    """Restore the outputs that dvc.lock states for `stages`; None when they are here, else what DVC said."""
+    """Restore the outputs of `stages` recorded in dvc.lock; return None, or DVC's error if that failed."""
     leftovers.mend(root, say)
     with DvcSession(root) as session:
         try:

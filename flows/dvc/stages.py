@@ -1,4 +1,4 @@
-"""Prefect tasks over DVC stages, and publish. Nothing here decides what has to run: DVC does."""
+"""Prefect tasks that run DVC stages and publish. DVC decides which stages have to run."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from tasks.stage.streams import printable
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
-"""A progress artifact costs a call to the API; nobody needs it more often."""
+"""Minimum interval between updates of a progress artifact, each of which is a call to the API."""
 LARGE_MB = 200.0
-"""Megabytes of text; for less, an estimate of what its preparation takes, some 20 s, is not worth its time."""
+"""Megabytes of text from which preparation is estimated. The estimate takes about 20 s."""
 
 
 CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
-"""What ends a run that was cancelled: by Ctrl-C, by SIGTERM, or on a worker, which sends its run SIGTERM."""
+"""Errors that end a cancelled run: by Ctrl-C, by SIGTERM, or by a worker, which sends SIGTERM to its run."""
 
 
 def cancelled_by(error: BaseException) -> str:
-    """Return what cancelled a run, or interrupted it, in words.
+    """Describe what cancelled or interrupted a run.
 
     Args:
         error: one of CANCELLED.
@@ -64,9 +64,9 @@ def cancelled_by(error: BaseException) -> str:
 
 
 Entered = Callable[[StageRecord], None]
-"""Takes the record of each stage as soon as it has ended, however it ended."""
+"""Callback with the record of each stage when it ends."""
 Bring = Callable[[str, DvcSession], None]
-"""Brings a stage up to date with a DVC that nobody else uses meanwhile."""
+"""Function that brings a stage up to date in a DVC session that nothing else uses meanwhile."""
 
 
 def run_plan(
@@ -78,17 +78,20 @@ def run_plan(
     entered: Entered = lambda record: None,
     released: releases.Chosen | None = None,
 ) -> None:
-    """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
+    """Bring the stages of `plan` up to date in the checkout `root`, then publish the models that gates accept.
 
-    First the released models are fetched that gates compare with. Stages that do not need each other run at once where
-    the host has room (`bring_all`). Where DVC has a default remote they run one by one, and the outs of each stage
-    are there when the next one starts; so they do on a worker. There, only the stages of `plan` may run; what they need
-    must be restored; and `released` says which releases are fetched.
+    The released models that gates compare with are fetched first. Independent stages run in parallel if the host has
+    enough resources (`bring_all`). With a default DVC remote they run one by one, and the outs of each are pushed
+    before the next one starts. On a worker they also run one by one.
+
+    Args:
+        on_worker: run only the stages of `plan`, and restore their dependencies.
+        released: releases to fetch; None: the newest ones.
 
     Raises:
-        RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
+        RunFailed: a stage or publishing failed; the message has the last lines of output.
         RunPaused: a stage stopped at a checkpoint.
-        RunStopped, Interrupted: the command was asked to end, and there was nothing to keep.
+        RunStopped, Interrupted: a signal stopped the run, and there was nothing to keep.
     """
     known = read_plan(root)
     gates = [known[stage] for stage in plan if known[stage].is_gate]
@@ -112,7 +115,7 @@ def run_plan(
         def bring(stage: str, lane: DvcSession) -> None:
             try:
                 reproduce(known[stage], lane, root, run, entered, alone)
-            finally:  # what it made has been pushed
+            finally:  # the outs have been pushed
                 locks.release()
 
         try:
@@ -120,7 +123,7 @@ def run_plan(
         finally:
             run.sort(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
-            lanes[0].push(kept, tell)  # found in a cache of this host: other hosts may not have them
+            lanes[0].push(kept, tell)  # outs from this host's cache, which the remote may lack
     if any(stage.status == "restored" for stage in run.stages) and (damaged := verify(names, root)):
         raise RunFailed("\n".join(damaged))
     run.read_results(root)
@@ -130,7 +133,7 @@ def run_plan(
 
 
 def _bring(left: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring) -> None:
-    """Bring stages up to date, in their order or as many at once as there are lanes."""
+    """Bring stages up to date, one by one or in parallel, one in each session."""
     if len(lanes) == 1:
         for stage in left:
             bring(stage, lanes[0])
@@ -147,21 +150,20 @@ def _bring(left: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring:
 def bring_all(
     stages: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring, tell: Callable[[str], None]
 ) -> list[BaseException]:
-    """Bring stages up to date, as many at once as there are lanes.
+    """Bring stages up to date in parallel, one in each session.
 
-    The order of the plan decides who begins; a stage that needs a device has the host for itself, as training is slower
-    beside anything else. Where one fails nothing more begins, and those at work come to their end: what they make is
-    kept.
+    Stages start in the order of the plan. A stage that uses a device runs alone, as other stages slow training down.
+    After a failure no stage starts, but those that are running finish, and their outputs are kept.
 
     Args:
-        stages: in the order of the plan; what else they need is up to date.
+        stages: stages in the order of the plan; their other dependencies are up to date.
         known: the plan.
-        lanes: see `Bring`.
-        bring: is called in threads of its own.
-        tell: takes who is waited for, for people.
+        lanes: DVC sessions, one for each parallel stage.
+        bring: runs a stage; called in its own thread.
+        tell: called with a message after a failure while other stages are running.
 
     Returns:
-        What was raised by stages, in the order in which they ended.
+        The errors of failed stages, in the order in which the stages ended.
     """
     left, free, failed = list(stages), list(lanes), list[BaseException]()
     working: dict[Future[None], tuple[str, DvcSession]] = {}
@@ -170,7 +172,7 @@ def bring_all(
             while True:
                 while free and not failed and (stage := _next(left, [name for name, _ in working.values()], known)):
                     lane = free.pop()
-                    lane.start()  # here: it ends with the thread that starts it
+                    lane.start()  # in this thread, as the process ends with the thread that starts it
                     left.remove(stage)
                     working[threads.submit(contextvars.copy_context().run, bring, stage, lane)] = stage, lane
                 if not working:
@@ -181,15 +183,15 @@ def bring_all(
                     if error := ended.exception():
                         failed.append(error)
                         if others := ", ".join(name for name, _ in working.values()):
-                            tell(f"after {stage} nothing more begins; {others} may come to an end")
+                            tell(f"no more stages start after {stage}; waiting for {others}")
         except BaseException:
             for lane in lanes:
-                lane.end()  # else its thread would be waited for
+                lane.end()  # otherwise the pool would wait for its thread
             raise
 
 
 def _next(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
-    """The first stage that may begin now; None while it is better to wait."""
+    """Return the first stage that can start now; None if none can, or a stage with a device waits for others to end."""
     if any(known[stage].uses_device for stage in working):
         return None
     unfinished = {*left, *working}
@@ -201,15 +203,15 @@ def _next(left: Sequence[str], working: Sequence[str], known: Plan) -> str | Non
 def reproduce(
     stage: Stage, session: DvcSession | None, root: Path, run: RunReport, entered: Entered, alone: bool = False
 ) -> None:
-    """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
+    """Run one stage as a Prefect task and add it to the report, even if it fails.
 
     Args:
-        stage: of the plan.
-        session: brings it up to date; None: nothing changed.
+        stage: stage of the plan.
+        session: session that brings it up to date; None: nothing changed.
         root: the checkout.
         run: the report.
-        entered: takes the record.
-        alone: what it needs is up to date.
+        entered: called with the record.
+        alone: its dependencies are up to date.
 
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
@@ -218,21 +220,21 @@ def reproduce(
 
 
 def tell(text: str) -> None:
-    """Say a line that is about the run, not of a stage: in the log and to who watches."""
+    """Write a line about the run to the log and to the terminal."""
     get_run_logger().info(printable(text))
     screen().tell(text)
 
 
 _ENTERING = threading.Lock()
-"""Stages may end at the same time, each in a thread of its own."""
+"""Lock for the report: stages may end at the same time in different threads."""
 
 
 def _enter(kind: str, name: str, body: Callable[[], str], run: RunReport, entered: Entered, root: Path) -> None:
-    """Do what `body` does as a task of Prefect, and enter in the report what came of it, and how long it took.
+    """Call `body` as a Prefect task, and add its status and time to the report.
 
     Args:
         body: returns the status.
-        name: of the line of the run.
+        name: name of the stage.
     """
     status, started_at, began = "failed", time.perf_counter(), round(time.time(), 2)
     run.at_work[name] = began
@@ -255,15 +257,15 @@ def _enter(kind: str, name: str, body: Callable[[], str], run: RunReport, entere
 
 
 def _in_task(kind: str, name: str, body: Callable[[], str]) -> str:
-    """Do what `body` does as a task of Prefect, whose state says how that ended; return or raise what it does."""
+    """Call `body` as a Prefect task whose state shows the outcome; return its result or raise its error."""
     raised: list[BaseException] = []
 
-    # Without a tag of its own: for each tag of a task Prefect asks the server for a slot, which takes some seconds.
+    # The task has no tags: for each tag, Prefect requests a slot from the server, which takes seconds.
     @task(name=kind, task_run_name=name, cache_policy=NO_CACHE, retries=0)
     def attempt() -> str | State[str]:
         try:
             return body()
-        except (RunFailed, RunPaused, RunStopped, Interrupted) as error:  # a state: nobody needs our traceback
+        except (RunFailed, RunPaused, RunStopped, Interrupted) as error:  # expected; Prefect would log a traceback
             raised.append(error)
             if isinstance(error, RunPaused):
                 return Completed(name=PAUSED_STATE, message=str(error))
@@ -276,7 +278,7 @@ def _in_task(kind: str, name: str, body: Callable[[], str]) -> str:
 
 
 def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
-    """Bring a stage up to date, and give the remote what it made; the verdict."""
+    """Bring a stage up to date, push its outs to the remote, and return its status."""
     if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
@@ -288,18 +290,18 @@ def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
 
 
 def _pass_on(stage: str, line: str) -> None:
-    """Say a line that a stage printed."""
-    get_run_logger().info(printable(line))  # on a worker this is a terminal, too
+    """Write a line of a stage's output to the log and to the terminal."""
+    get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
     screen().line(stage, line)
 
 
 class _Progress:
-    """Shows the share a stage has done as a Prefect progress artifact, from its first word on."""
+    """Progress of a stage as a Prefect artifact, created with the first update."""
 
     def __init__(self, stage: Stage) -> None:
         self._key = "stage-" + re.sub(r"[^a-z0-9]", "-", stage.name)
-        counted = "updates of the training" if stage.plots else "rows"
-        self._description = f"{markdown_text(stage.name)}: {counted} that are done, in percent"
+        counted = "training updates" if stage.plots else "rows"
+        self._description = f"{markdown_text(stage.name)}: percentage of {counted} done"
         self._artifact: Any = None
         self._updated_at = 0.0
 
@@ -315,7 +317,7 @@ class _Progress:
 
 
 def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
-    """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
+    """Publish an accepted model as a Prefect task, add it to the report, and return the receipt."""
     receipt: dict[str, Any] = {}
 
     def publish() -> str:
@@ -327,20 +329,20 @@ def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[
 
 
 def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
-    """Print what `python -m tasks.estimates.data_estimate` finds for the checkout `root`, if its corpus is large.
+    """Print the output of `python -m tasks.estimates.data_estimate` for the checkout `root` if its corpus is large.
 
-    An estimate that cannot be made stops nothing: the stages say what is wrong with what they read.
+    A failed estimate does not stop the run, as the stages report invalid inputs.
     """
     if (root / artifacts.CORPUS).exists():
         return
     megabytes = _estimate(root, "--size")
     if megabytes and float(megabytes) >= LARGE_MB:
-        say(f"a corpus of {float(megabytes):,.0f} MB: a sample of it is prepared first, to say what all of it takes")
-        say(_estimate(root) or "no estimate could be made of it")
+        say(f"the corpus has {float(megabytes):,.0f} MB: preparing a sample first to estimate time and memory")
+        say(_estimate(root) or "the estimate failed")
 
 
 def _estimate(root: Path, *words: str) -> str:
-    """Return what the estimate of the checkout prints; nothing if it failed."""
+    """Return the output of the estimate for the checkout; empty if it failed."""
     command = [sys.executable, "-m", "tasks.estimates.data_estimate", *words]
     env, out, null = dvc.environment(), subprocess.PIPE, subprocess.DEVNULL
     done = subprocess.run(

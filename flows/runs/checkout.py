@@ -1,7 +1,7 @@
-"""A run with overrides works in a checkout of its own, so that the user's params.yaml is never rewritten.
+"""Checkouts: folders in which runs with overrides work, so that your params.yaml is never rewritten.
 
-The checkout holds the code, `inputs` as a link, and the resolved params.yaml; it shares the DVC cache of
-the project, so that stages whose parameters are the same are restored, not run again.
+A checkout has the code, a link to `inputs`, and the resolved params.yaml. It shares the project's DVC cache, so that
+stages with the same parameters are restored instead of run again.
 """
 
 from __future__ import annotations
@@ -30,57 +30,57 @@ from tasks.stage.errors import ParamsError
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")
 CODE_ENDINGS = (".css", ".j2", ".js", ".py")
-"""Of files in folders of code; others, such as an editor leaves, make no other stages."""
+"""Suffixes of files that count as code. Other files, such as an editor's backups, do not change stages."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-"""What a run can be called."""
+"""Valid names of runs."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
-"""Names of DVC's settings that are secrets."""
+"""Names of DVC settings that contain secrets."""
 
 
 def require_project(folder: Path) -> None:
-    """The flow must run in a checkout of the project.
+    """Require that the flow runs in the project or a checkout of it.
 
     Raises:
-        ParamsError: it does not; says what to set.
+        ParamsError: it does not.
     """
     if not (folder / "dvc.yaml").is_file():
-        raise ParamsError(f"{folder} holds no dvc.yaml: run from the project's folder, also a worker")
+        raise ParamsError(f"{folder} has no dvc.yaml: start the run, or the worker, in the project's folder")
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """The folder that a run works in, as its parameters have it, whether it is there yet or not."""
+    """Folder of a run with its parameters and plan. The folder may not exist yet."""
 
     project: Path
     folder: Path
     """The project itself, or a folder under runs/."""
     values: dict[str, Any]
-    """The values of params.yaml in the folder; relative paths start there."""
+    """Values of params.yaml in the folder, with paths relative to it."""
     composed: dict[str, Any]
-    """The values of plan.yaml in the folder."""
+    """Values of plan.yaml in the folder."""
     plan: Plan
-    """Every stage of dvc.yaml with these."""
+    """All stages of dvc.yaml with these values."""
 
     @property
     def name(self) -> str:
-        """The name of its run; "." for the project's own folder."""
+        """Name of its run; "." for the project folder."""
         return "." if self.folder == self.project else self.folder.name
 
 
 def checkout_of(project: Path, values: dict[str, Any], params: Params, folder: Path) -> Checkout:
-    """Describe the checkout of these parameters; nothing is written.
+    """Describe the checkout of a run; write nothing.
 
     Args:
-        project: paths of the parameters count from it.
-        values: the resolved parameters.
-        params: the same, checked.
-        folder: what `folder_of` says.
+        project: project folder. Paths in the parameters are relative to it.
+        values: resolved parameters.
+        params: the same parameters, validated.
+        folder: folder from `folder_of`.
 
     Raises:
-        InputError: dvc.yaml cannot be used.
+        InputError: dvc.yaml is invalid.
     """
     if folder != project:
-        # `runs` may be a link: then ".." of a checkout is another folder than its name says.
+        # `runs` may be a link. Then ".." of a checkout is not the folder its path suggests.
         moved = dict(_moved_paths(values, project.resolve(), folder.resolve()))
         values = _with_paths(values, moved)
         for name, path in moved.items():
@@ -90,23 +90,23 @@ def checkout_of(project: Path, values: dict[str, Any], params: Params, folder: P
 
 
 def check_inputs(root: Path, values: dict[str, Any], plan: Plan) -> None:
-    """The files and folders that the parameters name must be on this host and readable, or a place to write to.
+    """Check that the files and folders in the parameters are readable, or writable for outputs, on this host.
 
-    What a flow looks at wherever it runs; `podium run` looks at more before it starts one (flows/checks).
+    Every flow checks this. `podium run` checks more before it starts one (flows/checks).
 
     Raises:
-        ParamsError: everything that is not so, by its parameter.
+        ParamsError: lists all problems with their parameters.
     """
     if problems := [*check_given(values, root), *check_written(values, root, plan)]:
         raise ParamsError("\n".join(problems))
 
 
 def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
-    """Make the folder a run works in: the project itself, or its own checkout under runs/, its code brought up to date.
+    """Prepare the folder of a run: update parameters and plan and, in a checkout under runs/, also the code.
 
     Args:
-        checkout: the folder.
-        say: told what went away with stages that these parameters do not have.
+        checkout: checkout to prepare.
+        say: called with a message for each output removed because its stage is no longer in the plan.
     """
     if checkout.folder == checkout.project:
         write_plan(checkout.folder, checkout.composed)
@@ -129,7 +129,7 @@ def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
 
 
 def _mark_resolved(checkout: Checkout) -> None:
-    """Let stages skip the check of parameters that were checked here; a file edited since is checked again."""
+    """Tell stages that these parameters are validated. They validate a file again if it was edited since."""
     if base_of(None, checkout.folder) == checkout.values:
         os.environ[RESOLVED] = hash_of_parameters(checkout.folder)
 
@@ -142,21 +142,21 @@ def folder_of(
     name: str | None = None,
     sent: bool = False,
 ) -> Path:
-    """Where a run of these parameters works, whether it was prepared or not.
+    """Return the folder of a run with these parameters. It may not exist yet.
 
-    The same parameters give the same folder, so that a run that was killed continues there: the project's own where
-    nothing was laid over params.yaml, and a checkout under runs/ otherwise, or where the run has a name.
+    The same parameters give the same folder, so that a killed run can continue. A run of the unchanged params.yaml
+    works in the project folder; runs with a preset, overrides or a name work in a checkout under runs/.
 
     Args:
-        root: the project.
-        values: the parameters.
-        preset: the recipe that lies over the defaults; None: params.yaml counts.
-        overrides: what was laid over it.
-        name: what the run is called.
-        sent: its stages go to workers, and the project's own folder is not theirs.
+        root: project folder.
+        values: resolved parameters.
+        preset: preset that extends the defaults; None: params.yaml.
+        overrides: overrides of single parameters.
+        name: name of the run.
+        sent: its stages run on workers, which cannot use the project folder.
 
     Raises:
-        ParamsError: that cannot be a name.
+        ParamsError: the name is invalid.
     """
     if name is not None:
         return own_folder(root, checked_name(name))
@@ -166,36 +166,36 @@ def folder_of(
 
 
 def checked_name(name: str) -> str:
-    """The name of a run, which is one of a folder, too.
+    """Validate and return the name of a run, which is also the name of its folder.
 
     Raises:
-        ParamsError: it cannot be one.
+        ParamsError: the name is invalid.
     """
     if not NAME.fullmatch(name):
         raise ParamsError(
-            f"--name {name[:100]!r}: a run's name has letters, digits, - _ and . alone, 80 at most, and begins with a "
+            f"--name {name[:100]!r} is not valid: use up to 80 letters, digits, '-', '_' and '.', and begin with a "
             "letter or digit"
         )
     return name
 
 
 def own_name(values: dict[str, Any], preset: str | None) -> str:
-    """The name of the checkout of these parameters: the same on every host."""
+    """Return the default name of the checkout for these parameters. It is the same on every host."""
     return f"{preset or 'set'}-{key_of(values)}"
 
 
 def key_of(values: dict[str, Any]) -> str:
-    """Eight digits that stand for parameters."""
+    """Return eight hexadecimal digits that identify parameters."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def own_folder(root: Path, name: str) -> Path:
-    """Where the checkout `name` is."""
+    """Return the folder of the checkout `name`."""
     return root / artifacts.CHECKOUTS / name
 
 
 def code_hashes(root: Path) -> dict[str, str]:
-    """Twelve digits of the SHA-256 of each part of the code that a checkout gets: what workers must agree on."""
+    """Return twelve digits of the SHA-256 of each part of the code. Workers must have the same code."""
     return {part: _hash_of(root / part) for part in CODE}
 
 
@@ -208,7 +208,7 @@ def _hash_of(path: Path) -> str:
 
 
 def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
-    """The same values with relative paths rewritten to mean the same place from `folder`."""
+    """Return the values with relative paths rewritten, so that they refer to the same files from `folder`."""
     return _with_paths(values, dict(_moved_paths(values, root, folder)))
 
 
@@ -221,7 +221,7 @@ def _with_paths(values: dict[str, Any], paths: Mapping[str, str]) -> dict[str, A
 
 
 def _moved_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Parameters that name relative paths, and how each is written in `folder`."""
+    """Yield each parameter with a relative path, and the path rewritten relative to `folder`."""
     paths = find_parameters(values, (*READ, *WRITTEN))
     names = {name: given for name, given in find_parameters(values, NAMED).items() if (root / given).exists()}
     for name, given in (paths | names).items():
@@ -230,9 +230,9 @@ def _moved_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[t
 
 
 def _moved(given: str, root: Path, folder: Path) -> str:
-    """A path relative to `root` as it is written in `folder`, where the link `inputs` stands for that of `root`."""
+    """Rewrite a path relative to `root` for `folder`, which has a link to `inputs` of `root`."""
     path = Path(given)
-    if ".." in path.parts:  # what it means is known to the file system alone, as links may stand before it
+    if ".." in path.parts:  # only the file system can resolve "..", as earlier parts may be links
         path = Path(os.path.relpath(os.path.realpath(root / path), root))
     if path.parts[:1] == ("inputs",):
         return str(path)
@@ -245,7 +245,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _share_cache(root: Path, folder: Path) -> None:
-    """Give the checkout a .dvc of its own with the project's settings and the project's cache."""
+    """Create a .dvc in the checkout with the project's settings and cache."""
     source, target = root / ".dvc", folder / ".dvc"
     target.mkdir(exist_ok=True)
     config = read_settings([source / "config", *_local_config(source, target)])
@@ -253,7 +253,7 @@ def _share_cache(root: Path, folder: Path) -> None:
         url = config.get(section, "url", fallback="")
         if url and "://" not in url and not os.path.isabs(url):  # relative to the folder of the config file
             config.set(section, "url", os.path.relpath(source / url, target))
-    # No git inside: the checkout is a folder that the project's git ignores.
+    # A checkout has no git of its own, and the project's git ignores it.
     config.read_dict({"core": {"no_scm": "true", "autostage": "false"}})
     cache = source / config.get("cache", "dir", fallback="cache")
     config.read_dict({"cache": {"dir": os.path.relpath(cache, target)}})
@@ -262,10 +262,10 @@ def _share_cache(root: Path, folder: Path) -> None:
 
 
 def _local_config(source: Path, target: Path) -> list[Path]:
-    """The config.local whose settings may be written into the checkout's; one that holds a secret is only linked to.
+    """Return config.local if its settings may be copied into the checkout. If it has a secret, link to it instead.
 
     Raises:
-        ParamsError: it holds a secret beside a path that would mean another place from the checkout.
+        ParamsError: it has both a secret and a relative path, which would refer to another folder from the checkout.
     """
     path, link = source / "config.local", target / "config.local"
     link.unlink(missing_ok=True)
@@ -276,8 +276,8 @@ def _local_config(source: Path, target: Path) -> list[Path]:
     for section, name, value in options:
         if name in ("url", "dir") and "://" not in value and not os.path.isabs(value):
             raise ParamsError(
-                f"{path} holds a secret, which is not copied, and in [{section}] the relative {name} = {value}: state "
-                f"that absolutely, or in {source / 'config'}"
+                f"{path} contains a secret, so it is not copied, but also the relative path {name} = {value} in "
+                f"[{section}]: make the path absolute, or move it to {source / 'config'}"
             )
     _link(path, link)
     return []

@@ -1,7 +1,7 @@
-"""A model that a person names on the command line, a folder, a run or a Hub repository: as parameters of a run, and for
-the commands that use a finished one.
+"""Models named on the command line by a folder, a run or a Hub repository.
 
-The sizes, the dropout and the tokenizer are its own, so that nobody has to state them.
+`model_values` turns one into parameters of a run, with its sizes, dropout and tokenizer. `NamedModel` is for commands
+that use a finished model.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tasks.stage.errors import InputError, ParamsError
 
 
 def model_values(model: str, here: Path, project: Path) -> dict[str, Any]:
-    """Parameters, by their dotted names, of a model: where it is, its tokenizer and its architecture.
+    """Return the parameters of a model, by dotted name: its location, tokenizer and architecture.
 
-    A model of the Hub is downloaded now, where people can watch, and named by its commit.
+    A model on the Hub is downloaded now, with visible progress, and pinned to its commit.
 
     Args:
-        model: a folder, seen from `here`, a run that pre-trained one, or a Hub repository.
-        here: where the command was called.
-        project: where the run is called.
+        model: a folder relative to `here`, a run that pre-trained a model, or a Hub repository.
+        here: folder where the command was called.
+        project: project folder.
 
     Raises:
-        InputError: none of these, or no model of a kind that is trained here.
+        InputError: the model is not found, or its architecture is not supported.
     """
     folder = here / model
     if not folder.exists() and "/" not in model:
         folder = pretrained_in(own_folder(project, model)) or folder
     if folder.exists():
         if not folder.is_dir():
-            raise InputError(f"--model {model} is a file: name the folder that save_pretrained wrote")
+            raise InputError(f"--model {model} is a file: pass the folder that save_pretrained wrote")
         path = stated_path(folder, project)
         given = {"base_model.source": "folder", "base_model.path": path}
         given |= {"tokenizer.source": "file", "tokenizer.path": path}
@@ -50,12 +50,11 @@ def model_values(model: str, here: Path, project: Path) -> dict[str, Any]:
 
 
 def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
-    """The folder of the Hub's cache with the model, and the parameters that name it."""
+    """Download a model from the Hub; return its folder in the Hub's cache and its parameters."""
     name, _, revision = model.partition("@")
     if not HUB_NAME.fullmatch(name):
         raise InputError(
-            f"--model {model} is not there: name a model's folder, a run of podium pretrain, or a Hub repository "
-            "(user/name)"
+            f"--model {model} not found: pass a model folder, a run of podium pretrain, or a Hub repository (user/name)"
         )
     commit, folder = download_model(name, revision or None, "base_model")
     places = {
@@ -67,37 +66,37 @@ def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
 
 
 def stated_path(path: Path, project: Path) -> str:
-    """A path as params.yaml of `project` states it: relative where it lies inside, else absolute."""
+    """Return a path for params.yaml of `project`: relative if it is inside the project, else absolute."""
     found = Path(os.path.abspath(path))
     return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """What a command was told to use."""
+    """Model that a command uses."""
 
     name: str
-    """A folder or a Hub repository."""
+    """Folder or Hub repository."""
     tokenizer: Path | None = None
-    """Folder of its tokenizer.json; None: the model's own."""
+    """Folder of its tokenizer.json; None: the model's own folder."""
     entry: Mapping[str, Any] = field(default_factory=dict)
-    """The entry of downstream work that a run trained it for; of other models empty."""
+    """Entry of `downstream` that a run trained it for; empty for other models."""
 
 
 def pretrained_in(run: Path) -> Path | None:
-    """Return the folder of the model that a run pre-trained, the last phase that is there; None where there is none."""
+    """Return the folder of the model that a run pre-trained, of the last finished phase; None if there is none."""
     folders = (run / artifacts.MODELS / phase for phase in reversed(PHASES))
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 
 def trained_in(project: Path, run: Path) -> NamedModel:
-    """The model of a run.
+    """Return the model that a run fine-tuned.
 
     Args:
-        run: the folder of the run.
+        run: folder of the run.
 
     Raises:
-        ParamsError: it has none for a task yet, or several.
+        ParamsError: the run has not fine-tuned a model yet, or has fine-tuned several.
     """
     entries = params_of(project, run).get("downstream", {})
     folders = {name: run / artifacts.model_folder(name) for name in entries}
@@ -105,16 +104,15 @@ def trained_in(project: Path, run: Path) -> NamedModel:
     if not trained:
         if not entries and pretrained_in(run) is not None:
             raise ParamsError(
-                f"the run {run.name} has pre-trained a model, and has not trained it for a task: podium finetune KIND "
-                f"--model {run.name} --train FILE does"
+                f"run {run.name} has pre-trained a model but not fine-tuned it: use podium finetune KIND --model "
+                f"{run.name} --train FILE"
             )
         raise ParamsError(
-            f"the run {run.name} has not trained a model for a task yet: repeat its command, without --to or --part, "
-            "to continue it"
+            f"run {run.name} has not fine-tuned a model yet: repeat its command without --to or --part to continue it"
         )
     if len(trained) > 1:
         raise ParamsError(
-            f"the run {run.name} trained several models: name one by its folder, with --tokenizer "
+            f"run {run.name} has fine-tuned several models: pass the folder of one, with --tokenizer "
             f"{run / artifacts.TOKENIZER}: {', '.join(str(folders[name]) for name in trained)}"
         )
     return NamedModel(str(folders[trained[0]]), run / artifacts.TOKENIZER, entries[trained[0]])

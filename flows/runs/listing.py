@@ -1,4 +1,4 @@
-"""The runs of a project: the one in its own folder, and each that has a checkout under runs/checkouts."""
+"""Runs of a project: the one in the project folder, and those in checkouts under runs/checkouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 PROJECT = "."
-"""The name of the run in the project's own folder, which no other can have."""
+"""Name of the run in the project folder. No other run can have it."""
 RUNNING, NEVER = "running", "never started"
 STATUSES = (
     RUNNING,
@@ -34,26 +34,26 @@ STATUSES = (
     NEVER,
 )
 BLOCK = 512
-"""Bytes of a block as `stat` counts them, whatever the file system's own are."""
+"""Bytes of a block in the result of `stat`, for any file system."""
 NOT_ITS_OWN = ("bench", "checkouts", "home", "locks", "logs", "server", "sweeps")
-"""In the project's runs/: what no single run made."""
+"""Folders in runs/ that do not belong to the run in the project folder."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """In bytes of whole blocks."""
+    """Disk use, in bytes of whole blocks."""
 
     own: int = 0
-    """Of files that have no name elsewhere: what is free when they are removed."""
+    """Bytes of files without hard links elsewhere, which are freed when the files are removed."""
     shared: int = 0
-    """Of files that have one: DVC links its outs to its cache. Each counts once, however many names it has."""
+    """Bytes of files with hard links elsewhere, such as outs linked to DVC's cache. Each file counts once."""
 
 
 def size_of(paths: Iterable[Path]) -> Size:
-    """The room of files and folders together. Links are not followed; what goes meanwhile is not counted.
+    """Measure the disk use of files and folders together. Symbolic links are not followed.
 
-    A copy-on-write clone (reflink) of a file counts in full, as file systems tell them apart from copies in no common
-    way.
+    A copy-on-write clone (reflink) counts in full, as there is no portable way to tell it from a copy. Files removed
+    meanwhile are ignored.
     """
     seen: dict[tuple[int, int], int] = {}
     own = shared = 0
@@ -66,13 +66,13 @@ def size_of(paths: Iterable[Path]) -> Size:
         names = seen[node] = seen.get(node, 0) + 1
         if names == 1:
             shared += size
-        if names == status.st_nlink:  # all of them lie here
+        if names == status.st_nlink:  # all links are among these files
             own, shared = own + size, shared - size
     return Size(own, shared)
 
 
 def _statuses(path: str) -> Iterator[os.stat_result]:
-    """What lstat says of a file, or of every file below a folder."""
+    """Yield the lstat result of a file, or of every file below a folder."""
     try:
         if not os.path.isdir(path) or os.path.islink(path):
             yield os.lstat(path)
@@ -89,12 +89,12 @@ def _statuses(path: str) -> Iterator[os.stat_result]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that there is, or was."""
+    """Run of a project, active or ended."""
 
     name: str
     folder: Path
     record: report.RunReport | None
-    """What it said of itself last."""
+    """Its last record."""
     at_work: bool
 
     @property
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it began, is not at work, and said nothing of its end."""
+        """Whether it ended without recording that."""
         record = self.record
         return not self.at_work and record is not None and record.began is not None and record.ended is None
 
@@ -118,18 +118,18 @@ class Run:
 
     @property
     def last(self) -> float:
-        """When it ended, or else began; seconds since 1970."""
+        """Its end, or else its start; seconds since 1970."""
         said = (self.record.ended or self.record.began) if self.record is not None else None
         return datetime.fromisoformat(said).timestamp() if said else self.folder.stat().st_mtime
 
     @property
     def began(self) -> float:
-        """When it was started last, as `last` counts."""
+        """Its last start; seconds since 1970."""
         said = self.record.began if self.record is not None else None
         return datetime.fromisoformat(said).timestamp() if said else self.last
 
     def parts(self) -> list[Path]:
-        """The files and folders that are its own."""
+        """Return the files and folders of the run."""
         if self.name != PROJECT:
             return [self.folder]
         runs = self.folder / artifacts.RUNS
@@ -137,11 +137,11 @@ class Run:
         return made + [path for path in (runs.iterdir() if runs.is_dir() else ()) if path.name not in NOT_ITS_OWN]
 
     def size(self) -> Size:
-        """The room that it takes."""
+        """Measure its disk use."""
         return size_of(self.parts())
 
     def as_values(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the values that `podium runs --json` prints."""
         record, size = self.record, self.size()
         return {
             "name": self.name,
@@ -157,23 +157,23 @@ class Run:
 
 
 def called(name: str) -> str:
-    """The name of a run on a page, where a point would hardly be seen."""
+    """Return the name of a run for pages, where "." would be easy to miss."""
     return "own folder" if name == PROJECT else name
 
 
 def href(project: Path, run: Run) -> str:
-    """Where the page of a run lies from those in the project's reports/; empty where it has none."""
+    """Return the link to a run's page from the project's reports/; empty if it has no page."""
     page = run.folder / artifacts.RUN_PAGE
     return quote(os.path.relpath(page, project / artifacts.REPORTS)) if page.is_file() else ""
 
 
 def folder_of(project: Path, name: str) -> Path:
-    """Where the run of a name works."""
+    """Return the folder of a run."""
     return project if name == PROJECT else own_folder(project, name)
 
 
 def every(project: Path) -> list[Run]:
-    """All runs of a project, the one that was started last first."""
+    """Return all runs of a project, last started first."""
     return sorted(_found(project), key=lambda run: run.began, reverse=True)
 
 
@@ -187,28 +187,28 @@ def _found(project: Path) -> Iterator[Run]:
 
 
 def _run(project: Path, name: str) -> Run:
-    # The lock is looked at before the record: one that ends meanwhile counts as running then, and not as killed.
+    # Check the lock before the record: a run that ends between the two counts as running, not as killed.
     at_work = locks.at_work(project, name)
     folder = folder_of(project, name)
     return Run(name, folder, report.read(project, folder), at_work)
 
 
 def named(project: Path, names: Sequence[str]) -> list[Run]:
-    """The runs of these names, in this order.
+    """Return the runs of these names, in this order.
 
     Raises:
-        ParamsError: there is none of one of them.
+        ParamsError: a name is not found.
     """
     known = {run.name: run for run in _found(project)}
     if PROJECT in names and PROJECT not in known:
         known[PROJECT] = _run(project, PROJECT)
     if missing := [name for name in names if name not in known]:
-        raise ParamsError(f"there is no run {missing[0]}{nearest(missing[0], list(known))}: podium runs lists them")
+        raise ParamsError(f"run {missing[0]} not found{nearest(missing[0], list(known))}")
     return [known[name] for name in dict.fromkeys(names)]
 
 
 def holding(runs: Sequence[Run], words: Sequence[str], statuses: Sequence[str]) -> list[Run]:
-    """Those whose name, command, status or entries hold every word, whatever its case, and that have such a status."""
+    """Return runs with one of the statuses, and with each word in name, command, status or entries, ignoring case."""
     return [run for run in runs if (not statuses or run.status in statuses) and _holds(run, words)]
 
 

@@ -1,4 +1,4 @@
-"""Which runs are at work on this host: each holds a lock, which the system takes back however its process ends."""
+"""Locks of the runs on this host. The operating system releases a lock when its process ends for any reason."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tasks.stage import artifacts
 
 FOLDER = artifacts.RUNS / "locks"
 HERE, SENT = ".lock", ".sent"
-"""How the locks of a name end: of whoever works in its checkout, and of the run that has sent its stages to workers,
-one of which may work in that same folder."""
+"""Suffixes of a run's locks: of the process that works in the checkout, and of the run that has sent its stages to
+workers, one of which may work in that same folder."""
 CACHE = "cache"
-"""Held by every run together, or alone by whoever removes objects from DVC's cache."""
+"""Lock that all runs share, and that `podium clean` takes exclusively to remove objects from DVC's cache."""
 
 _held: set[Path] = set()
-"""By this process: what it holds already it need not wait for."""
+"""Locks of this process, which it does not need to wait for."""
 
 
 @contextlib.contextmanager
 def held(project: Path, name: str, say: Callable[[str], None], kind: str = HERE) -> Iterator[None]:
-    """Hold a run: two of one name take turns.
+    """Hold the lock of a run; wait while another run of the same name has it.
 
     Args:
-        name: of its checkout, "." for the project's own folder.
-        say: told that another one has to end first.
+        name: name of the checkout, "." for the project folder.
+        say: called with a message before waiting.
         kind: HERE or SENT.
     """
     path = project / FOLDER / f"{name}{kind}"
@@ -35,11 +35,14 @@ def held(project: Path, name: str, say: Callable[[str], None], kind: str = HERE)
         yield
         return
     with contextlib.ExitStack() as stack:
-        for file, how, who in ((path.with_name(CACHE), fcntl.LOCK_SH, "podium clean"), (path, fcntl.LOCK_EX, "a run")):
+        for file, how in ((path.with_name(CACHE), fcntl.LOCK_SH), (path, fcntl.LOCK_EX)):
             lock = stack.enter_context(_opened(file))
             if not _take(lock, how):
-                where = "on DVC's cache" if file.name == CACHE else f"in the checkout {name}"
-                say(f"waiting: {who} is at work {where}")
+                say(
+                    "DVC's cache is being cleaned; waiting"
+                    if file.name == CACHE
+                    else f"run {name} is already in progress; waiting"
+                )
                 fcntl.flock(lock, how)
         _held.add(path)
         try:
@@ -50,7 +53,7 @@ def held(project: Path, name: str, say: Callable[[str], None], kind: str = HERE)
 
 @contextlib.contextmanager
 def taken(project: Path, name: str) -> Iterator[bool]:
-    """Hold a run if nobody else does; whether it is held now."""
+    """Try to lock a run; yield whether that succeeded."""
     with contextlib.ExitStack() as stack:
         locks = [stack.enter_context(_opened(project / FOLDER / f"{name}{kind}")) for kind in (HERE, SENT)]
         yield all(_take(lock, fcntl.LOCK_EX) for lock in locks)
@@ -58,19 +61,19 @@ def taken(project: Path, name: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def cache_taken(project: Path) -> Iterator[bool]:
-    """Hold DVC's cache if no run is at work; whether it is held now."""
+    """Try to lock DVC's cache, which fails during a run; yield whether that succeeded."""
     with _opened(project / FOLDER / CACHE) as lock:
         yield _take(lock, fcntl.LOCK_EX)
 
 
 def at_work(project: Path, name: str) -> bool:
-    """Whether a run of that name is at work on this host, or waits for its workers."""
+    """Return whether a run of that name is active on this host, or waits for its workers."""
     paths = [project / FOLDER / f"{name}{kind}" for kind in (HERE, SENT)]
     return any(path in _held or (path.is_file() and not _is_free(path)) for path in paths)
 
 
 def _is_free(path: Path) -> bool:
-    with path.open("rb") as lock:  # shared, so that two who look do not take each other for a run
+    with path.open("rb") as lock:  # shared, so that two checks at the same time do not see each other as a run
         return _take(lock, fcntl.LOCK_SH)
 
 

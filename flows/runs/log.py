@@ -1,4 +1,4 @@
-"""The log of a run: every line that its stages print and that Prefect says, in a file instead of on the terminal."""
+"""Log file of a run, with all output of its stages and of Prefect."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from tasks.stage.errors import ParamsError
 
 LOGS = artifacts.RUNS / "logs"
 SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")
-"""How Prefect's lines begin that the end of a run says better: the state as one escaped line, and a link to a page that
-the server of a single run does not serve."""
+"""Prefixes of Prefect's lines that are not logged: states, which the end of a run reports more readably, and links to
+pages that a temporary server does not serve."""
 LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.log")
 
 
 def new_log(project: Path) -> Path:
-    """The place of the log of a run that begins now; from the project's folder."""
+    """Return the path of a new log file, relative to the project."""
     folder = project / LOGS
     folder.mkdir(parents=True, exist_ok=True)
     return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
 def checked_log(log: str | None) -> str | None:
-    """Return what a sent run states as its log, which is a link on its page and a file that cleaning removes.
+    """Validate and return the log path of a run on a worker, which its page links to and `podium clean` removes.
 
     Raises:
         ParamsError: it is not a file in the folder of logs.
     """
     if log is None or (Path(log).parent == LOGS and LOG_NAME.fullmatch(Path(log).name)):
         return log
-    raise ParamsError(f"log={log[:80]!r}: the log of a run is a file in {LOGS}; leave the parameter out")
+    raise ParamsError(f"log={log[:80]!r} is not a log file in {LOGS}: leave the parameter out")
 
 
 @contextlib.contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """Let what is logged in this process go to the file `path`, and not to the terminal."""
+    """Redirect log messages of this process from the terminal to the file `path`."""
     file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     file.addFilter(lambda record: not record.getMessage().startswith(SAID_BETTER))
     known = (logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("prefect"))
@@ -57,12 +57,12 @@ def logged(path: Path) -> Iterator[None]:
     finally:
         for logger, handlers in before:
             logger.handlers = handlers
-        with contextlib.suppress(OSError):  # what a full disk did not take was said to be lost
+        with contextlib.suppress(OSError):  # a full disk was already reported
             file.close()
 
 
 class _LogFile(logging.FileHandler):
-    """Says once, in a line, that lines of it are lost: what fills the disk ends the run with a word of its own."""
+    """File handler that reports lost lines once, in one line. A full disk then ends the run with its own error."""
 
     _told = False
 
@@ -72,7 +72,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
         elif not self._told:
             self._told = True
-            streams.note(f"{self.baseFilename} cannot be written ({error.strerror}): lines of it are lost")
+            streams.note(f"{self.baseFilename} cannot be written ({error.strerror}): log lines are lost")
 
 
 def _writes_to_a_terminal(handler: logging.Handler) -> bool:

@@ -1,4 +1,4 @@
-"""What a run says of itself: reports/run.json, filled while the run goes on."""
+"""Record of a run, reports/run.json, which is updated during the run."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tasks.stage import artifacts
 
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
-"""What a run keeps of a verdict."""
+"""Keys of a gate's decision that the record contains."""
 WORKER_ENDED = "the end of its worker"
-"""What interrupts a run that nobody cancelled: a worker starts it again."""
+"""Cause of an interruption that no user requested. A worker starts such a run again."""
 UNFINISHED = ("failed", "cancelled", "interrupted", "paused")
-"""Outcomes of runs that the next one of their folder goes on from."""
+"""Outcomes of runs that the next run in their folder continues."""
 MOST_EARLIER = 20
 NAMES = 32
-"""Characters of the longest name of a stage, validate_examples@classification."""
+"""Length of the longest name of a stage, validate_examples@classification."""
 HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
 SECONDS_FOR_GIT = 5.0
 MADE_BY_RUNS = ("dvc.lock", "plan.yaml")
-"""Which git may keep, and which no change of theirs makes another revision of."""
+"""Files written by runs. If git tracks them, their changes do not count as changes to the project."""
 
 
 @dataclass(frozen=True)
@@ -44,73 +44,73 @@ class StageRecord:
     status: str
     """ran, skipped (nothing had changed), restored (from a cache), paused, interrupted (Ctrl-C, SIGTERM) or failed."""
     seconds: float
-    """Wall time, the orchestration's own included."""
+    """Wall time, including the orchestration."""
     host: str | None = None
-    """The host it ran on, where the run was sent to workers."""
+    """Host it ran on, if the run was sent to workers."""
     began: float | None = None
-    """Seconds since 1970."""
+    """Start, in seconds since 1970."""
     cpu_seconds: float | None = None
-    """Of its process and those that this started, by its own account (tasks/stage/process.py)."""
+    """CPU time of its process and the children, as the stage records it (tasks/stage/process.py)."""
     peak_memory_mb: float | None = None
-    """Of the largest of them."""
+    """Peak memory of the largest of these processes."""
 
 
 @dataclass
 class RunReport:
-    """reports/run.json, filled while the run goes on."""
+    """Contents of reports/run.json, updated during the run."""
 
     folder: str
-    """Where the run's files are, from the project's folder; "." unless it has a checkout of its own."""
+    """Folder of the run, relative to the project; "." unless it has its own checkout."""
     preset: str | None = None
     overrides: list[str] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Gate of the run -> name of what it judges, scores (in percent), their intervals (low and high of 95%), checks (as
-    the gate writes them), decision (accepted, reasons, and of several seeds what RECIPE names) and published, the
-    receipt; the last two None where there is none."""
+    """Gate -> name of its entry, scores (in percent), their 95% intervals (low and high), checks (as the gate writes
+    them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and published, the receipt. The last
+    two are None if there is none."""
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
-    """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
+    """Stage that ran on IPUs -> how it obtained its programs: built and why, loaded, or restored."""
     pages: list[str] = field(default_factory=list)
-    """What stages of the run wrote for people, from its folder."""
+    """HTML pages that stages wrote, relative to the run's folder."""
     packing: dict[str, dict[str, float]] = field(default_factory=dict)
     """Stage that ran on a device -> packing_factor and packing_efficiency of its rows."""
     paused: str | None = None
-    """Why a stage stopped at a checkpoint; the run continues when it is started again."""
+    """Why a stage stopped at a checkpoint. Start the run again to continue."""
     interrupted: str | None = None
-    """What ended the run where no checkpoint was made: Ctrl-C, a signal, Prefect or its worker; `error` says more."""
+    """Cause of a stop without a checkpoint: Ctrl-C, a signal, Prefect or the worker. `error` has details."""
     command: str | None = None
-    """The words that started it."""
+    """Command line that started it."""
     began: str | None = None
-    """Local time, ISO 8601, as is when it `ended`; None until the run has begun."""
+    """Local time, ISO 8601, like `ended`; None until the run has begun."""
     ended: str | None = None
     log: str | None = None
-    """From the project's folder; None on a worker."""
+    """Log file, relative to the project; None on a worker."""
     plan: list[str] = field(default_factory=list)
-    """The stages it was to bring up to date."""
+    """Stages that the run brings up to date."""
     at_work: dict[str, float] = field(default_factory=dict)
-    """Stage that has begun, and not ended -> when, in seconds since 1970."""
+    """Stage in progress -> start, in seconds since 1970."""
     host: str | None = None
-    """Where it was started."""
+    """Host where it was started."""
     user: str | None = None
-    """Who started it."""
+    """User who started it."""
     python: str | None = None
     commit: str | None = None
-    """Of the project, where git keeps it; short."""
+    """Short commit of the project, if it is in a git repository."""
     changed: bool | None = None
-    """Whether files of the project were not as that commit has them."""
+    """Whether files of the project differed from that commit."""
     earlier: list[dict[str, Any]] = field(default_factory=list)
-    """Runs of this folder, since one came to its end, that did not: began, ended, outcome and why; what they had done
-    is not done again."""
+    """Unfinished runs of this folder since the last finished one: began, ended, outcome and why. Their completed stages
+    are not repeated."""
 
     @property
     def name(self) -> str:
-        """What the run is called: as its checkout, or "." for that of the project's own folder."""
+        """Name of the run, which is that of its checkout; "." in the project folder."""
         return Path(self.folder).name or "."
 
     @property
     def identity(self) -> str | None:
-        """When it began, in UTC, and its name; None until it has begun."""
+        """Start in UTC and name; None until the run has begun."""
         if self.began is None:
             return None
         began = datetime.fromisoformat(self.began).astimezone(UTC)
@@ -118,11 +118,11 @@ class RunReport:
 
     @property
     def reasons(self) -> list[str]:
-        """Why the run did not finish."""
+        """Reasons why the run did not finish."""
         return [text for text in (self.error, self.paused) if text is not None]
 
     def begin(self, project: Path) -> None:
-        """Say in the record of the run that it is at work; a disk that is full is named by what needs it."""
+        """Record that the run has begun. A full disk is ignored here; the stage that needs space reports it."""
         self.began = _now()
         self.host, self.python = socket.gethostname(), platform.python_version()
         self.user = name_of(os.getuid())
@@ -132,12 +132,12 @@ class RunReport:
             self.keep(project)
 
     def end(self) -> None:
-        """The run has come to its end, whatever that was."""
+        """Record that the run has ended."""
         self.ended = _now()
         self.at_work.clear()
 
     def remember(self, project: Path) -> None:
-        """Take over how the runs of this checkout ended that did not come to their end."""
+        """Take over the list of earlier unfinished runs of this checkout."""
         before = read(project, project / self.folder)
         if before is not None and (ended := outcome(before)) in UNFINISHED:
             why = before.error or before.paused
@@ -147,8 +147,8 @@ class RunReport:
             ][-MOST_EARLIER:]
 
     def enter(self, record: StageRecord) -> None:
-        """Add a stage; of one that is entered again, because a worker was lost or another host needs its outs, what it
-        cost is kept, and where it ran."""
+        """Add a stage. If it repeats one, because a worker was lost or another host needs the outs, add up the times
+        and keep the host that ran it."""
         self.at_work.pop(record.name, None)
         for index, before in enumerate(self.stages):
             if before.name == record.name:
@@ -161,11 +161,11 @@ class RunReport:
             self.stages.append(record)
 
     def sort(self, plan: Sequence[str]) -> None:
-        """Put the stages in the order of the plan, whenever they ended."""
+        """Sort the stages by the plan instead of by their end."""
         self.stages.sort(key=lambda stage: plan.index(stage.name))
 
     def read_results(self, root: Path) -> None:
-        """Take what the stages of the run wrote: scores, decisions, figures of device jobs, pages."""
+        """Read the outputs of the stages: scores, decisions, metrics of device jobs, pages."""
         plan = read_plan(root)
         stages = [plan[stage.name] for stage in self.stages if stage.name in plan]
         for stage in stages:
@@ -180,16 +180,16 @@ class RunReport:
         self.pages = _together([str(stage.meta["page"]) for stage in stages if "page" in stage.meta])
 
     def accepts(self, gate: str) -> bool:
-        """Whether a gate of the run accepted."""
+        """Return whether a gate of the run accepted its model."""
         decision = self.results[gate]["decision"]
         return decision is not None and bool(decision["accepted"])
 
     def enter_receipt(self, receipt: dict[str, Any], gate: str) -> None:
-        """Take what publish says of itself; its folder is stated from the checkout, ours from the project.
+        """Add the receipt of a release, its folder relative to the project instead of the checkout.
 
         Args:
-            receipt: what it wrote.
-            gate: the stage that accepted it.
+            receipt: receipt that publish wrote.
+            gate: stage that accepted the model.
         """
         published = dict(receipt)
         if "folder" in receipt:
@@ -197,7 +197,7 @@ class RunReport:
         self.results[gate]["published"] = published
 
     def write(self, project: Path) -> None:
-        """Write the record of the run, and reports/run.json of the project, which is that of the last run."""
+        """Write the record of the run, and reports/run.json of the project, which describes the last run."""
         self.keep(project)
         write_json(project / artifacts.RUN_REPORT, self.as_values())
 
@@ -206,7 +206,7 @@ class RunReport:
         write_json(record_of(project, project / self.folder), self.as_values())
 
     def as_values(self) -> dict[str, Any]:
-        """The report as plain values; what only runs on workers or paused ones have is left out of others."""
+        """Return the report as plain values, without empty fields that most runs do not need."""
         values = asdict(self)
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
         for name in ("paused", "interrupted", "log", "at_work", "earlier"):
@@ -216,7 +216,7 @@ class RunReport:
 
 
 def read_json_object(path: Path) -> dict[str, Any] | None:
-    """What a stage wrote; None where it has not run."""
+    """Read a JSON object that a stage wrote; return None if it has not run."""
     if not path.is_file():
         return None
     values: dict[str, Any] = read_json(path)
@@ -224,17 +224,17 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
 
 
 def metrics_of(stage: Stage, root: Path) -> dict[str, Any]:
-    """Return the figures and the measurements of a stage; empty where it has none, or has not run."""
+    """Return the metrics of a stage; empty if it has none or has not run."""
     found: dict[str, Any] = {}
     for path in stage.metrics:
         for name, value in (read_json_object(root / path) or {}).items():
-            before = found.get(name)  # a development set, where there are several
+            before = found.get(name)  # a development set, if there are several
             found[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
     return found
 
 
 def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
-    """What a gate decided, and on which scores: those with bounds that the page of an evaluation shows."""
+    """Return the decision of a gate and the scores with intervals that it is based on."""
     evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
     files = [path for stage in evaluations for path in stage.metrics]
     figures = read_json_object(root / files[0]) or {} if files else {}
@@ -253,16 +253,16 @@ def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
 
 
 def _together(pages: Sequence[str]) -> list[str]:
-    """Pages of one folder as one pattern."""
+    """Return the pages, those in the same folder replaced by one pattern."""
     folders = [str(PurePosixPath(page).parent) for page in pages]
     found = (page if folders.count(one) == 1 else f"{one}/*.html" for page, one in zip(pages, folders, strict=True))
     return list(dict.fromkeys(found))
 
 
 def outcome(report: RunReport) -> str:
-    """The run in one word: cancelled, interrupted, failed, paused, rejected, proposed (to review), published, finished.
+    """Return the outcome: cancelled, interrupted, failed, paused, rejected, proposed (for review), published, finished.
 
-    One that says nothing of its end, interrupted, was killed, or is at work still, which its lock tells.
+    A run without an end counts as interrupted: it was killed, or it is still running, which its lock shows.
     """
     if report.interrupted is not None:
         return "interrupted" if report.interrupted == WORKER_ENDED else "cancelled"
@@ -280,31 +280,31 @@ def outcome(report: RunReport) -> str:
 
 
 def how_published(receipt: dict[str, Any]) -> str:
-    """A receipt in one word: published, or proposed (for review)."""
+    """Return `proposed` if a receipt is for a pull request to review, else `published`."""
     return "proposed" if receipt.get("pull_request") else "published"
 
 
 def row(stage: StageRecord) -> str:
-    """A stage in one line."""
+    """Format a stage as a line."""
     place = "" if stage.host is None else f"  {stage.host}"
     return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{place}"
 
 
 def total(report: RunReport) -> str:
-    """The last line below the rows of all stages."""
+    """Format the total time of all stages as a line."""
     return f"{'all stages':<{NAMES}} {'':<9} {sum(stage.seconds for stage in report.stages):7.1f}"
 
 
 def record_of(project: Path, root: Path) -> Path:
-    """The file that says what became of the run in the folder `root`.
+    """Return the file with the record of the run in the folder `root`.
 
-    The project's own is not its reports/run.json, which is that of the last run, wherever that worked.
+    For the project folder this is not reports/run.json, which describes the last run in any folder.
     """
     return project / OWN_RECORD if root.resolve() == project.resolve() else root / artifacts.RUN_REPORT
 
 
 def read(project: Path, root: Path) -> RunReport | None:
-    """The record of the run in the folder `root`; None if there is none."""
+    """Read the record of the run in the folder `root`; return None if there is none."""
     values = read_json_object(record_of(project, root))
     if values is None:
         return None
@@ -313,7 +313,7 @@ def read(project: Path, root: Path) -> RunReport | None:
 
 
 def where_published(published: dict[str, Any]) -> str:
-    """The place of a publish receipt, in words."""
+    """Format the URL, repository or folder of a receipt."""
     place = published.get("url") or published.get("repository") or published.get("folder")
     return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"
 
@@ -323,8 +323,7 @@ def _now() -> str:
 
 
 def revision_of(project: Path) -> tuple[str | None, bool | None]:
-    """The commit that is checked out, short, and whether files that git keeps are not as it has them; None without git,
-    or where git does not say."""
+    """Return the short commit that is checked out, and whether tracked files differ from it; None if git fails."""
     commit = git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
     if commit is None:
         return None, None

@@ -1,7 +1,8 @@
-"""Estimate a whole run: its device jobs, its other stages, the disk, and the cost of device hours.
+"""Estimate a whole run: its device jobs, its other stages, disk space, and the cost of device hours.
 
-The estimate of a stage without a device is its time in the last run of this checkout, else the time per MB of text that
-docs/data-scale.md measured on two cores, which another host may halve or double. Other stages have no estimate.
+For a stage without a device, the estimate is its time in the last run of this checkout. Otherwise it is the time per MB
+of text in docs/data-scale.md, measured on two cores; another host may halve or double it. Other stages are not
+estimated.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tasks.stage.parallel import WORKER_STAGES, worker_count
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0
 OTHER_HOST, AGAIN = 2.0, 1.25
-"""Factors of an interval around a time: for a time from another host, and for the same stage on the same host."""
+"""Factors for the interval around a time: measured on another host, or for the same stage on this host."""
 LESS_MB, MORE_MB = 10.0, 1003.0
 CPU_SECONDS: dict[str, tuple[float, float]] = {
     "corpus@text": (2.42, 135.2),
@@ -46,7 +47,7 @@ CPU_SECONDS: dict[str, tuple[float, float]] = {
     "pretrain_rows@phase2": (4.76, 312.3),
     "validate@phase2": (2.55, 20.71),
 }
-"""Of one core at LESS_MB and at MORE_MB of text, from the table of docs/data-scale.md."""
+"""Stage -> seconds on one core for LESS_MB and for MORE_MB of text, from docs/data-scale.md."""
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
 """Bytes for each byte of text; of rows, and for each of `duplicates`."""
@@ -61,47 +62,47 @@ MODELS = "models/"
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What a run would do, and take."""
+    """Estimate of a run."""
 
     stages: tuple[StageForecast, ...]
     jobs: tuple[EstimatedJob, ...]
-    """Of every stage of the run that starts one, in their order."""
+    """Device jobs of the run's stages, in order."""
     other_seconds: dict[str, Interval]
-    """Stage without a device that would run -> seconds, where something is known of it."""
+    """Stage without a device that would run -> estimated seconds, if known."""
     disk_bytes: float
-    """That would be written, roughly."""
+    """Approximate bytes that would be written."""
     free_bytes: float
     price: float | None = None
-    """Of an hour of all that a device job holds, in anybody's money."""
+    """Price of one hour of all devices of a job, in any currency."""
 
     @property
     def running(self) -> tuple[EstimatedJob, ...]:
-        """The jobs of stages that would run."""
+        """Jobs of stages that would run."""
         names = {one.stage for one in self.stages if one.status == RUNS}
         return tuple(job for job in self.jobs if job.planned.stage in names)
 
     @property
     def device_seconds(self) -> Interval:
-        """Of the jobs that would run, as far as they are known."""
+        """Total seconds of the jobs that would run and have an estimate."""
         return total(job.seconds for job in self.running if job.seconds is not None)
 
     @property
     def seconds(self) -> Interval:
-        """Of everything that would run and is known."""
+        """Total seconds of all stages that would run and have an estimate."""
         return total([self.device_seconds, *self.other_seconds.values()])
 
     @property
     def unknown(self) -> list[str]:
-        """What would run and has no time."""
+        """Stages that would run and have no estimate."""
         timed = {job.planned.stage for job in self.jobs if job.seconds is not None} | set(self.other_seconds)
         return [one.stage for one in self.stages if one.status == RUNS and one.stage not in timed]
 
     def cost(self, seconds: Interval | None) -> Interval | None:
-        """Of so many seconds of a device; None without a price."""
+        """Return the cost of device seconds; None without a price."""
         return None if self.price is None or seconds is None else scaled(seconds, self.price / HOUR)
 
     def as_values(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the values that `podium plan --json` prints."""
         names = {job.name for job in self.running}
         jobs = [
             {**as_values(job), "runs": job.name in names, "cost": _plain(self.cost(job.seconds))} for job in self.jobs
@@ -125,14 +126,14 @@ def _plain(interval: Interval | None) -> dict[str, float] | None:
 def estimate_run(
     request: RunRequest, price: float | None = None, options: EstimateOptions | None = None
 ) -> RunEstimate:
-    """What the requested run would do and take; nothing is changed.
+    """Estimate a requested run. Nothing is changed.
 
     Args:
-        price: of an hour of all that a device job holds.
-        options: beside that; the ledger of this host is looked into whatever it says.
+        price: price of one hour of all devices of a job.
+        options: other options. The records of this host's ledger are always used.
 
     Raises:
-        InputError: a file that it is made from cannot be used.
+        InputError: an input file is invalid.
     """
     stages = request.forecast
     running = [one.stage for one in stages if one.status == RUNS]
@@ -149,10 +150,10 @@ def estimate_run(
 def jobs_of(
     request: RunRequest, stages: Sequence[StageForecast], options: EstimateOptions | None = None
 ) -> list[EstimatedJob]:
-    """The device jobs of these stages of a run; see `estimate_run`.
+    """Estimate the device jobs of these stages of a run; see `estimate_run`.
 
     Raises:
-        InputError: a file that they are made from cannot be used.
+        InputError: an input file is invalid.
     """
     anew = [one.stage for one in stages if one.status != SKIPPED]
     records, elsewhere = ledger.read(ledger.ledger_file()), request.on_workers
@@ -161,11 +162,11 @@ def jobs_of(
 
 
 def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:
-    """Seconds of those of these stages of which something is known.
+    """Estimate the seconds of stages without a device. Stages without an estimate are left out.
 
     Args:
         request: the run.
-        stages: that will run, and hold no device.
+        stages: stages that will run.
     """
     last = report.read(request.project, request.root)
     before = {one.name: one.seconds for one in (last.stages if last is not None else ()) if one.status == "ran"}
@@ -180,12 +181,12 @@ def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Inter
 
 
 def within(likely: float, factor: float) -> Interval:
-    """From so many times less to so many times more."""
+    """Return the interval from `likely` divided by `factor` to `likely` times `factor`."""
     return Interval(likely / factor, likely, likely * factor)
 
 
 def _of_text(stage: str, text_mb: float) -> float:
-    """On a straight line through what was measured; not below what the smaller text took, which is start-up."""
+    """Return the seconds of a stage from a line through both measurements, with a start-up time of at least 0."""
     less, more = CPU_SECONDS[stage]
     slope = (more - less) / (MORE_MB - LESS_MB)
     start = max(0.0, less - slope * LESS_MB)

@@ -1,4 +1,4 @@
-"""The parameters that a run was made with, and how they differ from others: defaults, presets, those of another run."""
+"""Parameters of a run, and their differences from defaults, presets and other runs."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 LATER = ".gate.seeds"
-"""Of an entry: a gate may be told of other seeds once these are trained, and nothing that was learned depends on it."""
+"""Suffix of a parameter that may change in an existing run: seeds are added after training and do not affect it."""
 
 Row = tuple[str, Any, Any]
-"""Name, value there, value of the run."""
+"""Name, value in the base, value in the run."""
 
 
 def params_of(project: Path, folder: Path) -> dict[str, Any]:
-    """params.yaml of a run's folder, with the defaults of what is not in it, its paths as the project states them.
+    """Read params.yaml of a run, add defaults for missing parameters, and make paths relative to the project.
 
     Raises:
-        ParamsError: there is none, or it cannot be read.
+        ParamsError: the file is missing or cannot be read.
     """
     stated = read_yaml(folder / artifacts.PARAMS)
-    # The defaults are of parameters that came since; what is stated was checked before the run, and is not again.
+    # Newer parameters get their defaults. The values were validated before the run and are not validated again.
     values = _laid_over(default_values(stated), stated)
     if folder == project:
         return values
     try:
         return seen_from(values, folder.resolve(), project.resolve())
-    except TypeError:  # of a revision where something else stood in the place of a path
+    except TypeError:  # in an older revision, the parameter was not a path
         return values
 
 
 def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with those of `below` that they lack."""
+    """Return values completed from `below`."""
     both = {
         key: _laid_over(below[key], value)
         for key, value in values.items()
@@ -53,27 +53,28 @@ def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 
 def against(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Name, value there and value here of each parameter that is not as `base` has it; of an entry that `base` does not
-    have, those that are not as its kind has them.
+    """Return name, value in `base` and value in `params` of each parameter that differs.
+
+    An entry that `base` lacks is compared with the defaults of its kind.
     """
     entries = {**default_values(params)["downstream"], **base["downstream"]}
     return differing([{**base, "downstream": entries}, dict(params)])
 
 
 def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
-    """What `differing` found as a table, a line each."""
+    """Format the result of `differing` as a table."""
     cells = [(name, *("-" if value is ABSENT else json.dumps(value) for value in values)) for name, values in rows]
     return table([("", *heads), *cells])
 
 
 def require_same(project: Path, values: dict[str, Any], name: str | None) -> None:
-    """What lies in the checkout of a name must be of these parameters: of others it is another run.
+    """Require that an existing run of this name has these parameters.
 
     Args:
-        name: None: the run has none, and its parameters say where it lies.
+        name: None: the run has no name, and its parameters determine the folder.
 
     Raises:
-        ParamsError: it is of others; says which differ.
+        ParamsError: the run has other parameters; lists the differences.
     """
     folder = own_folder(project, name or "")
     if name is None or not (folder / artifacts.PARAMS).is_file():
@@ -86,27 +87,27 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     run = report.read(project, folder)
     began = f", started by: {run.command}" if run and run.command else ""
     raise ParamsError(
-        f"there is a run {name} of other parameters{began}\n{in_words(rows, (f'{name} has', 'asked for'))}"
-        f"take another --name, or remove that run: podium clean {name}"
+        f"run {name} exists with other parameters{began}\n{in_words(rows, (f'{name} has', 'requested'))}"
+        f"use another --name, or remove that run: podium clean {name}"
     )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was told."""
+    """Parameters of a run and their differences."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """All parameters; empty where they cannot be read."""
+    """All parameters; empty if they cannot be read."""
     origin: str = ""
-    """What the run lies over."""
+    """Preset or file that the run is based on."""
     told: tuple[Row, ...] = ()
-    """What is not as there."""
+    """Differences from the origin."""
     unusual: tuple[Row, ...] = ()
-    """What is not as the defaults have it."""
+    """Differences from the defaults."""
 
 
 def settings_of(run: report.RunReport, root: Path, project: Path) -> Settings:
-    """The parameters of a run as they are now in its checkout `root`."""
+    """Read the parameters of a run from its checkout `root`."""
     try:
         values = params_of(project, root)
         base = values
@@ -115,36 +116,36 @@ def settings_of(run: report.RunReport, root: Path, project: Path) -> Settings:
         told, unusual = (
             tuple((name, *both) for name, both in against(one, values)) for one in (base, default_values())
         )
-    except (ParamsError, KeyError):  # there are none, or those of a revision that had other sections
+    except (ParamsError, KeyError):  # missing, or from a revision with other sections
         return Settings()
     return Settings(values, run.preset or str(artifacts.PARAMS), told, unusual)
 
 
 def said(value: Any) -> str:
-    """A value in words; 2 and 2.0 are the same number, however params.yaml writes it."""
+    """Format a value. 2 and 2.0 look the same, as they are the same number."""
     if value is None or value is ABSENT:
         return "none"
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def save(path: Path, values: Mapping[str, Any], description: str) -> None:
-    """Write a preset that resolves to these parameters: all that differs from the defaults.
+    """Write a preset that resolves to these parameters, with all values that differ from the defaults.
 
     Args:
         path: a new file.
-        values: resolved and checked.
-        description: what the preset says of itself.
+        values: parameters, resolved and validated.
+        description: description of the preset.
 
     Raises:
-        InputError: there is a file of that name.
+        InputError: the file exists.
     """
     if path.exists():
-        raise InputError(f"{path} is there already: name a new file for --save-params")
+        raise InputError(f"{path} already exists: choose a new file for --save-params")
     write_text(path, yaml_text({"description": description, **unlike_defaults(values)}))
 
 
 def unlike_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that differ from the defaults, nested as they are; an entry states its kind, too."""
+    """Return the parameters that differ from the defaults, nested, including the kind of each entry."""
     defaults = dict(leaves(default_values(values)))
     stated = ((name, value) for name, value in leaves(values) if value != defaults.get(name) or name.endswith(".kind"))
     return nest(dict(stated))

@@ -1,4 +1,4 @@
-"""What a run is to do: its parameters, plan and checkout, resolved once and passed on to whatever needs them."""
+"""Request of a run: its parameters, plan and checkout, resolved once and then passed on."""
 
 from __future__ import annotations
 
@@ -21,69 +21,70 @@ from tasks.stage.process import is_sent
 from tasks.stage.row_folders import MANIFEST
 
 CPU_QUEUE = "cpu/default"
-"""Where stages that use no device are sent, unless it is stated."""
+"""Default queue of stages that use no device."""
 CALLED = "the parameters"
-"""What messages call them."""
+"""Name of the parameters in messages."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run that is to be, or that is under way."""
+    """Request of a run, resolved."""
 
     preset: str | None
-    """The recipe that lies over the defaults; None: params.yaml counts."""
+    """Preset that extends the defaults; None: params.yaml."""
     overrides: tuple[str, ...]
-    """Words of `--set` that say what was laid over it."""
+    """Values of `--set` that extend the preset or params.yaml."""
     values: dict[str, Any]
-    """The resolved parameters; relative paths count from the project."""
+    """Resolved parameters, with paths relative to the project."""
     params: Params
-    """The same parameters, checked."""
+    """The same parameters, validated."""
     checkout: Checkout
-    """Where it works, and the plan there."""
+    """Folder of the run, and its plan."""
     target: tuple[str, ...]
-    """The stages that it brings up to date, in order."""
+    """Stages that the run brings up to date, in order."""
     publish: bool
-    """Whether it publishes what a gate accepts; false where it has no gate."""
+    """Whether the run publishes models that a gate accepts; false if it has no gate."""
     on_workers: bool = False
-    """Nothing is made here: the host of a worker has the device, the token and the disk."""
+    """Whether stages run on workers, whose hosts have the device, the token and the disk."""
     curious: bool = False
-    """`podium doctor` also asks what this run does not need to know."""
+    """Whether to check more than this run needs, for `podium doctor`."""
     force: bool = False
-    """Device jobs that are not expected to fit are tried all the same."""
+    """Whether to run device jobs that are not expected to fit into memory."""
     part: str = ALL
-    """The part of the pipeline that was asked for, as were the stages `to` run to, and the name."""
+    """Requested part of the pipeline."""
     to: tuple[str, ...] = ()
+    """Requested last stages."""
     called: str | None = None
-    """None: its parameters say where it works."""
+    """Requested name; None: the parameters determine the folder."""
 
     @property
     def project(self) -> Path:
-        """The folder whose code, inputs and presets are used."""
+        """Project folder, with code, inputs and presets."""
         return self.checkout.project
 
     @property
     def root(self) -> Path:
-        """The folder of the checkout, which may not be there yet."""
+        """Folder of the checkout, which may not exist yet."""
         return self.checkout.folder
 
     @property
     def plan(self) -> Plan:
-        """Every stage that the parameters have, paths as in the checkout."""
+        """All stages for the parameters, with paths relative to the checkout."""
         return self.checkout.plan
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of the target, as dvc.yaml has them."""
+        """Definitions of the target's stages."""
         return tuple(self.plan[name] for name in self.target)
 
     @property
     def name(self) -> str:
-        """What the run is called; "." in the project's own folder."""
+        """Name of the run; "." in the project folder."""
         return self.checkout.name
 
     @property
     def words(self) -> str:
-        """The options that ask for it, for a shell, a blank before them; empty if there are none."""
+        """Options of the command line for this run, quoted for a shell, after a space; empty if there are none."""
         stated = [("--preset", self.preset), *(("--set", one) for one in self.overrides), ("--name", self.called)]
         stated += [("--part", self.part if self.part != ALL else None), *(("--to", one) for one in self.to)]
         words = [word for option, value in stated if value is not None for word in (option, value)]
@@ -91,16 +92,16 @@ class RunRequest:
 
     @property
     def forecast(self) -> tuple[StageForecast, ...]:
-        """What would become of each stage; hashes what the parameters name.
+        """Expected status of each stage. Computing it hashes the input files.
 
         Raises:
-            OSError: some of that cannot be read.
+            OSError: an input file cannot be read.
         """
         return tuple(self._forecast[0])
 
     @property
     def manifests(self) -> dict[str, Path]:
-        """Manifests of rows that will be as a cache of this host has them -> where it has them; as `forecast`."""
+        """Manifest of rows -> its path in a cache of this host, for rows that will be restored; see `forecast`."""
         return self._forecast[1]
 
     @functools.cached_property
@@ -109,7 +110,7 @@ class RunRequest:
         return forecast(self.project, self.root, self.plan, stated, self.target, MANIFEST)
 
     def makes(self, *names: str) -> bool:
-        """Whether a stage of one of these names, whatever its item, is among those to make."""
+        """Return whether the target has a stage of one of these groups, such as pretrain for pretrain@phase1."""
         return any(stage.partition("@")[0] in names for stage in self.target)
 
 
@@ -125,26 +126,26 @@ def resolve_request(
     name: str | None = None,
     force: bool = False,
 ) -> RunRequest:
-    """Resolve what the words of a command line, or of a form, ask for.
+    """Resolve the options of a command line, or the fields of a form.
 
     Args:
-        project: holds params.yaml, presets and dvc.yaml.
-        preset: a recipe; None: params.yaml.
-        overrides: words of `--set`, and what other options state, laid over it.
-        part: a part of the pipeline; see `flows.runs.stage_plan.stages_to_run`, as is `to`.
-        to: stages to run to; nothing is published then.
-        publish: publish what a gate accepts.
-        on_workers: stages are sent to queues.
-        curious: see RunRequest, as is `force`.
-        name: what the run is called; None: its parameters say where it works.
-        force: try what is not expected to fit.
+        project: folder with params.yaml, presets and dvc.yaml.
+        preset: preset that extends the defaults; None: params.yaml.
+        overrides: values of `--set` and of other options.
+        part: part of the pipeline; see `flows.runs.stage_plan.stages_to_run`.
+        to: last stages of the run; nothing is published then.
+        publish: publish models that a gate accepts.
+        on_workers: send the stages to workers.
+        curious: check more than this run needs.
+        name: name of the run; None: the parameters determine the folder.
+        force: run device jobs that are not expected to fit into memory.
 
     Raises:
-        ParamsError: preset, overrides, part or the stages to run to are wrong, or the name is another run's; of a run
-            that a worker was sent, parameters that this worker does not allow.
+        ParamsError: preset, overrides, part or stages are invalid; or the name belongs to a run with other parameters;
+            or, on a worker, its policy does not allow the parameters.
     """
     values = resolve(base_of(preset, project), preset, overrides, project / artifacts.PRESETS)
-    # What was sent, somebody may have stated who may read nothing else here.
+    # The sender of a run may not be allowed to read other files of this worker.
     params = policy.require_parameters(values, project, CALLED) if is_sent() else check(values, CALLED)
     folder = folder_of(project, values, preset, overrides, name, on_workers)
     place = checkout_of(project, values, params, folder)

@@ -1,4 +1,4 @@
-"""Which stages a run has, and in which order. Knows nothing of Prefect, so that it is imported at once."""
+"""Stages of a run and their order. This module does not import Prefect, so that it loads fast."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from tasks.plan.plan_file import PLAN_FILE, Plan, Stage, definitions_of
 from tasks.stage.errors import InputError, ParamsError
 
 PUBLISH = "publish"
-"""The last line of a run: no stage of dvc.yaml, as what it changes is outside."""
+"""Last step of a run. It is not a stage of dvc.yaml, as it changes things outside the project."""
 ALL, PRETRAINING, FINETUNING = "all", "pretraining", "finetuning"
-"""Parts of the pipeline beside those that the `meta` of stages names: everything, and all that pre-training leaves."""
+"""Built-in parts of the pipeline; the `meta` of stages names more. `finetuning` is all but pre-training."""
 
 
 def publish_after(gate: Stage) -> str:
-    """The line of a run for what follows a gate that accepts."""
+    """Return the name of the publish step after a gate."""
     return f"{PUBLISH}@{gate.item}"
 
 
 def stages_to_run(project: Path, plan: Plan, part: str = ALL, to: Sequence[str] = ()) -> list[str]:
-    """The stages of a plan that a run brings up to date, in order; publish aside.
+    """Return the stages of a plan that a run brings up to date, in order, without publish.
 
     Args:
-        project: holds dvc.yaml.
-        plan: every stage that the parameters have.
-        part: a part of the pipeline; see `parts_of`.
-        to: stages, or names that several have before their `@`: these and what they need, in place of a part.
+        project: folder with dvc.yaml.
+        plan: all stages for the parameters.
+        part: part of the pipeline; see `parts_of`.
+        to: stages, or names before the `@` of several stages. These and their dependencies run, instead of a part.
 
     Raises:
-        ParamsError: there is no such part or stage with these parameters, or both are named.
-        InputError: dvc.yaml cannot be used.
+        ParamsError: these parameters have no such part or stage, or both are given.
+        InputError: dvc.yaml or plan.yaml is invalid.
     """
     definitions = definitions_of(project)
     if not plan:
-        raise InputError(f"{project / PLAN_FILE} holds no stage: put back the one of this revision")
+        raise InputError(f"{project / PLAN_FILE} has no stages: restore the file of this revision")
     if to and part != ALL:
-        raise ParamsError(f"--to {to[0]} and --part {part} name two ends of one run: leave one of them out")
+        raise ParamsError(f"--to {to[0]} and --part {part} cannot be combined: leave one of them out")
     if to:
         return plan.behind([stage for name in to for stage in _named(name, plan, definitions)])
     if part == ALL:
         return list(plan)
     wanted = PRETRAINING if part == FINETUNING else part
     if wanted not in (known := parts_of(plan, definitions)):
-        raise ParamsError(f"--part {part} is not known{nearest(part, known)}")
+        raise ParamsError(f"--part {part} not found{nearest(part, known)}")
     ends = [stage.name for stage in plan.values() if stage.meta.get("part") == wanted]
     if not ends and part != FINETUNING:
         groups = (group for group in definitions if _written(definitions, group).get("part") == wanted)
-        raise ParamsError(f"the part {part} has no stage with these parameters{_why(groups, definitions)}")
+        raise ParamsError(f"--part {part} has no stages with these parameters{_why(groups, definitions)}")
     found = plan.behind(ends)
     return [stage for stage in plan if stage not in found] if part == FINETUNING else found
 
 
 def parts_of(plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
-    """Names of parts: `all`, `finetuning` (what pre-training does not need), and those that stages state in `meta`."""
+    """Return the names of parts: `all`, those in the `meta` of stages, and `finetuning` (all but pre-training)."""
     stated = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
     stated += [part for group in definitions if "$" not in (part := _written(definitions, group).get("part", "$"))]
     return list(dict.fromkeys([ALL, *stated, FINETUNING]))
 
 
 def part_names(definitions: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
-    """Names of parts that there are with some parameters; one that is the kind of an entry is any of `kinds`.
+    """Return all names of parts that any parameters can have.
 
     Args:
-        kinds: of entries.
+        kinds: kinds of entries, each of which is a part.
     """
     stated = [str(_written(definitions, group).get("part", "")) for group in definitions]
     names = [name for part in stated if part for name in (kinds if "$" in part else [part])]
@@ -73,27 +73,27 @@ def part_names(definitions: Mapping[str, Any], kinds: Sequence[str]) -> list[str
 
 
 def _written(definitions: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """The meta of a group of stages as dvc.yaml has it, variables not filled in."""
+    """Return the meta of a group of stages from dvc.yaml, with variables left as they are."""
     body = definitions[group]
     meta: dict[str, Any] = body.get("do", body).get("meta") or {}
     return meta
 
 
 def _named(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
-    """The stages that a word of --to names."""
+    """Return the stages that a value of --to selects."""
     found = [stage.name for stage in plan.values() if name in (stage.name, stage.group)]
     if found:
         return found
     group = name.partition("@")[0]
     if group == PUBLISH:
-        raise ParamsError(f"--to {name}: a run to a stage publishes nothing; podium publish does, after it")
+        raise ParamsError(f"--to {name}: publishing is not a stage; use podium publish after the run")
     if group in definitions:
         raise ParamsError(f"--to {name}: these parameters have no such stage{_why([group], definitions)}")
     words = dict.fromkeys([*plan, *(stage.group for stage in plan.values())])
-    raise ParamsError(f"--to {name} is not known{nearest(name, list(words))}")
+    raise ParamsError(f"--to {name} not found{nearest(name, list(words))}")
 
 
 def _why(groups: Iterable[str], definitions: Mapping[str, Any]) -> str:
-    """The parameter that says for what stages of these groups are made."""
+    """Return a hint with the parameter that decides whether the stages of these groups exist; empty if unknown."""
     because = next((said for group in groups if (said := _written(definitions, group).get("because"))), "")
-    return f": {because} says for what it is made (--set {because}=...)" if because else ""
+    return f"; it depends on {because} (--set {because}=...)" if because else ""

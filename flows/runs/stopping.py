@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM while a command runs the pipeline.
+"""Handling of Ctrl-C and SIGTERM while a command runs the pipeline.
 
-The stages at work are asked to stop, each in a process group of its own, and have time to make a checkpoint; their last
-line says whether they did. Without a stage at work the command ends at once. A second Ctrl-C waits for nothing.
+Running stages, each in its own process group, are asked to stop and get time to write a checkpoint; their last line
+says whether they did. Without a running stage the command ends immediately. A second Ctrl-C kills the stages.
 
-On a worker nobody listens here: the worker itself ends what it started (flows/workers/worker.py).
+On a worker these handlers are not installed, as the worker ends its own processes (flows/workers/worker.py).
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from types import FrameType
 from tasks.stage.process import die_with_parent
 
 PATIENCE_S = 600
-"""How long a stage may take to end once it was asked to: the call that IPUs are at, up to 90 s, and a checkpoint of
-a large model on a slow disk. As TimeoutStopSec of deploy/podium-worker@.service."""
+"""Seconds that a stage may take to stop: the current call on IPUs, up to 90 s, and a checkpoint of a large model on a
+slow disk. Keep it equal to TimeoutStopSec in deploy/podium-worker@.service."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = "run it again to continue"
 
 
 class RunFailed(Exception):
-    """A stage or publish failed for a reason its message gives; the run ends here."""
+    """A stage or publish failed, which ends the run. The message has the reason."""
 
 
 class RunPaused(Exception):
-    """A stage stopped at a checkpoint on purpose; running again continues there."""
+    """A stage stopped at a checkpoint on purpose. Run again to continue there."""
 
 
 class RunStopped(Exception):
-    """Ctrl-C or SIGTERM ended a stage that had nothing to keep; the message names it."""
+    """Ctrl-C or SIGTERM ended a stage without a checkpoint. The message is its name."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The command was asked to end, and no stage is at work that could keep something."""
+    """A signal asked the command to end while no stage was running that could write a checkpoint."""
 
 
 class Stop:
-    """Whether this process was asked to end, and whom that is passed on to."""
+    """Signal state of this process, and the children that signals are forwarded to."""
 
     def __init__(self) -> None:
         self.number = 0
-        """The signal that came first; 0: none."""
+        """First signal received; 0: none."""
         self.listens = False
         self._children: list[subprocess.Popen[str]] = []
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over SIGINT and SIGTERM; elsewhere than in the main thread this is not possible, and nothing changes."""
+        """Handle SIGINT and SIGTERM within the context. Outside the main thread this does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -66,13 +66,14 @@ class Stop:
 
     @contextlib.contextmanager
     def taken_back(self) -> Iterator[None]:
-        """Within a flow: take SIGTERM back from Prefect, if this process listened before."""
+        """Within a flow, replace Prefect's SIGTERM handler with ours if this process is listening."""
         with self._installed() if self.listens else contextlib.nullcontext():
             yield
 
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
-        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as in a script with &
+        # A shell script that starts this command with & makes it ignore SIGINT; keep that.
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         handlers = {number: signal.signal(number, self._on_signal) for number in (*heard, signal.SIGALRM)}
         try:
             yield
@@ -87,7 +88,7 @@ class Stop:
         env: dict[str, str],
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[str]:
-        """Start a child whose lines are read, and that is asked to stop here (`passed_to`)."""
+        """Start a child process whose output is read by lines. See `passed_to` for signals."""
         return subprocess.Popen(
             command,
             cwd=root,
@@ -99,14 +100,13 @@ class Stop:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             preexec_fn=self._in_child,
-            process_group=0 if self.listens else None,  # one of its own, so that Ctrl-C reaches it once
+            process_group=0 if self.listens else None,  # its own group, so that it gets Ctrl-C from us only
         )
 
     def _in_child(self) -> None:
-        """`preexec_fn` of such a child: it ends with this process, and hears SIGINT.
+        """Set up a child before exec: it ends with this process, and does not ignore SIGINT, which asks it to stop.
 
-        A shell that starts this command with & lets it and all its children ignore SIGINT, which is what a child is
-        asked to stop with.
+        If a shell starts this command with &, children would inherit that SIGINT is ignored.
         """
         die_with_parent()
         if self.listens:
@@ -114,7 +114,7 @@ class Stop:
 
     @contextlib.contextmanager
     def passed_to(self, child: subprocess.Popen[str]) -> Iterator[None]:
-        """While the body waits for `child`, started in a group of its own, a signal asks it to stop."""
+        """Forward signals to `child` within the context, as a request to stop."""
         if not self.listens:
             yield
             return
@@ -127,13 +127,13 @@ class Stop:
                 signal.alarm(0)
 
     def follow(self, command: list[str], root: Path, env: dict[str, str], take: Callable[[str], None]) -> int:
-        """Run a child to its end, asked to stop where this process is; its exit code.
+        """Run a child process to its end, forward signals to it, and return its exit code.
 
         Args:
-            command: its words.
-            root: where it works.
-            env: its environment.
-            take: gets each line as it comes, its end left out.
+            command: command and arguments.
+            root: working directory.
+            env: environment variables.
+            take: called with each line of output, without the line end.
         """
         child = self.start(command, root, env)
         assert child.stdout is not None
@@ -143,16 +143,16 @@ class Stop:
             return child.wait()
 
     def check(self) -> None:
-        """Raises: Interrupted, if this process was asked to end."""
+        """Raise Interrupted if a signal asked this process to end."""
         if self.number and self.listens:
             raise Interrupted(self.reason())
 
     def reason(self) -> str:
-        """What asked this process to end, in words."""
+        """Return the name of the signal: Ctrl-C or SIGTERM."""
         return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name
 
     def exit_code(self) -> int:
-        """The exit code of a process that the signal ended."""
+        """Return the exit code of a process ended by the signal."""
         return 128 + self.number
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -171,9 +171,9 @@ class Stop:
 
 def _send(children: Sequence[subprocess.Popen[str]], number: int) -> None:
     for child in children:
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.killpg(child.pid, number)
 
 
 stop = Stop()
-"""The one of this process, as signals are the process's, too."""
+"""Instance for this process, as signals are per process."""

@@ -31,7 +31,7 @@ class Form:
     def __init__(self, page: Page, address: str) -> None:
         self.page, self._pages = page, address.partition("/deployments/")[0]
         page.goto(address)
-        expect(page.get_by_text("A recipe that lies over the defaults")).to_be_visible(timeout=SECONDS)
+        expect(page.get_by_text("A preset that extends the defaults")).to_be_visible(timeout=SECONDS)
 
     def field(self, name: str) -> Locator:
         """What the form shows of a parameter."""

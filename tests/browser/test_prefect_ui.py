@@ -71,7 +71,7 @@ def page(server: dict[str, str], browser: Browser) -> Iterator[Page]:
 
 def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server: dict[str, str], page: Page) -> None:
     page.goto(server["form"])
-    expect(page.get_by_text("A recipe that lies over the defaults")).to_be_visible(timeout=SECONDS)
+    expect(page.get_by_text("A preset that extends the defaults")).to_be_visible(timeout=SECONDS)
     shown = " ".join(page.inner_text("body").split())
     described: dict[str, Any] = parameter_schema(pipeline).model_dump()["properties"]
     for name, about in described.items():

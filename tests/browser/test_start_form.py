@@ -105,7 +105,7 @@ def test_a_run_of_the_form_ends_on_workers_with_its_name_tags_and_tables(team: T
     _look_at_what_is_shown(form.page, team.server.pages, run)
     (sent,) = team.runs("COMPLETED").keys() - {run.name}
     shares = [one for one in artifacts_of([team.runs("COMPLETED")[sent].id]) if one.type == "progress"]
-    assert {one.description for one in shares} == {f"{name}: rows that are done, in percent" for name in ALL}
+    assert {one.description for one in shares} == {f"{name}: percentage of rows done" for name in ALL}
 
 
 def _look_at_what_is_shown(page: Page, pages: str, run: FlowRun) -> None:

@@ -58,29 +58,29 @@ def test_first_it_says_what_would_go_and_removes_nothing_unless_told(two, capsys
     code, said = podium(capsys, "clean", "fast")
     assert code == 0
     assert re.search(r"^fast +[\d.]+ kB +rejected$", said.out, re.MULTILINE)
-    assert said.err == "next: nothing was removed; to do it: podium clean fast --yes\n"
+    assert said.err == "next: nothing was removed; to remove it: podium clean fast --yes\n"
     assert names(two) == {".", "good", "fast"}
     code, said = podium(capsys, "clean", "fast", "--yes")
     assert code == 0
-    before, after = re.search(r"took ([\d.]+) kB and take ([\d.]+) kB now", said.out).groups()
+    before, after = re.search(r"cache: ([\d.]+) kB before, ([\d.]+) kB now", said.out).groups()
     assert float(after) < float(before)
     assert names(two) == {".", "good"}
     assert (two / "data" / "second").read_text() == "done"
     code, said = podium(capsys, "clean")
-    assert (code, "could go" in said.out) == (0, True)
+    assert (code, "can be removed" in said.out) == (0, True)
     assert names(two) == {".", "good"}
     code, said = podium(capsys, "clean", "goood")
     assert code == 2
-    assert "there is no run goood; did you mean good" in said.err
+    assert "run goood not found; did you mean good" in said.err
 
 
 def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
     with Holding("fast"):
         code, said = podium(capsys, "clean", "good", "fast", "--yes")
-        assert (code, "fast stays, and so does everything else: it is at work" in said.err) == (1, True)
+        assert (code, "fast cannot be removed, so nothing was: it is running" in said.err) == (1, True)
         code, said = podium(capsys, "clean", "--all", "--orphans", "--yes")
         assert code == 0, said.err
-        assert "fast stays: it is at work" in said.out
+        assert "fast stays: it is running" in said.out
         assert names(two) == {"fast"}
         before = objects(two)
         assert before, "its objects are in use, and others may become so"
@@ -88,7 +88,7 @@ def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
     with Holding("fast"):
         said = []
         clean.remove(two, found, said.append)
-    assert said == ["fast stays: a run, or DVC, is at work by now; again when it has ended"], "it began after the look"
+    assert said == ["fast stays: a run or DVC uses it now; try again when that has ended"], "it began after the look"
     assert names(two) == {"fast"}
 
 
@@ -105,7 +105,7 @@ def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
     ) as process:
         assert any(line == "here\n" for line in process.stdout)
         code, said = podium(capsys, "clean", "fast", "--yes")
-        assert (code, f"DVC is at work there (process {process.pid})" in said.err) == (1, True)
+        assert (code, f"DVC is running there (process {process.pid})" in said.err) == (1, True)
         assert folder.is_dir()
         process.terminate()
 
@@ -119,10 +119,10 @@ def test_what_was_published_stays_and_its_checkout_unless_it_is_named(two, capsy
     code, said = podium(capsys, "clean", "--older-than", "30d", "--yes")
     assert code == 0
     assert names(two) == {".", "good"}
-    assert "good stays: published: name it to remove its checkout; what was published stays" in said.out
-    assert ". stays: the project's own results: name it to remove them" in said.out
+    assert "good stays: published; pass the name to remove its checkout (the published model stays)" in said.out
+    assert ". stays: results in the project folder; pass the name to remove them" in said.out
     code, said = podium(capsys, "clean", "good", "--yes")
-    assert (code, "published; what was published stays" in said.out) == (0, True)
+    assert (code, "published; its published model stays" in said.out) == (0, True)
     assert (release / "weights").read_text() == "weights"
 
 
@@ -137,7 +137,7 @@ def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(two, caps
     for words in (("good",), ("--all",)):
         code, said = podium(capsys, "clean", *words, "--yes")
         assert code == (1 if words == ("good",) else 0)
-        assert "what was published lies in it, or is a link into it" in said.out + said.err
+        assert "its published model is inside it or links into it" in said.out + said.err
         assert folder.is_dir()
 
 
@@ -153,7 +153,7 @@ def test_age_takes_runs_logs_and_damaged_files_of_that_age(two, capsys):
     assert names(two) == {".", "good"}
     assert [path.name for path in (*logs.iterdir(), *damaged.iterdir())] == ["new.log", "new.log"]
     code, said = podium(capsys, "clean", "--older-than", "soon")
-    assert (code, "'soon' is no age: a number and h, d or w" in said.err) == (2, True)
+    assert (code, "'soon' is not an age: use a number and h, d or w" in said.err) == (2, True)
 
 
 def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two, capsys, ran):
@@ -165,7 +165,7 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two,
     said = call("gc", "--workspace", "--dry", "--projects", str(two / "runs/checkouts/fast"), root=two).stdout
     code, shown = podium(capsys, "clean", "--orphans")
     assert said.count("\nRemoved 2 objects") == 1, said
-    assert "2 objects of DVC's cache that no run uses" in shown.out, "the verdict of the run that went, and a lost one"
+    assert "2 objects in DVC's cache that no run uses" in shown.out, "the verdict of the run that went, and a lost one"
     assert lost.exists()
     code, shown = podium(capsys, "clean", "--orphans", "--yes")
     assert (code, lost.exists()) == (0, False)
@@ -180,7 +180,7 @@ def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two,
     run(*ACCEPTED, name="good")
     assert statuses(two)["gate@squad"] == "ran", "what went is made again, by the same words"
     assert ran() == []
-    assert podium(capsys, "clean", "--orphans", "--yes")[1].out == "nothing would go\n"
+    assert podium(capsys, "clean", "--orphans", "--yes")[1].out == "nothing to remove\n"
 
 
 def test_files_that_somebody_added_to_dvc_are_no_orphans(two, capsys):
@@ -194,7 +194,7 @@ def test_files_that_somebody_added_to_dvc_are_no_orphans(two, capsys):
 def test_the_cache_of_other_projects_is_left_to_them(two, capsys):
     call("cache", "dir", str(two.parent / "shared"), root=two)
     code, said = podium(capsys, "clean", "--orphans", "--yes")
-    assert (code, "lies outside of the project, so that others may use it" in said.err) == (1, True)
+    assert (code, "is outside the project, and other projects may use it" in said.err) == (1, True)
 
 
 def test_caches_are_removed_when_asked_for(two, capsys):

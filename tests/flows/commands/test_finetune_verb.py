@@ -100,7 +100,7 @@ def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pyte
     assert rows | {"row_length": 128, "max_question_length": 32, "doc_stride": 20} == rows
     check(found)
     said = capsys.readouterr()
-    assert "the model has 128 positions: row_length 128" in said.out + said.err
+    assert "the model has only 128 positions: set row_length 128" in said.out + said.err
 
 
 def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     assert found["downstream"]["squad"]["rows"]["row_length"] == 100
     check(found)
     printed = capsys.readouterr()
-    assert "the model has 100 positions, so rows are no longer: pretrain_rows.phase1" in printed.out + printed.err
+    assert "the model has only 100 positions: pretrain_rows.phase1" in printed.out + printed.err
 
 
 def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:
@@ -152,18 +152,18 @@ def test_names_of_columns(here: Path) -> None:
 def test_a_data_set_of_the_hub(here: Path) -> None:
     data = values(here, "squad", train="rajpurkar/squad")["downstream"]["squad"]["data"]
     assert data | {"source": "hub", "dataset": "rajpurkar/squad"} == data
-    with pytest.raises(ParamsError, match="leave --dev out"):
+    with pytest.raises(ParamsError, match="leave out --dev"):
         overrides(here, "squad", train="rajpurkar/squad", dev="dev.json")
 
 
 @pytest.mark.parametrize(
     ("stated", "why"),
     [
-        ({"model": "nothing here"}, "is not there: name a model's folder, a run of podium pretrain, or a Hub"),
-        ({"model": "train.json"}, "is a file: name the folder that save_pretrained wrote"),
+        ({"model": "nothing here"}, "not found: pass a model folder, a run of podium pretrain, or a Hub"),
+        ({"model": "train.json"}, "is a file: pass the folder that save_pretrained wrote"),
         ({"model": "."}, "holds no config.json"),
-        ({"train": "absent.json"}, "--train absent.json is not there"),
-        ({"dev": "absent.json"}, "--dev absent.json is not there"),
+        ({"train": "absent.json"}, "--train absent.json not found"),
+        ({"dev": "absent.json"}, "--dev absent.json not found"),
     ],
 )
 def test_what_is_not_there_is_refused(here: Path, stated: dict[str, str], why: str) -> None:
@@ -197,7 +197,7 @@ def test_saved_params_are_a_preset_that_says_the_same(here: Path, tmp_path: Path
     assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["downstream"]["squad"]["finetune"] == {
         "learning_rate": 1e-5
     }
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
 
 
@@ -247,7 +247,7 @@ def test_an_option_takes_what_the_parameter_takes(option: str, value: str, why: 
         done = CliRunner().invoke(
             cli, ["sweep", "finetune", "ner", "--model", "m", "--train", "t", option, f"1,{value}"]
         )
-        assert (done.exit_code, "is no list of numbers such as 1e-5,3e-5" in done.output) == (2, True), done.output
+        assert (done.exit_code, "is not a list such as 1e-5,3e-5" in done.output) == (2, True), done.output
 
 
 def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_says_the_same(here: Path) -> None:

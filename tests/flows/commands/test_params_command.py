@@ -230,7 +230,7 @@ def test_presets_are_listed_shown_and_compared(podium):
 def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_project, monkeypatch, capsys):
     def noted(*words):
         cli.cli.main(["plan", *words], prog_name="podium", standalone_mode=False)
-        return "params.yaml was edited and is not read: the preset bert" in capsys.readouterr().err
+        return "edits in params.yaml are ignored: preset bert" in capsys.readouterr().err
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(toy_project.parent))
     assert not noted("--preset", "bert"), "no git, nothing to compare with"

@@ -260,7 +260,7 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
         )
         assert done.returncode == 2, done.stderr
         assert f"next: {job}" in done.stderr
-        assert "cannot run as stated: change the parameter named above, then podium plan" in done.stderr
+        assert "cannot run with these parameters: change the parameter named above, then podium plan" in done.stderr
         assert "podium run" not in done.stderr + done.stdout
 
 
@@ -269,7 +269,7 @@ def test_a_plan_of_what_does_not_fit_proposes_no_run() -> None:
     done = subprocess.run([sys.executable, "-m", "flows", "plan", *words], text=True, capture_output=True, timeout=120)
     assert (done.returncode, "podium run" in done.stderr) == (0, False)
     assert done.stderr.endswith(
-        f"pretrain@phase1 does not fit: change the parameter named above, then podium plan {' '.join(words)}\n"
+        f"does not fit into memory: change the parameter named above, then podium plan {' '.join(words)}\n"
     )
 
 

@@ -58,7 +58,7 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
     write()
     said = capsys.readouterr()
     assert (project / "plan.yaml").read_text() == text_of(compose(params))
-    assert said.out.splitlines()[-1] == "plan.yaml was written"
+    assert said.out.splitlines()[-1] == "plan.yaml written"
     assert said.err == "next: dvc repro, or podium run\n"
     assert [path for path in UNKNOWN_NOW if (project / path).exists()] == []
     assert [path for path in STILL_KNOWN if not (project / path).exists()] == []
@@ -67,7 +67,7 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
     assert "gate@squad" in stages_of_lock(project)
     before = everything(project)
     write()
-    assert capsys.readouterr().out == "plan.yaml says what params.yaml does\n"
+    assert capsys.readouterr().out == "plan.yaml is already up to date with params.yaml\n"
     assert everything(project) == before
 
 
@@ -148,7 +148,7 @@ def test_a_stage_of_which_half_is_in_the_lock_removes_nothing(project, outs):
 @pytest.mark.parametrize("words", [("--set", "pretrain.enabled=false"), ("--preset", "small-files")])
 def test_parameters_of_one_run_are_refused_as_the_plan_is_of_params_yaml(project, words):
     before = everything(project)
-    with pytest.raises(ParamsError, match="--write takes params.yaml as it is: leave --preset, --set and --name out"):
+    with pytest.raises(ParamsError, match="--write uses params.yaml only: leave out --preset, --set and --name"):
         write(*words)
     assert everything(project) == before
 

@@ -128,7 +128,7 @@ def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_th
     carry_out(SWEEP, tmp_path, said.append)
     assert others == []
     assert "gate.seeds" not in " ".join(ran[-1])
-    assert "1 of 2 seeds of this recipe did not come to their end and are not in its mean" in said
+    assert "1 of 2 seeds of this recipe did not finish and are not in its mean" in said
 
 
 def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
@@ -197,7 +197,7 @@ def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp
     values["downstream"]["squad"]["gate"]["seeds"] = "runs/sweeps/t/first"
     require_same(tmp_path, values, "first")
     values["downstream"]["squad"]["gate"]["min_f1"] = 1.0
-    with pytest.raises(ParamsError, match="there is a run first of other parameters") as refused:
+    with pytest.raises(ParamsError, match="run first exists with other parameters") as refused:
         require_same(tmp_path, values, "first")
     assert "gate.seeds" not in str(refused.value)
 

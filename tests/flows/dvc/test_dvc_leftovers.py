@@ -33,7 +33,7 @@ def test_a_run_after_a_kill_in_the_middle_of_the_list_works(toy_project, rwlock)
     rwlock.write_text('{"write": {"data/first": {"pi')
     said = []
     assert repro("first", toy_project, said) == "ran"
-    assert "had left half of it" in said[0]
+    assert "which DVC left incomplete" in said[0]
 
 
 def test_a_whole_list_and_no_list_stay_as_they_are(toy_project, rwlock):
@@ -84,7 +84,7 @@ def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_proje
     said = []
     assert repro("second", toy_project, said) == "restored"
     assert ran() == []
-    assert "written by half" in said[0]
+    assert "was incomplete and was moved" in said[0]
     assert (toy_project / "runs" / "dvc.lock.broken").read_text() == left
     assert (repro("second", toy_project, said := []), said) == ("skipped", [])
 
@@ -119,7 +119,7 @@ def test_half_of_an_entry_of_the_run_cache_is_removed_and_no_stage_runs_again(to
     said = []
     assert repro("second", toy_project, said) == "restored"
     assert ran() == []
-    assert "removed 2 unfinished files" in said[0]
+    assert "removed 2 temporary files" in said[0]
 
 
 def test_unfinished_files_of_the_cache_go_once_no_dvc_that_could_write_them_is_at_work(toy_project):
@@ -139,6 +139,6 @@ def test_unfinished_files_of_the_cache_go_once_no_dvc_that_could_write_them_is_a
         assert all(path.exists() for path in left)
     said = []
     leftovers.mend(toy_project, said.append)
-    assert "removed 3 unfinished files (0.0 MB)" in said[0]
+    assert "removed 3 temporary files (0.0 MB)" in said[0]
     assert whole.exists()
     assert not any(path.exists() for path in left)

@@ -48,7 +48,7 @@ def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_pr
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     repro("first", toy_project)
     said = []
-    failed = pytest.raises(RemoteFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first")
+    failed = pytest.raises(RemoteFailed, match=r"the remote store \(\S+file/store\) did not accept the outs of first")
     with DvcSession(toy_project) as session, failed as failure:
         session.push(["first"], said.append)
     assert "Not a directory" in str(failure.value)
@@ -65,9 +65,9 @@ def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_
         for _ in range(2):  # the second records what the first made
             session.push(["first"], print)
         remote.rename(tmp_path / "away")
-        with pytest.raises(RemoteFailed, match=r"(?s)store \(\S+\) is not there.*podium-store is not there: bring"):
+        with pytest.raises(RemoteFailed, match=r"(?s)store \(\S+\) is not available.*podium-store is missing: restore"):
             session.update("second", said.append, print, pull=True)
-        with pytest.raises(RemoteFailed, match="did not take the outs of first"):
+        with pytest.raises(RemoteFailed, match="did not accept the outs of first"):
             session.push(["first"], print)
         assert not remote.exists()
         assert len(said) == 1, "it was asked twice"
@@ -85,7 +85,7 @@ def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_remov
         for _ in range(2):
             session.push(["first"], print)
         (remote / "podium-store").write_text("another")
-        with pytest.raises(RemoteFailed, match="that of another store") as refused:
+        with pytest.raises(RemoteFailed, match="belongs to another store") as refused:
             session.push(["first"], print)
         record = re.search(r"replaced on purpose, remove (\S+)", str(refused.value))
         Path(record[1]).unlink()
@@ -142,7 +142,7 @@ def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_p
             return ask(what, take, **arguments)
 
         def bring_back(line):
-            if "is not there; again in" in line:
+            if "is not available; retrying in" in line:
                 waited.append(line)
                 away.rename(remote)
 

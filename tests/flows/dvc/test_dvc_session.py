@@ -87,7 +87,7 @@ def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_raises_n
 def test_a_full_disk_is_named_where_dvc_does_not_say_it(toy_project, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "second")
     monkeypatch.setattr("flows.dvc.session.LITTLE", 1 << 62)
-    with pytest.raises(StageFailed, match=r"No space left on device: the disk of \S+ is full, make room there"):
+    with pytest.raises(StageFailed, match=r"No space left on device: the disk of \S+ is full; free some space"):
         repro("second", toy_project)
 
 
@@ -251,7 +251,7 @@ def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
     monkeypatch.setattr(sessions, "CHILD", answers(f"{said}; time.sleep(120)"))
     with DvcSession(toy_project) as session:
         with pytest.raises(
-            StageFailed, match="stage first failed .DVC could not keep what it made in its cache"
+            StageFailed, match="stage first failed .DVC could not store its outputs in the cache"
         ) as failure:
             session.update("first", print, print)
         assert "failed to transfer 4b98" in str(failure.value)

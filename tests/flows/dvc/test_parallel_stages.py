@@ -108,7 +108,7 @@ def test_after_a_failure_nothing_begins_and_who_is_at_work_comes_to_an_end():
 
     errors = bring_all(list(known), known, [Lane(), Lane()], bring, tell)
     assert [str(error) for error in errors] == ["questions failed"]
-    assert said == ["after questions nothing more begins; text may come to an end"]
+    assert said == ["no more stages start after questions; waiting for text"]
     assert sorted(record.done) == ["questions", "text"]
 
 

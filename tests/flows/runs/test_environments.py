@@ -311,7 +311,7 @@ def test_a_home_that_cannot_be_used_is_lent_by_the_project(clone, home):
     machine.user = STRANGER
     own(machine.project, STRANGER)
     said = finished(machine.run(*CORPUS))
-    assert said.count("this run keeps such files in") == 1
+    assert said.count("this run uses ") == 1
     lent = machine.project / environment.HOMES / str(STRANGER)
     assert [path.name for path in lent.rglob("prefect.db")] == ["prefect.db"]
 
@@ -335,9 +335,9 @@ def test_users_of_a_group_share_a_clone_as_the_refusal_says(clone):
 @pytest.mark.soak
 def test_a_clone_without_git_runs_and_says_so_once(clone):
     machine = clone(git=False)
-    assert "no git keeps" in finished(machine.run(*CORPUS))
+    assert "is not in a git repository" in finished(machine.run(*CORPUS))
     assert "no_scm = true" in (machine.project / ".dvc" / "config.local").read_text()
-    assert "no git keeps" not in finished(machine.run(*CORPUS))
+    assert "is not in a git repository" not in finished(machine.run(*CORPUS))
     assert finished(machine.run("-m", "dvc", "status", "corpus@text"))
 
 
@@ -382,6 +382,6 @@ def test_a_container_in_which_most_is_missing_at_once(clone, proxy):
     own(machine.project, STRANGER)
     said = finished(machine.run(*CORPUS, closed=0, umask=0o077))
     assert proxy.seen == []
-    assert "no git keeps" in said
-    assert f"this run keeps such files in {machine.project / environment.HOMES / str(STRANGER)}" in said
+    assert "is not in a git repository" in said
+    assert f"this run uses {machine.project / environment.HOMES / str(STRANGER)}" in said
     assert (machine.project / "data" / "corpus").stat().st_uid == STRANGER

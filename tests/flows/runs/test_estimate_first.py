@@ -31,8 +31,8 @@ def told(checkout):
 
 def test_a_large_corpus_is_estimated_and_an_estimate_that_fails_stops_nothing(checkout):
     assert told(checkout) == [
-        "a corpus of 0 MB: a sample of it is prepared first, to say what all of it takes",
-        "no estimate could be made of it",
+        "the corpus has 0 MB: preparing a sample first to estimate time and memory",
+        "the estimate failed",
     ]
     estimate = checkout / "tasks/estimates/data_estimate.py"
     (checkout / "tasks").unlink()

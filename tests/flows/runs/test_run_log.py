@@ -15,4 +15,4 @@ def test_a_log_that_cannot_be_written_says_so_once_and_ends_nothing(capsys: pyte
         for number in range(3):
             logging.getLogger().warning("line %d", number)
     said = capsys.readouterr().err
-    assert said == "note: /dev/full cannot be written (No space left on device): lines of it are lost\n"
+    assert said == "note: /dev/full cannot be written (No space left on device): log lines are lost\n"

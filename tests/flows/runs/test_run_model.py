@@ -97,19 +97,19 @@ def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
 def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project: Path) -> None:
     run = own_folder(project, "mine")
     (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
-    with pytest.raises(ParamsError, match="repeat its command, without --to or --part, to continue it"):
+    with pytest.raises(ParamsError, match="repeat its command without --to or --part to continue it"):
         judge(project, "mine", "dev.csv")
     write_tiny_model(run / artifacts.model_folder("phase1"), WORDS)
-    with pytest.raises(ParamsError, match=r"podium finetune KIND --model mine --train FILE does"):
+    with pytest.raises(ParamsError, match=r"podium finetune KIND --model mine --train FILE"):
         judge(project, "mine", "dev.csv")
 
 
 def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> None:
-    with pytest.raises(ParamsError, match="has not trained a model for a task yet: repeat its command"):
+    with pytest.raises(ParamsError, match="has not fine-tuned a model yet: repeat its command"):
         judge(project, "mine", "dev.csv")
     train(project, "moods")
     train(project, "topics")
-    with pytest.raises(ParamsError, match=r"several models: name one .*models/moods, .*models/topics"):
+    with pytest.raises(ParamsError, match=r"several models: pass the folder of one, .*models/moods, .*models/topics"):
         judge(project, "mine", "dev.csv")
     assert not (project / "evaluation-mine-dev").exists()
 
@@ -132,7 +132,7 @@ def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
 
 @pytest.mark.parametrize(("choices", "word"), [({"to": ("rows",)}, "--to"), ({"part": "pretraining"}, "--part")])
 def test_after_a_part_the_same_words_go_on(choices: dict[str, Any], word: str) -> None:
-    assert useful_after(RunReport("."), **choices) == f"the same words without {word} go on from there"
+    assert useful_after(RunReport("."), **choices) == f"repeat the command without {word} to run the rest"
 
 
 def test_after_a_rejection_the_answers_are_looked_at() -> None:

@@ -77,9 +77,9 @@ def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_sess
     for words in (["run"], ["plan"], ["doctor"], ["publish", "--set", "device.runtime=cpu"]):
         code, said = podium(capsys, *words, "--name", "fast")
         assert code == 2
-        assert "there is a run fast of other parameters" in said.err
+        assert "run fast exists with other parameters" in said.err
         assert "finetune.learning_rate  3e-05" in said.err
-        assert "take another --name, or remove that run: podium clean fast" in said.err
+        assert "use another --name, or remove that run: podium clean fast" in said.err
     assert (folder / "params.yaml").read_bytes() == before
     assert run(name="plain").name == "Rejected", "also without overrides it has a checkout of its own"
     assert run_json(toy_project)["folder"] == "runs/checkouts/plain"
@@ -126,7 +126,7 @@ def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, cap
     assert code == 0, said.err
     assert (toy_project / "published" / "podium-demo").is_dir()
     code, said = podium(capsys, "publish", "--name", "bad")
-    assert (code, "there is no run bad here" in said.err) == (1, True)
+    assert (code, "run bad not found" in said.err) == (1, True)
 
 
 def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
@@ -154,7 +154,7 @@ def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
     assert "squad exact_match 70.00, squad f1 80.50" in said.out
     assert said.out.splitlines()[0].split() == ["name", "started", "status", "size", "scores", "command"]
     assert "4 runs, " in said.out
-    assert podium(capsys, "runs", "nothing-like-it")[1].out == "no run is like that\n"
+    assert podium(capsys, "runs", "nothing-like-it")[1].out == "no matching runs\n"
 
 
 def test_the_words_of_the_command_are_kept(prefect_session, toy_project, capsys, monkeypatch):

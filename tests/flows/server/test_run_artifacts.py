@@ -116,7 +116,7 @@ def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_c
         wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[found.id]))
         shares = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == "progress"]
     assert {one.description for one in shares} == {
-        f"{name}: rows that are done, in percent" for name in ("first", "second", "gate@squad")
+        f"{name}: percentage of rows done" for name in ("first", "second", "gate@squad")
     }
 
 

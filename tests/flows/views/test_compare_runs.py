@@ -80,7 +80,7 @@ def test_curves_lie_over_each_other_on_the_terminal_and_on_one_page(project, cap
     assert code == 0, said.err
     assert "exact match +33.33 (+0.00 to +100.00) points, no significant difference; McNemar p = 1" in said.out
     assert "finetune@squad: loss over 20 updates, 0 to 5.00" in said.out
-    assert said.err == "next: the same as a page, with the curves over each other: reports/compare-slow-fast.html\n"
+    assert said.err == "next: open reports/compare-slow-fast.html for the same comparison with overlaid curves\n"
     page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
     assert page.count("slow&#10;update 20&#10;loss (nats) 2") == 1
     assert page.count("fast, held out&#10;update 10&#10;loss (nats) 4") == 1
@@ -125,11 +125,11 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["slow", "none"], 2, "there is no run none"),
+        (["slow", "none"], 2, "run none not found"),
         (["slow", "slow"], 2, "a run is named twice"),
         (["slow", "fast:glue"], 2, "'glue' is nothing that params.yaml fine-tunes for"),
-        (["slow", "fast", "--confidence", "0.9"], 2, "--confidence is of two files of predictions"),
-        (["a.json", "b.json", "c.json"], 2, "two files of predictions can be compared"),
+        (["slow", "fast", "--confidence", "0.9"], 2, "--confidence applies to files of predictions only"),
+        (["a.json", "b.json", "c.json"], 2, "files of predictions are compared in pairs"),
         (["slow"], 2, "Missing argument"),
     ],
 )

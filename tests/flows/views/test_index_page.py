@@ -113,7 +113,7 @@ def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session
     assert (code, said.out) == (0, "reports/index.html\n"), said.err
     assert (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8").count("<tr data-run=") == 2
     code, said = podium(capsys, "runs", "good", "--page")
-    assert (code, "--page is of all runs" in said.err) == (2, True)
+    assert (code, "--page always writes all runs" in said.err) == (2, True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
 from flows.runs.report import StageRecord
+from flows.runs.stopping import AGAIN
 from flows.views import screen
 from tests.flows.views.terminal import CTRL_C, Terminal
 from tests.places import ROOT
@@ -166,7 +167,7 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     else:
         os.kill(terminal.process.pid, how)
     assert terminal.end() == code, terminal.plain()
-    said = f"the run ended early, by {name} in stage first: nothing half-written was kept; run it again to continue"
+    said = f"the run ended early, stopped by {name} in stage first: nothing half-written was kept; {AGAIN}"
     assert terminal.plain().strip().split("\n")[-1] == said
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
     assert "Podium run: cancelled" in terminal.plain()
@@ -252,7 +253,7 @@ def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, en
     last = terminal.plain().strip().split("\n")[-1]
     both = [f"in stage {one} and stage {two}" for one, two in (("left", "right"), ("right", "left"))]
     assert last in [
-        f"the run ended early, by {name} {where}: nothing half-written was kept; run it again to continue"
+        f"the run ended early, stopped by {name} {where}: nothing half-written was kept; run it again to continue"
         for where in both
     ]
     assert {one["name"]: one["status"] for one in run_json(toy_project)["stages"]} == {
