@@ -1,6 +1,6 @@
-"""What a model's folder states of its origin: licence and language (README.md), and its name on the Hub (config.json).
+"""Origin of a model: licence and language from its README.md, and its name on the Hub from its config.json.
 
-Only words of known patterns are taken: both files come from outside, and a release publishes what is read here.
+Only values of known patterns are used: both files come from outside, and a release publishes these values.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tasks.stage.errors import ParamsError
 CARD, CONFIG = FILES = ("README.md", "config.json")
 FRONT_MATTER = re.compile(r"\A\ufeff?---\s*\n(.*?)\n---\s*(\n|\Z)", re.DOTALL)
 NAMES_WITHOUT_USER = re.compile(r"bert-(base|large)-[a-z-]+")
-"""Old names of the Hub. Any other name without a user may be that of a folder."""
+"""Old names of the Hub. Any other name without a user may be a folder."""
 FOLDER_NAMES = re.compile(r".+/checkpoint-\d+|(models?|checkpoints?|outputs?|out|results?|runs?|published|data|tmp)/.+")
-"""Names that look like user/name, and that trainings give to folders."""
+"""Typical names of output folders that look like user/name."""
 
 
 def read_origin(folder: Path) -> dict[str, Any]:
-    """Return what the files of a model state: `license`, `language` (a word or a list), `name`; None: not stated."""
+    """Return `license`, `language` (a word or a list) and `name` of a model folder; None if its files lack them."""
     card, name = _front_matter(folder / CARD), (find_object(folder / CONFIG) or {}).get("_name_or_path")
     license, language = card.get("license"), card.get("language")
     several = isinstance(language, list) and language and all(map(_is_word, language))
@@ -39,7 +39,7 @@ def _is_word(value: Any) -> bool:
 
 
 def _is_public(name: Any) -> bool:
-    """Whether a name is that of a Hub repository, and not that of a folder."""
+    """Tell whether a name is a Hub repository rather than a folder."""
     if not isinstance(name, str) or ".." in name or not HUB_NAME.fullmatch(name):
         return False
     return bool(NAMES_WITHOUT_USER.fullmatch(name) or ("/" in name and not FOLDER_NAMES.fullmatch(name)))
@@ -55,7 +55,7 @@ def _front_matter(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """The beginning of a text file; empty where there is none."""
+    """Return the beginning of a text file; empty if there is none."""
     try:
         with open_regular(path) as stream:
             return stream.read(MAX_BYTES).decode("utf-8", "replace")

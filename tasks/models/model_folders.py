@@ -1,6 +1,6 @@
-"""Model folders in the layout of transformers: which of their files are read, whoever made them.
+"""Model folders in the layout of transformers.
 
-All commands read the same forms: weights as safetensors or as PyTorch's own file, whole or in shards, and a tokenizer
+All commands read the same files: weights as safetensors or as PyTorch's own format, whole or in shards, and a tokenizer
 as tokenizer.json or vocab.txt (docs/checkpoints.md).
 """
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 WHOLE = ("model.safetensors", "pytorch_model.bin")
-"""Safetensors win over PyTorch's own files, and one file over shards."""
+"""Safetensors are preferred over PyTorch's own files, and one file over shards."""
 PICKLED = ".bin"
 UNNAMED = ("LABEL_0", "LABEL_1")
-"""The classes of a model whose config.json names none, as transformers leaves them out."""
-NO_WEIGHTS = "holds no weights: model.safetensors or pytorch_model.bin is required, whole or shards"
+"""Classes of a model whose config.json names none: transformers omits these."""
+NO_WEIGHTS = "has no weights: model.safetensors or pytorch_model.bin is required, whole or in shards"
 
 
 def weight_names(present: Collection[str]) -> list[str]:
-    """Return the files of a model that hold its weights, with the index of shards; none where it has none."""
+    """Return the weight files of a model, including the index of shards; empty if it has none."""
     for whole in WHOLE:
         kind, ending = whole.split(".")
         found = [name for name in present if WEIGHTS.fullmatch(name) and name.split(".")[0].split("-")[0] == kind]
@@ -44,13 +44,13 @@ def weight_names(present: Collection[str]) -> list[str]:
 
 
 def wanted_files(present: Collection[str]) -> list[str]:
-    """Return the files of a model to take: architecture, weights and tokenizer."""
+    """Return the files of a model that are used: architecture, weights and tokenizer."""
     config = [CONFIG] if CONFIG in present else []
     return [*config, *weight_names(present), *(name for name in present if name in TOKENIZER_FILES and name != CONFIG)]
 
 
 def weight_paths(folder: Path) -> list[Path]:
-    """Return the weights of a folder, without the index of shards; none where it has none."""
+    """Return the paths of a folder's weight files, without the index of shards; empty if it has none."""
     names = weight_names(sorted(file.name for file in folder.iterdir() if file.is_file()))
     return [folder / name for name in names if not name.endswith(".json")]
 
@@ -63,14 +63,14 @@ def download_model(
     Args:
         repository: `user/name`.
         revision: branch, tag or commit; None is the main branch.
-        section: section of params.yaml that the messages name; empty: the repository was named elsewhere.
-        extra: files that are taken besides, where they are there.
+        section: section of params.yaml for messages; empty if the repository was named elsewhere.
+        extra: further files to download if they exist.
 
     Returns:
-        The commit, and the folder of the Hub's cache that holds its files.
+        The commit, and the folder of the Hub's cache with the files.
 
     Raises:
-        InputError: as hub_inputs.download_files, or it has no config.json.
+        InputError: see hub_inputs.download_files; or there is no config.json.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     commit, present, files = download_files(
@@ -82,19 +82,19 @@ def download_model(
     if CONFIG not in files:
         some = ", ".join(present[:8]) or "nothing"
         named = f"{section}.repository={repository}" if section else repository
-        raise InputError(f"{named} holds no {CONFIG} (found: {some}): it is no model")
+        raise InputError(f"{named} has no {CONFIG} (found: {some}), so it is not a model: check the name")
     return commit, files[CONFIG].parent
 
 
 def read_architecture(source: Path, key: str) -> ModelConfig:
-    """Read the architecture that config.json of a model folder states; no weight is read.
+    """Read the architecture from config.json of a model folder, without its weights.
 
     Args:
         source: the folder.
-        key: what named it, for messages.
+        key: setting that named it, for messages.
 
     Raises:
-        InputError: not a model folder, or not a BERT that is computed here.
+        InputError: not a model folder, or not a supported BERT.
     """
     from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import read_config
@@ -107,13 +107,13 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
 
 
 def describe_head(source: Path, architecture: str, labels: Sequence[str], all_known: bool) -> str:
-    """Describe what becomes of the classes of a model that is fine-tuned for others; empty where nothing does.
+    """Describe how a model's classes change when it is fine-tuned for others; empty if they do not.
 
     Args:
-        source: the model's folder.
-        architecture: the class of transformers that has the head of the task.
-        labels: the classes of the examples, in the order of their numbers.
-        all_known: whether the examples may have no others.
+        source: folder of the model.
+        architecture: class of transformers with the head of the task.
+        labels: classes of the examples, in order of their numbers.
+        all_known: the examples may have no other classes.
     """
     from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import architecture_of, match_labels, read_config
@@ -121,7 +121,7 @@ def describe_head(source: Path, architecture: str, labels: Sequence[str], all_kn
     try:
         names = read_config(source / CONFIG)[1] or UNNAMED
     except DeviceJobError:
-        return ""  # said where the model is read
+        return ""  # reported when the model is read
     if architecture_of(source) != architecture or len(names) == len(labels) == 1:
         return ""
     if len(labels) < len(names) and not all_known:
@@ -130,7 +130,7 @@ def describe_head(source: Path, architecture: str, labels: Sequence[str], all_kn
 
 
 def cached_folder(repository: str, revision: str | None) -> Path | None:
-    """Return the folder of the Hub's cache with config.json of a model; None where it was not downloaded."""
+    """Return the folder of the Hub's cache with config.json of a model; None if it was not downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(repository, CONFIG, revision=revision)
@@ -138,23 +138,23 @@ def cached_folder(repository: str, revision: str | None) -> Path | None:
 
 
 def require_config(source: Path, key: str) -> None:
-    """Raise InputError for a folder that is not a model's."""
+    """Raise InputError if the folder is not a model folder."""
     if not (source / CONFIG).is_file():
-        raise InputError(f"{key} holds no {CONFIG}: name the folder that save_pretrained wrote")
+        raise InputError(f"{key} has no {CONFIG}: name the folder that save_pretrained wrote")
 
 
 @contextlib.contextmanager
 def as_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
-    """Give a folder with the model of `source` whose weights are safetensors: a copy, where they are pickled there.
+    """Yield a folder with the model of `source` as safetensors: a temporary copy if the weights are pickled.
 
-    The copy is made in this process, whose torch reads such files safely, and removed at the end.
+    The copy is made in this process, whose torch reads pickled files safely, and is removed at the end.
 
     Args:
         source: a model folder.
-        tokenizer: the file that stands for its tokenizer.
+        tokenizer: file that identifies its tokenizer.
 
     Raises:
-        InputError: damaged, or weights that hold more than tensors.
+        InputError: damaged, or weights that contain more than tensors.
     """
     if not any(path.suffix == PICKLED for path in weight_paths(source)):
         yield source
@@ -165,16 +165,16 @@ def as_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
 
 
 def take_in(source: Path, target: Path, tokenizer_sha256: str, key: str) -> Imported:
-    """Write the model of the folder `source` into the folder `target`, under our names.
+    """Write the model of the folder `source` into the folder `target`, with Podium's parameter names.
 
     Args:
-        key: what named it, for messages.
+        key: setting that named the model, for messages.
 
     Raises:
-        InputError: not a BERT that is computed here, incomplete, damaged, or not finite.
+        InputError: not a supported BERT, incomplete, damaged, or weights that are not finite.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.models.import_model import import_model  # torch comes with it: only a run that needs it loads it
+    from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed
 
     try:
         return import_model(source, target, tokenizer_sha256)

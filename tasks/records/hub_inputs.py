@@ -1,6 +1,6 @@
-"""What is read from the Hub: data sets (streamed) and tokenizer files.
+"""Data sets (streamed) and model files of the Hub.
 
-No code of a repository is ever run, nothing is reported home, and errors name the params key to turn.
+Code of a repository is never run, telemetry is off, and errors name the params key to change.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 PARQUET_ROWS_AT_ONCE = 1024
 ROWS_AT_ONCE = 64
-"""Taken from the library in one go: the bound on memory is set and taken back around each."""
+"""Rows taken from the library per step; the memory limit is set and lifted around each step."""
 ALLOWANCE = 1536 << 20
-"""Bytes for one go: the library reads ahead, with threads of its own."""
+"""Bytes allowed for one step: the library reads ahead in its own threads."""
 HUB_READS = "PODIUM_HUB_READS"
-"""Repositories of the Hub that runs sent to a worker read with its token, apart by commas (team/podium-*)."""
+"""Environment variable: Hub repositories that runs sent to a worker read with the worker's token, comma-separated
+(team/podium-*)."""
 READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
@@ -42,19 +43,19 @@ def open_dataset(
     *,
     class_names: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one split of a Hub data set, or of a local folder of data files, one by one.
+    """Yield the rows of one split of a Hub data set, or of a local folder of data files.
 
     Args:
-        section: section of params.yaml that the messages name (`corpus` or `questions`).
+        section: section of params.yaml for messages (`corpus` or `questions`).
         name: Hub name `user/name`, or a local folder.
-        config: configuration of the data set, where it has several.
+        config: configuration of the data set, if it has several.
         split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
         revision: branch, tag or commit.
-        class_names: give the names of classes for their numbers, where the data set states these.
+        class_names: replace class numbers by the names that the data set declares.
 
     Raises:
-        InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
-            one that would need its own Python code to be run.
+        InputError: no name, no such data set, configuration or split, no network, a data set of archives, or one that
+            needs its own Python code.
     """
     with _errors_named(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
@@ -64,32 +65,33 @@ def open_dataset(
 
 
 def reading_token(name: str) -> bool | None:
-    """Return what the Hub's client takes as `token`: None is the user's own, False is none.
+    """Return the `token` argument for the Hub's client: None is the user's own, False is none.
 
-    A stranger may have sent the run and chosen what it reads, so the worker's own setting names what its token opens.
+    A run sent to a worker may come from a stranger who chose what it reads. So only repositories that the worker's own
+    setting names are read with its token.
     """
     named = [word.strip() for word in os.environ.get(HUB_READS, "").split(",")]
     return False if is_sent() and not any(fnmatch.fnmatchcase(name, one) for one in named) else None
 
 
 def _token_advice(token: bool | None) -> str:
-    """End the message about what was read without a token."""
+    """Return the end of the message about a repository that was read without a token."""
     if token is None:
         return ""
     return (
-        ". A run that was sent to a worker reads the Hub without a token: to let such runs read a private or gated "
-        f"repository, name it in {HUB_READS} of the worker"
+        ". A run sent to a worker reads the Hub without a token. To let such runs read a private or gated repository, "
+        f"add it to {HUB_READS} of the worker"
     )
 
 
 def names_of_classes(feature: Any) -> list[str]:
-    """Names of the classes that a column of `datasets` holds, or has lists of; none where it states none."""
+    """Return the class names of a column of `datasets`, or of a column of lists; empty if it declares none."""
     found = getattr(getattr(feature, "feature", feature), "names", None)
     return list(map(str, found or []))
 
 
 def stated_classes(schema: pa.Schema, column: str) -> list[str]:
-    """The same of a column in a Parquet file that `datasets` wrote."""
+    """Return the class names of a column in a Parquet file that `datasets` wrote; empty if it declares none."""
     try:
         feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
         names: Any = feature.get("feature", feature)["names"]
@@ -99,17 +101,17 @@ def stated_classes(schema: pa.Schema, column: str) -> list[str]:
 
 
 def with_names(value: Any, names: Sequence[str]) -> Any:
-    """A class number, or a list of them, as names; whatever is no number of a class stays as it is."""
+    """Replace a class number, or a list of them, by names; other values stay as they are."""
     if isinstance(value, list) and names:
         return [with_names(one, names) for one in value]
     return names[value] if type(value) is int and 0 <= value < len(names) else value
 
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
-    """The split `train` as record batches of at most `rows_at_once` rows; otherwise as `open_dataset`.
+    """Yield the split `train` in record batches of at most `rows_at_once` rows; see `open_dataset`.
 
     Raises:
-        InputError: as `open_dataset`.
+        InputError: see `open_dataset`.
     """
     with _errors_named(section, name, None, "train", revision) as given:
         tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
@@ -118,10 +120,10 @@ def open_tables(section: str, name: str | None, revision: str | None, rows_at_on
 
 
 def check_dataset(section: str, name: str | None, revision: str | None) -> None:
-    """Ask the Hub whether a data set is there and may be read; nothing of it is downloaded.
+    """Check that a Hub data set exists and may be read, without downloading it.
 
     Raises:
-        InputError: as `open_dataset`.
+        InputError: see `open_dataset`.
     """
     with _errors_named(section, name, None, "train", revision) as given:
         _check_files(section, given, revision)
@@ -131,10 +133,10 @@ def check_dataset(section: str, name: str | None, revision: str | None) -> None:
 def _errors_named(
     section: str, name: str | None, config: str | None, split: str, revision: str | None
 ) -> Iterator[str]:
-    """Turn the libraries' errors into one that says which keys to look at; gives the name, which must be there."""
+    """Yield the name of the data set, which is required, and turn the libraries' errors into an InputError."""
     if not name:
         raise InputError(
-            f"{section.partition('.')[0]}.source is hub and {section}.dataset is not set: "
+            f"{section.partition('.')[0]}.source is hub, but {section}.dataset is not set: "
             f"set {section}.dataset to a name such as user/name"
         )
     _no_telemetry()
@@ -143,11 +145,11 @@ def _errors_named(
     try:
         yield name
     except (ValueError, RuntimeError, OSError, httpx2.HTTPError) as error:
-        # the library's own errors (not found, gated, bad configuration or split, no connection) are of these kinds
+        # the library's errors (not found, gated, bad configuration or split, no connection) have these types
         raise InputError(
             f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
-            f"connection; data sets that need their own Python code are not run{_token_advice(reading_token(name))}"
+            f"connection. Data sets with Python code are not supported{_token_advice(reading_token(name))}"
         ) from None
 
 
@@ -163,7 +165,7 @@ def _stream(section: str, name: str, config: str | None, split: str, revision: s
 
 
 def _check_files(section: str, name: str, revision: str | None) -> None:
-    """Refuse what is not there, and archives: the library would look into them."""
+    """Refuse missing data sets, and archives, which the library would unpack."""
     from huggingface_hub import HfApi
 
     if Path(name).exists():
@@ -177,7 +179,7 @@ def _check_files(section: str, name: str, revision: str | None) -> None:
 
 
 def _read_parquet_bit_by_bit(config: Any) -> None:
-    """By itself the library takes a row group as one batch and fetches ahead: 220 MB of text took 820 MB, so 560."""
+    """Read small batches without prefetching: 220 MB of text takes 560 MB of memory then, 820 MB by default."""
     if not hasattr(config, "fragment_scan_options"):
         return
     import pyarrow.dataset as ds
@@ -187,19 +189,19 @@ def _read_parquet_bit_by_bit(config: Any) -> None:
 
 
 def _refuse_archives(files: Sequence[str], source: str) -> None:
-    """The library would unpack them, to any size and with any names inside."""
+    """Refuse archives: the library would unpack them to any size and with any file names."""
     packed = sorted({file.rsplit("/", 1)[-1] for file in files if file.lower().split("?")[0].endswith(ARCHIVES)})
     if packed:
         raise InputError(
-            f"{source} holds archives ({', '.join(packed[:3])}), which are not unpacked: name a data set of Parquet, "
-            "JSON, CSV or text files, or unpack it and set the source to files"
+            f"{source} contains archives ({', '.join(packed[:3])}), which are not supported. Name a data set of "
+            "Parquet, JSON, CSV or text files, or unpack the archives and set the source to files"
         )
 
 
 def _no_telemetry() -> None:
     from huggingface_hub import constants
 
-    # the constant, too: the environment is read only once, when the client is first imported
+    # the constant as well: the client reads the environment only when it is first imported
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     constants.HF_HUB_DISABLE_TELEMETRY = True
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line per request, with the whole URL
@@ -212,21 +214,21 @@ def download_files(
     section: str,
     is_target: bool = False,
 ) -> tuple[str, list[str], dict[str, Path]]:
-    """Some files of a Hub model, all of one commit.
+    """Download files of a Hub model, all from one commit.
 
     Args:
         repository: `user/name`.
         revision: branch, tag or commit; None is the main branch.
-        choose: which of all names to download.
-        section: section of params.yaml that the messages name (`tokenizer` or `base_model`); empty: the repository
-            was named elsewhere.
-        is_target: the run publishes there, and so may read it with the token.
+        choose: selects the names to download from all file names.
+        section: section of params.yaml for messages (`tokenizer` or `base_model`); empty if the repository was named
+            elsewhere.
+        is_target: the run publishes to this repository, so it may read it with the token.
 
     Returns:
-        The commit, all file names of it, and the local path of each downloaded one.
+        The commit, all its file names, and the local path of each downloaded file.
 
     Raises:
-        InputError: no such model or revision, no right to read it, or no connection.
+        InputError: no such model or revision, no permission to read it, or no connection.
     """
     _no_telemetry()
     from huggingface_hub import HfApi
@@ -236,26 +238,26 @@ def download_files(
     place = (
         f"{section}.repository={repository} (revision {revision})"
         if section
-        else f"{repository} is no folder here, and as a Hub repository it"
+        else f"{repository} is not a local folder, and as a Hub repository it"
     )
     named = f"{section}.revision" if section else "the revision"
     with failures_named(place, repository, named, api.endpoint, _token_advice(token)):
         commit, present = _listing(api, repository, revision)
-        # by commit, not by branch: the branch may move between two files
+        # by commit: a branch may move between two downloads
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
     return commit, present, files
 
 
 @contextlib.contextmanager
 def failures_named(place: str, repository: str, revision: str, endpoint: str, advice: str = "") -> Iterator[None]:
-    """Turn what the Hub's client raises into an InputError that tells gated, missing and not answered apart.
+    """Turn errors of the Hub's client into an InputError that distinguishes gated, missing and unreachable.
 
     Args:
-        place: what messages begin with.
+        place: beginning of the message.
         repository: `user/name`.
-        revision: what names the revision, as people know it.
-        endpoint: the Hub's address.
-        advice: what messages end with where the Hub shows no such repository.
+        revision: the setting that names the revision.
+        endpoint: address of the Hub.
+        advice: end of the message if the Hub shows no such repository.
     """
     _no_telemetry()
     import httpx2
@@ -264,17 +266,17 @@ def failures_named(place: str, repository: str, revision: str, endpoint: str, ad
     try:
         yield
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
-        # the client's own errors (not found, gated, malformed name, offline) are of these kinds
+        # the client's errors (not found, gated, malformed name, offline) have these types
         why = _reason(error, repository, revision, endpoint)
-        hidden = isinstance(error, errors.RepositoryNotFoundError)  # a gated one is of this kind
+        hidden = isinstance(error, errors.RepositoryNotFoundError)  # includes gated repositories
         raise InputError(f"{place} cannot be read: {why}{advice if hidden else ''}") from None
 
 
 def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:
-    """The commit of a model, and the names of its files; where there is no connection, those of the Hub's cache.
+    """Return the commit and the file names of a model; without a connection, those of the Hub's cache.
 
     Raises:
-        OSError: no such model or revision, no right to read it, or neither a connection nor a copy.
+        OSError: no such model or revision, no permission to read it, or neither a connection nor a cached copy.
     """
     import httpx2
 
@@ -287,20 +289,20 @@ def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list
 
 
 def _reason(error: Exception, repository: str, revision: str, endpoint: str) -> str:
-    """Why a model of the Hub cannot be read, and what to do."""
+    """Return why a model of the Hub cannot be read, and what to do."""
     import httpx2
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: ask for access on {endpoint}/{repository}, and set HF_TOKEN of that account"
+        return f"it is gated. Request access at {endpoint}/{repository} and set HF_TOKEN of that account"
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"it has no such revision: check {revision}, a branch, tag or commit"
+        return f"the revision does not exist. Check {revision}: a branch, tag or commit"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{endpoint} has no such model, or HF_TOKEN may not see it: check the name and the token"
+        return f"{endpoint} has no such model, or HF_TOKEN may not see it. Check the name and the token"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        offline = "HF_HUB_OFFLINE forbids" if constants.HF_HUB_OFFLINE else f"{endpoint} does not answer"
-        return f"there is no copy in {constants.HF_HUB_CACHE}, and no way to get one: {offline}"
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{endpoint} does not answer"
+        return f"{constants.HF_HUB_CACHE} has no copy, and it cannot be downloaded: {offline}"
     text = str(error).strip().split("\n")[0] or type(error).__name__
     if isinstance(error, (httpx2.TransportError, ConnectionError)):
-        return f"{endpoint} does not answer ({text}): check the connection and HF_ENDPOINT"
-    return f"{text}. Check the name, {revision} and the connection; HF_TOKEN opens private models"
+        return f"{endpoint} does not answer ({text}). Check the connection and HF_ENDPOINT"
+    return f"{text}. Check the name, {revision} and the connection; private models need HF_TOKEN"

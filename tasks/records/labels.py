@@ -1,7 +1,7 @@
-"""The names of classes that come from the training examples.
+"""Class names taken from the training examples.
 
-They stand beside the examples, in labels.json or in the Parquet files themselves, and the stage rows writes them into
-features.parquet of every row folder, as rows are all that training and prediction are given.
+They are stored with the examples, in labels.json or in the Parquet files themselves. The stage rows copies them into
+features.parquet of every row folder, because training and prediction read only rows.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _KEY, _OTHERS = "labels", "others"
 
 
 def write_labels(folder: Path, labels: Sequence[str]) -> None:
-    """Write labels.json beside the examples."""
+    """Write labels.json to the folder of the examples."""
     write_json(folder / LABELS_FILE, {_KEY: list(labels)})
 
 
 def labels_of_examples(folder: Path, stage: str) -> tuple[str, ...]:
-    """The classes of the examples in `folder`.
+    """Return the classes of the examples in `folder`.
 
     Args:
-        stage: that makes them, for the message.
+        stage: stage that makes the examples, for messages.
 
     Raises:
         InputError: labels.json is missing or damaged.
@@ -40,25 +40,25 @@ def labels_of_examples(folder: Path, stage: str) -> tuple[str, ...]:
     try:
         return _checked(read_json(path)[_KEY])
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run the stage {stage}") from None
+        raise InputError(f"{path} does not exist: run the stage {stage}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} holds no names of classes ({error}); run the stage {stage} again") from None
+        raise InputError(f"{path} has no class names ({error}): rerun the stage {stage}") from None
 
 
 def with_labels(schema: pa.Schema, labels: Sequence[str], others: Sequence[str] = ()) -> pa.Schema:
-    """The columns of a Parquet file, with the names of the classes beside them.
+    """Return a Parquet schema with the class names in its metadata.
 
     Args:
-        others: classes that cannot be learnt, as only development examples have them; their numbers follow.
+        others: classes that only development examples have and that cannot be learned; numbered after `labels`.
     """
     return schema.with_metadata({_KEY: json.dumps(list(labels)), _OTHERS: json.dumps(list(others))})
 
 
 def labels_of_rows(folder: Path) -> tuple[str, ...]:
-    """The classes of the rows in `folder`.
+    """Return the classes of the rows in `folder`.
 
-    Where a manifest was restored alone, which is enough to build programs, the classes are there by number only and
-    are called as Hugging Face calls classes without names.
+    If only the manifest was restored, which is enough to compile programs, the number of classes is known but not
+    their names. They get Hugging Face's default names, LABEL_0 and so on.
 
     Raises:
         InputError: there are no such rows, or features.parquet is damaged.
@@ -69,22 +69,22 @@ def labels_of_rows(folder: Path) -> tuple[str, ...]:
 
 
 def all_labels_in(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The classes that a Parquet file names, and the others that cannot be learnt.
+    """Return the classes that a Parquet file names, and the others that cannot be learned.
 
     Raises:
-        InputError: it is missing or damaged, or names none.
+        InputError: the file is missing or damaged, or names no classes.
     """
     try:
         stated = pq.read_schema(path).metadata or {}
         others = json.loads(stated.get(_OTHERS.encode(), b"[]"))
         return _checked(json.loads(stated[_KEY.encode()])), tuple(map(str, others))
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run its stage first") from None
+        raise InputError(f"{path} does not exist: run its stage first") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} names no classes ({error}); run its stage again") from None
+        raise InputError(f"{path} has no class names ({error}): rerun its stage") from None
 
 
 def _checked(labels: object) -> tuple[str, ...]:
     if not isinstance(labels, list) or not labels or not all(isinstance(name, str) for name in labels):
-        raise ValueError("a list of names is required")
+        raise ValueError("expected a list of names")
     return tuple(labels)

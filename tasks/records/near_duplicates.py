@@ -1,4 +1,4 @@
-"""Which development examples have a near-duplicate in what a model learnt from, as validate_examples found it."""
+"""Report of near-duplicates: development examples that also occur in training data. validate_examples writes it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tasks.stage.errors import InputError
 
 @dataclass(frozen=True)
 class Pair:
-    """A development example and the text most like it."""
+    """A development example and the text most similar to it."""
 
     split: str
-    """The development set."""
+    """Name of the development set."""
     example: int
-    """Its number in there, from 0."""
+    """Number of the example in the set, from 0."""
     similarity: float
-    """Jaccard similarity of both, 0 to 1."""
+    """Jaccard similarity of the two texts, 0 to 1."""
     other: str
-    """How people find the other text."""
+    """Reference to the other text, such as its document id."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A pair with its texts, for people."""
+    """A pair with excerpts of both texts, for the page."""
 
     pair: Pair
     text: str
@@ -36,42 +36,42 @@ class Shown:
 
 @dataclass(frozen=True)
 class Source:
-    """What was found in one thing that a model learnt from."""
+    """Near-duplicates found in one source of training data."""
 
     name: str
-    """The thing in words, such as training examples."""
+    """Name of the source, such as training examples."""
     compared: int
-    """How many texts of it were looked at."""
+    """Texts of the source that were compared."""
     passed_over: int
-    """Development examples that were too short to be looked for."""
+    """Development examples that were too short to search for."""
     pairs: tuple[Pair, ...]
-    """One for each development example that has a near-duplicate, in their order."""
+    """One pair for each development example with a near-duplicate, in order of the examples."""
     shown: tuple[Shown, ...]
 
     def examples(self, split: str) -> list[int]:
-        """Numbers of the examples of a development set that have a near-duplicate, rising."""
+        """Return the ascending numbers of a development set's examples that have a near-duplicate."""
         return [pair.example for pair in self.pairs if pair.split == split]
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found."""
+    """Near-duplicates of development examples in all sources of training data."""
 
     threshold: float | None
-    """The similarity from which two texts are near-duplicates; None: none were looked for."""
+    """Similarity from which two texts are near-duplicates; None: there was no search."""
     sources: tuple[Source, ...] = ()
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write what was found."""
+    """Write a report as JSON."""
     write_json(path, asdict(report))
 
 
 def read_report(path: Path, made_by: str) -> Report:
-    """What was found.
+    """Read a report.
 
     Args:
-        made_by: the stage that writes it.
+        made_by: stage that writes it, for messages.
 
     Raises:
         InputError: missing or damaged.
@@ -80,9 +80,9 @@ def read_report(path: Path, made_by: str) -> Report:
         values = read_json(path)
         return Report(values["threshold"], tuple(_source(one) for one in values["sources"]))
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run the stage {made_by}") from None
+        raise InputError(f"{path} does not exist: run the stage {made_by}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error!r}); run the stage {made_by} again") from None
+        raise InputError(f"{path} cannot be read ({error!r}): rerun the stage {made_by}") from None
 
 
 def _source(values: Mapping[str, Any]) -> Source:

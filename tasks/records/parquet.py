@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, a little at a time: those from outside within a bound on memory, and earlier stages' own."""
+"""Parquet and Arrow files in batches: users' files within a memory limit, and files of earlier stages."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 BUFFER_BYTES = 1 << 20
-"""Bytes that are buffered of each column of a Parquet file."""
+"""Bytes buffered for each column of a Parquet file."""
 MAX_FOOTER_BYTES = 16 << 20
-"""The longest footer of a Parquet file that is read; a million rows in groups of a thousand, with twenty columns, have
-3 MB."""
+"""Longest footer that is read; a million rows in groups of a thousand with twenty columns have 3 MB."""
 MAX_LISTED = 100_000
-"""Columns, or row groups, in a footer: each takes a thousand times its bytes in memory."""
+"""Columns or row groups in a footer at most: each takes a thousand times its bytes in memory."""
 MAX_NAME_BYTES = 1 << 20
 Record = TypeVar("Record")
 
 
 def folded(name: str) -> str:
-    """Return the name of a column in small letters and without blanks, by which names that look alike are one."""
+    """Return a column name in lower case and without white space, so that similar names compare equal."""
     return "".join(name.split()).casefold()
 
 
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, read a page at a time: a row group as a whole need not fit into memory.
+    """Open a Parquet file to be read page by page: a row group need not fit into memory.
 
     Raises:
         InputError: its footer is too large.
-        pyarrow.ArrowException, OSError: it is none, or damaged.
+        pyarrow.ArrowException, OSError: not a Parquet file, or damaged.
     """
     import pyarrow.parquet as pq
 
@@ -51,32 +50,31 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _require_small_footer(stream: BinaryIO, path: Path) -> None:
-    """Its length stands before the last four bytes."""
-    size = stream.seek(0, os.SEEK_END)
+    size = stream.seek(0, os.SEEK_END)  # the length of the footer precedes the last four bytes
     stream.seek(max(0, size - 8))
     length = int.from_bytes(stream.read(4), "little")
     stream.seek(0)
-    if size >= length > MAX_FOOTER_BYTES:  # what is longer than the file is damage, which the library names
+    if size >= length > MAX_FOOTER_BYTES:  # a length beyond the file is damage, which the library reports
         raise InputError(
-            f"{path} has a footer of {length:,} bytes, up to {MAX_FOOTER_BYTES:,} are read: write it with larger row "
-            "groups, or fewer columns"
+            f"{path} has a footer of {length:,} bytes; at most {MAX_FOOTER_BYTES:,} are allowed. Write it with larger "
+            "row groups or fewer columns"
         )
 
 
 def record_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
-    """Checked record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind).
+    """Yield validated record batches of a Parquet file, or of an Arrow file or stream (`datasets` writes streams).
 
     Args:
-        path: ends in .parquet, or is of Arrow's own format.
-        rows_at_once: at most, of Parquet.
-        source: for messages.
+        path: a .parquet file, or one of Arrow's formats.
+        rows_at_once: rows of a batch at most, for Parquet.
+        source: name of the file, for messages.
 
     Raises:
-        InputError: it unfolds to more than is allowed.
-        pyarrow.ArrowException, OSError: it is none, or damaged.
+        InputError: a batch takes more memory than allowed.
+        pyarrow.ArrowException, OSError: another format, or damaged.
     """
     for batch in limited_steps(_batches(path, rows_at_once), source):
-        batch.validate(full=True)  # offsets that a damaged file states would be followed anywhere
+        batch.validate(full=True)  # offsets of a damaged file may point anywhere
         yield batch
 
 
@@ -101,21 +99,21 @@ def _batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Size:
-    """What a file's own description says of it; no row is read."""
+    """Size of a row group, from the metadata of its file."""
 
     rows: int
     bytes: int
-    """Bytes of the column asked for, decoded."""
+    """Decoded bytes of one column."""
 
 
 def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:
-    """Rows, and bytes of `column`, of each row group of the file.
+    """Return the rows, and the bytes of `column`, of each row group of a file. No row is read.
 
     Args:
-        stage: that writes the file, for the messages.
+        stage: stage that writes the file, for messages.
 
     Raises:
-        InputError: as `read_batches`.
+        InputError: see `read_batches`.
     """
     with _open(path, [column], stage) as parquet:
         groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
@@ -128,36 +126,36 @@ def _bytes_of(group: pq.RowGroupMetaData, column: str) -> int:
 
 
 def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
-    """Return the number of rows of a file that has `columns`; arguments and errors are those of `read_batches`."""
+    """Return the number of rows of a file that has `columns`; for arguments and errors see `read_batches`."""
     with _open(path, columns, stage) as parquet:
         rows: int = parquet.metadata.num_rows
     return rows
 
 
 def corpus_files(corpus: Path) -> list[Path]:
-    """Return the Parquet files of a corpus in the order of their names.
+    """Return the Parquet files of a corpus, sorted by name.
 
     Raises:
         InputError: there are none.
     """
     files = sorted(Path(corpus).glob("*.parquet"))
     if not files:
-        raise InputError(f"{corpus} holds no .parquet file: run the corpus stage first (`dvc repro corpus`)")
+        raise InputError(f"{corpus} has no .parquet file: run the corpus stage first (`dvc repro corpus`)")
     return files
 
 
 def read_batches(
     path: Path, columns: Sequence[str] | None, rows_at_once: int, stage: str, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `rows_at_once` rows of one row group; memory does not grow with the file.
+    """Yield batches of at most `rows_at_once` rows of one row group; memory does not grow with the file.
 
     Args:
-        columns: to read; None: all.
-        stage: that writes the file, for the messages.
+        columns: columns to read; None: all.
+        stage: stage that writes the file, for messages.
         groups: row groups to read; None: all.
 
     Raises:
-        InputError: missing, damaged, or without one of `columns`.
+        InputError: the file is missing, damaged, or lacks one of `columns`.
     """
     with _open(path, columns or (), stage) as parquet:
         yield from group_batches(parquet, columns, rows_at_once, groups)
@@ -166,11 +164,13 @@ def read_batches(
 def group_batches(
     parquet: pq.ParquetFile, columns: Sequence[str] | None, rows_at_once: int, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of one row group at a time: by itself the library fills a batch from several, however large their
-    rows are, and with threads it reads ahead without end.
+    """Yield batches of one row group at a time.
+
+    By default the library fills a batch from several groups, however large their rows are, and its threads read ahead
+    without limit.
 
     Args:
-        columns: to read; None: all.
+        columns: columns to read; None: all.
         groups: row groups to read; None: all.
     """
     names = None if columns is None else list(columns)
@@ -179,7 +179,7 @@ def group_batches(
 
 
 def begins_with_value(path: Path, column: str, stage: str) -> bool:
-    """Whether the first row of a file has something in a column; arguments and errors are those of `read_batches`."""
+    """Tell whether the first row of a file has a value in a column; for arguments and errors see `read_batches`."""
     batch = next(read_batches(path, [column], 1, stage), None)
     return batch is not None and batch.column(0).null_count < len(batch)
 
@@ -187,11 +187,11 @@ def begins_with_value(path: Path, column: str, stage: str) -> bool:
 def row_groups(
     records: Iterable[Record], length: Callable[[Record], int], most: int, characters: int
 ) -> Iterator[list[Record]]:
-    """Yield the records of each row group: `most`, or fewer where they are long, so that a reader's memory is bounded.
+    """Yield the records of each row group: `most`, or fewer if they are long, which bounds the memory of readers.
 
     Args:
-        length: of a record, in characters.
-        characters: a group closes when it has so many.
+        length: returns the characters of a record.
+        characters: number of characters at which a group closes.
     """
     group: list[Record] = []
     held = 0
@@ -213,7 +213,7 @@ def write_records(
     length: Callable[[Any], int] = lambda _: 0,
     characters: int = 1,
 ) -> int:
-    """Write named tuples to a Parquet file, and return how many there are; see `row_groups`.
+    """Write named tuples to a Parquet file and return their number; see `split_into_groups`.
 
     Args:
         schema: has a column for each field.
@@ -236,13 +236,13 @@ def _open(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.Parquet
 
     again = f"run `dvc repro {stage}`"
     if not Path(path).is_file():
-        raise InputError(f"{path} is not there: the {stage} stage makes it; {again} first")
+        raise InputError(f"{path} does not exist; the {stage} stage makes it: {again} first")
     try:
         with pq.ParquetFile(path, pre_buffer=False) as parquet:
             missing = sorted(set(columns) - set(parquet.schema_arrow.names))
             if missing:
                 found = ", ".join(parquet.schema_arrow.names)
-                raise InputError(f"{path} has the columns {found} and lacks {', '.join(missing)}; {again} again")
+                raise InputError(f"{path} has the columns {found} but not {', '.join(missing)}: {again} again")
             yield parquet
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}); {again} again") from None
+        raise InputError(f"{path} cannot be read as Parquet ({error}): {again} again") from None

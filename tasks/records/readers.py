@@ -1,6 +1,7 @@
-"""Records of one format each, read one by one: a .json file that holds a list, and rows of .csv and .tsv files.
+"""Streaming parsers for .json files with a list of objects, and for rows of .csv and .tsv files.
 
-The separator of a .csv file is found by its first lines, and a quote that is never closed is reported where it opens.
+The separator of a .csv file is detected from its first lines. A quote that is never closed is reported with the line
+where it opens.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from tasks.records.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, endin
 from tasks.stage.errors import InputError
 
 _BEGIN, _NEXT = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
-"""What stands before the first record, and before the others."""
+"""Text before the first record, and before the others."""
 _EMPTY, _END = re.compile(r"\s*\[\s*\]\s*"), re.compile(r"\s*\]\s*")
 _PARSER = json.JSONDecoder(object_pairs_hook=each_key_once)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-"""What may separate the fields of a .csv file, in words; where several fit, the first one counts."""
+"""Possible separators of a .csv file and their names, most preferred first."""
 LOOKED_AT, LOOKED_AT_CHARACTERS = 20, 1 << 20
-"""Lines by which the separator is found, and the length beyond which no further line is looked at."""
+"""Lines used to detect the separator, and the number of characters after which no further line is used."""
 QUOTED = 40
 """Characters of a quoted field shown in messages."""
 
 
 def begins_array(path: Path, key: str) -> bool:
-    """Whether a file holds a list, by its first sign that is not blank.
+    """Tell whether a file contains a JSON list, by its first character that is not white space.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     try:
         return first_bytes(path, BLOCK_BYTES).startswith(b"[")
@@ -46,8 +47,8 @@ def read_array(path: Path, key: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a list, in order.
 
     Raises:
-        InputError: not UTF-8, not JSON, something else than objects, or one that is too long; the record and the line
-            in which it begins are named.
+        InputError: not UTF-8, not JSON, something other than objects, or an object that is too long; the message has
+            the record and the line in which it begins.
     """
     text, number, line = "", 0, 1
     for block, is_last in _blocks(path, key):
@@ -62,14 +63,14 @@ def read_array(path: Path, key: str) -> Iterator[dict[str, Any]]:
                 values, end = _PARSER.raw_decode(text, start)
             except json.JSONDecodeError as error:
                 if not is_last and len(text) - at <= MAX_LINE_BYTES:
-                    break  # the record may go on in the next block
+                    break  # the record may continue in the next block
                 if (_END if number else _EMPTY).fullmatch(text, at):
                     return
-                raise InputError(f"{where} is not JSON ({error.msg}): a list of objects is required ({key})") from None
+                raise InputError(f"{where} is not JSON ({error.msg}); a list of objects is required ({key})") from None
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where} cannot be read ({error}) ({key})") from None
             if not isinstance(values, dict):
-                raise InputError(f"{where} is {type(values).__name__}: a list of objects is required ({key})")
+                raise InputError(f"{where} is {type(values).__name__}; a list of objects is required ({key})")
             yield values
             line += text.count("\n", at, end)
             number, at = number + 1, end
@@ -77,7 +78,7 @@ def read_array(path: Path, key: str) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
-    """Yield the text of a file in pieces, and whether one is the last, which is empty."""
+    """Yield the text of a file in blocks, each with whether it is the last one, which is empty."""
     decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
     try:
         with opened(path) as stream:
@@ -87,34 +88,34 @@ def _blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
         yield decoder.decode(b"", final=True), True
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not UTF-8 (byte 0x{error.object[error.start]:02x} near offset {offset + error.start}); UTF-8 "
-            f"is required; convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+            f"{path} is not UTF-8: found byte 0x{error.object[error.start]:02x} near offset {offset + error.start}. "
+            f"Convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
         ) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
+        raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
 
 class Row(NamedTuple):
-    """The fields of a row."""
+    """Fields of a row and its lines."""
 
     first: int
-    """Its first line, counted from 1."""
+    """First line, counted from 1."""
     last: int
     fields: list[str]
 
 
 def read_rows(path: Path, key: str, separator: str | None, names: Collection[str], reading: Reading) -> Iterator[Row]:
-    """Yield the rows of a file, the header first; in .tsv quotes are letters like others.
+    """Yield the rows of a file, the header first. Quotes have no special meaning in .tsv files.
 
     Args:
         path: the file.
-        key: the params key that named it, for messages.
-        separator: of fields; None: tabs in .tsv, else the one that the first lines have.
-        names: of the columns that are asked for.
-        reading: gets a remark where the separator of a .csv file is not a comma.
+        key: params key that named it, for messages.
+        separator: field separator; None: a tab in .tsv, else detected from the first lines.
+        names: names of the columns to read.
+        reading: gets a remark if the separator of a .csv file is not a comma.
 
     Raises:
-        InputError: text that is not UTF-8, a row that is too long, or quotes that do not match.
+        InputError: text that is not UTF-8, a row that is too long, or unmatched quotes.
     """
     csv.field_size_limit(MAX_LINE_BYTES)
     is_tsv, lines = ending_of(path) == ".tsv", text_lines(path, key)
@@ -125,7 +126,7 @@ def read_rows(path: Path, key: str, separator: str | None, names: Collection[str
             reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
     separator = separator or "\t"
     held: list[str] = []
-    """The lines of the row that is being read."""
+    """Lines of the row being read."""
     rows = csv.reader(
         _hold(lines, held, path, key, separator),
         delimiter=separator,
@@ -142,14 +143,14 @@ def read_rows(path: Path, key: str, separator: str | None, names: Collection[str
         if opened is not None and (first + opened[0] < last or "unexpected end" in str(error)):
             where, text = opened
             raise InputError(
-                f"{path}, line {first + where}: a quote opens before {text!r} and is not closed where its field ends "
-                f"(line {last}: {error}). Close it, and write a quote inside of a quoted field twice ({key})"
+                f"{path}, line {first + where}: the quote before {text!r} is not closed where its field ends "
+                f"(line {last}: {error}). Close it, and double quotes inside a quoted field ({key})"
             ) from None
-        raise InputError(f"{path}, line {last} is not CSV: {error}") from None
+        raise InputError(f"{path}, line {last} is not valid CSV: {error}") from None
 
 
 def _hold(lines: Iterable[str], held: list[str], path: Path, key: str, separator: str) -> Iterator[str]:
-    """Yield `lines`, each of which is added to `held` and stays there until its row is complete."""
+    """Yield `lines` and append each to `held`, which the caller clears once a row is complete."""
     length = 0
     for number, line in enumerate(lines, 1):
         length = len(line) + (length if held else 0)
@@ -157,14 +158,14 @@ def _hold(lines: Iterable[str], held: list[str], path: Path, key: str, separator
         if length > MAX_LINE_BYTES:
             where, _ = _find_quote(held, separator) or (0, "")
             raise InputError(
-                f"{path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes; one opens in "
-                f"line {number - len(held) + 1 + where} ({key})"
+                f"{path}, line {number - len(held) + 1 + where}: a quote opens here, and the row is longer than "
+                f"{MAX_LINE_BYTES >> 20} MB. Close the quote ({key})"
             )
         yield line
 
 
 def _find_quote(lines: Sequence[str], separator: str) -> tuple[int, str] | None:
-    """Return in which of `lines` the first quoted field opens that does not end as it should, and how it begins."""
+    """Return the line of the first quoted field that does not end properly, and how the field begins."""
     text, start, separator = "".join(lines), 0, re.escape(separator)
     sound = re.compile(rf'(?:"[^"]*(?:""[^"]*)*"|[^"{separator}\n][^{separator}\n]*)?(?:[{separator}\r\n]|\Z)')
     while start < len(text) and (field := sound.match(text, start)):
@@ -185,16 +186,18 @@ def _head(lines: Iterator[str]) -> list[str]:
 
 
 def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
-    """Return the first separator by which the header has several fields and the rows below have as many, or else the
-    one by which the header has most."""
+    """Return the first separator that splits the header into several fields and every row into as many.
+
+    If there is none, return the one that splits the header into most fields.
+    """
     widths = dict.fromkeys(SEPARATORS, 0)
     for separator in SEPARATORS:
         try:
             header, *rows = csv.reader(head, delimiter=separator)
-        except (csv.Error, ValueError):  # ValueError: there is no row
+        except (csv.Error, ValueError):  # ValueError: there is no header
             continue
         widths[separator] = len(header)
-        whole = rows[: LOOKED_AT - 2]  # the last one may go on below
+        whole = rows[: LOOKED_AT - 2]  # the last row may continue on the next line
         if header[:1] and header[0] in names:
             return separator
         if len(header) > 1 and all(len(row) in (0, len(header)) for row in whole):

@@ -1,7 +1,7 @@
-"""Parts of examples that were read: a development set where none was given, and a sample where all is too much.
+"""Subsets of examples: a development set split off from training examples, and a random sample.
 
-Both follow from the seed alone, and a part keeps the order of its file. Development examples that cannot tell a good
-model from a bad one, by their labels, are refused.
+Both depend only on the seed and keep the order of the file. Development examples whose labels cannot distinguish a good
+model from a bad one are refused.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from tasks.stage.errors import InputError
 
 READ_AT_ONCE, STAGE = 4096, "examples"
 Groups = Sequence[tuple[str, tuple[str, ...]]]
-"""What examples may belong together by: its name, and the columns in which they are equal then."""
+"""Possible groupings of examples: the name, and the columns in which the examples of a group are equal."""
 
 
 class Apart(NamedTuple):
-    """What was set apart."""
+    """Size of a development set that was split off."""
 
     by: str
-    """What stayed together."""
+    """Name of the grouping that was kept together."""
     examples: int
     of: int
-    """All examples, before."""
+    """All examples before the split."""
 
 
 def set_apart(train: Path, dev: Path, groups: Groups, fraction: float, seed: int, keys: tuple[str, str]) -> Apart:
-    """Move about a `fraction` of the examples in the Parquet file `train` to `dev`: whole groups, by their hashes.
+    """Move about a `fraction` of the examples in the Parquet file `train` to `dev`: whole groups, chosen by hash.
 
     Args:
-        groups: the first of which there are two or more counts; at least one.
-        keys: the parameters that state the fraction and name a development file, for messages.
+        groups: groupings to try, at least one; the first with two or more groups is used.
+        keys: parameters that set the fraction and name a development file, for messages.
 
     Raises:
-        InputError: all examples belong together.
+        InputError: all examples belong to one group.
     """
     by, columns, counts = _grouping(train, groups)
     if len(counts) < 2:
         raise InputError(
-            f"{keys[0]}={fraction:g} of the training examples cannot be set apart: all {counts.total():,} have the "
-            f"same {by}; use more examples, or name others in {keys[1]}"
+            f"{keys[0]}={fraction:g}: no development set can be split off, because all {counts.total():,} training "
+            f"examples have the same {by}. Add training examples, or name development examples in {keys[1]}"
         )
     chosen = choose_groups(counts, fraction, f"dev {by} {seed}", keys[0])
     _write(train, dev, lambda batch, _: np.array([one in chosen for one in _names(batch, columns)]))
@@ -60,17 +60,17 @@ def set_apart(train: Path, dev: Path, groups: Groups, fraction: float, seed: int
 
 
 def _grouping(path: Path, groups: Groups) -> tuple[str, tuple[str, ...], Counter[str]]:
-    """What examples belong together by, and how many there are in each group; the last one where all are one group."""
+    """Return the first grouping with several groups, else the last one, and the number of examples in each group."""
     for by, columns in groups:
         batches = read_batches(path, columns, READ_AT_ONCE, STAGE)
         counts = Counter(one for batch in batches for one in _names(batch, columns))
         if len(counts) > 1 or by == groups[-1][0]:
             return by, columns, counts
-    raise AssertionError("a kind whose development examples may be set apart says what belongs together")
+    raise AssertionError("a kind whose development set may be split off declares groupings")
 
 
 def sample(path: Path, limit: int, seed: int) -> int:
-    """Keep at most `limit` examples of a Parquet file, any with the same chance; how many there were."""
+    """Keep a uniform random sample of at most `limit` examples of a Parquet file; return how many there were."""
     total: int = pq.read_metadata(path).num_rows
     if total > limit:
         kept = np.zeros(total, dtype=bool)
@@ -80,13 +80,13 @@ def sample(path: Path, limit: int, seed: int) -> int:
 
 
 def _names(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
-    """The group of each example, short however long its texts are."""
+    """Yield the group of each example, as a hash of fixed length."""
     for values in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
         yield hashlib.blake2b(json.dumps(values).encode("ascii"), digest_size=16).hexdigest()
 
 
 def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], np.ndarray]) -> None:
-    """The examples of which `wanted` is true, of a batch and the number of its first example."""
+    """Write the examples for which `wanted` is true; it gets a batch and the number of its first example."""
     partial, first = target.with_suffix(".part"), 0
     with pq.ParquetWriter(partial, pq.read_schema(source), compression="zstd") as writer:
         for batch in read_batches(source, None, READ_AT_ONCE, STAGE):
@@ -96,36 +96,36 @@ def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], n
 
 
 def require_several(labels: Collection[str | float], split: str, look: str) -> None:
-    """Refuse development examples that all have the same label: one constant answer is right for each of them.
+    """Refuse development examples that all have the same label: a constant prediction would be always right.
 
     Args:
-        labels: those that there are.
-        split: for the message.
-        look: the parameters that say where they come from.
+        labels: distinct labels of the examples.
+        split: name of the split, for the message.
+        look: parameters that name the source of the examples, for the message.
 
     Raises:
-        InputError: there is one.
+        InputError: there is only one label.
     """
     if len(labels) == 1:
         raise InputError(
-            f"all {split} examples have the label {next(iter(labels))}: no score on them tells a good model from a bad "
-            f"one. Examples of two labels or more are required: look at {look}"
+            f"all {split} examples have the label {next(iter(labels))}, so no score on them can tell a good model from "
+            f"a bad one. Examples of at least two labels are required: check {look}"
         )
 
 
 def require_known(known: Collection[str], labels: Collection[str], split: str, look: str) -> None:
-    """Refuse development examples whose classes are all unknown to the training examples.
+    """Refuse development examples that share no class with the training examples.
 
     Args:
-        known: the classes of the training examples.
-        labels: those of the development examples.
-        split, look: as `require_several`.
+        known: classes of the training examples.
+        labels: classes of the development examples.
+        split, look: see `require_several_labels`.
 
     Raises:
-        InputError: none is known.
+        InputError: there is no common class.
     """
     if labels and set(labels).isdisjoint(known):
         raise InputError(
-            f"no {split} example has a class of the training examples ({shorten(sorted(known), 5)}): found "
-            f"{shorten(sorted(labels), 5)}. The same names of classes are required in both: look at {look}"
+            f"no {split} example has a class of the training examples: found {shorten(sorted(labels), 5)}, training "
+            f"has {shorten(sorted(known), 5)}. Both need the same class names: check {look}"
         )

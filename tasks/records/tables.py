@@ -1,8 +1,8 @@
-"""Records of the user's own tables: .jsonl, .json, .csv, .parquet, or rows of a Hub data set. Memory stays flat.
+"""Records of the user's tables: .jsonl, .json, .csv, .parquet, or rows of a Hub data set. Memory stays flat.
 
-A table is asked for the parts of a record, each in a column, and gives them by the names of the parts. A column whose
-name differs in case or blanks alone is taken and remarked on; one that is required and absent is refused with the
-columns that are there, one that nobody asks for is noted. Text must be UTF-8 (a byte order mark is accepted).
+The caller names the column of each part of a record; records hold their values by part. A column whose name differs
+only in case or white space is used, with a remark. If a required column is missing, the error lists the columns of the
+table. Unused columns are reported. Text must be UTF-8 (a byte order mark is accepted).
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from tasks.stage.memory import limited_steps
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
-"""Bytes of a Parquet file that are decoded at a time, about; a batch has fewer records where they are long."""
+"""Approximate bytes of a Parquet file decoded at a time; a batch has fewer records if they are long."""
 MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 BLANK_LINES = "blank lines passed over"
 NO_ROWS = "has a header and no rows"
 HUB_SPLITS = {"train": "train", "dev": "validation"}
-"""What data sets of the Hub call the splits."""
+"""Podium's split -> name of the split in Hub data sets."""
 
 
 class Column(NamedTuple):
-    """A column that is asked for."""
+    """A column to read."""
 
     name: str
     key: str
-    """Key of params.yaml that names it."""
+    """Key of params.yaml that sets its name."""
     required: bool
 
 
 Columns = Mapping[str, Column]
-"""Part of a record -> the column that holds it."""
+"""Part of a record -> its column."""
 Choose = Callable[[Sequence[str]], Columns]
-"""Chooses the columns to ask for, of those that a table, or the first of its records, has."""
+"""Chooses the columns to read from the column names of a table or of its first record."""
 Numbered = tuple[str, dict[str, Any]]
-"""Where a record stands, for messages, and its values by column."""
+"""Position of a record, for messages, and its values by column."""
 
 
 class Line(NamedTuple):
     """One record of a table."""
 
     where: str
-    """Its place, for messages."""
+    """Position in the table, for messages."""
     values: dict[str, Any]
-    """By part; what has no column is left out."""
+    """Values by part; parts without a column are absent."""
     columns: Columns = {}
 
 
@@ -75,15 +75,15 @@ def read_table(
 
     Args:
         path: the file.
-        columns: what is asked for; of Parquet files nothing else is read.
-        key: the params key that named the file, for messages.
-        reading: gets the blank lines, the columns that nobody asked for, that there are no rows, and remarks.
-        separator: of the fields of .csv and .tsv files; None: it is found (see readers.py).
-        class_names: give the names of classes for their numbers, where a Parquet file states these.
+        columns: columns to read; other columns of a Parquet file are not decoded.
+        key: params key that named the file, for messages.
+        reading: counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
+        separator: field separator of .csv and .tsv files; None: detected (see readers.py).
+        class_names: replace class numbers by the names that a Parquet file declares.
 
     Raises:
-        InputError: not what its ending says, another encoding, damaged, or without a required column; the message
-            names the file and the place.
+        InputError: another format than the suffix states, another encoding, damaged, or without a required column;
+            the message names the file and the position.
     """
     refuse_empty(path, key)
     ending = ending_of(path)
@@ -102,21 +102,21 @@ def read_table(
 
 
 def hub_source(params: OwnDataParams, split: str) -> str:
-    """Return what messages call a split of a Hub data set."""
+    """Return the name of a Hub data set's split for messages."""
     return f"data set {params.dataset}, split {HUB_SPLITS[split]}"
 
 
 def hub_lines(
     params: OwnDataParams, section: str, split: str, columns: Columns | Choose, reading: Reading
 ) -> Iterator[Line]:
-    """Yield the records of a split of a Hub data set, classes by their names.
+    """Yield the records of a Hub data set's split, with class names instead of class numbers.
 
     Args:
-        section: of params.yaml, for messages.
-        columns: what is asked for.
+        section: section of params.yaml, for messages.
+        columns: columns to read.
 
     Raises:
-        InputError: as `open_dataset`.
+        InputError: see `open_dataset`.
     """
     name, config, revision = params.dataset, params.dataset_config, params.dataset_revision
     rows = open_dataset(section, name, config, HUB_SPLITS[split], revision, class_names=True)
@@ -124,82 +124,83 @@ def hub_lines(
 
 
 def numbered(what: str, records: Iterable[dict[str, Any]]) -> Iterator[Numbered]:
-    """Yield each record after its place, which is its number from 0."""
+    """Yield each record with its position, such as "row 0"."""
     return ((f"{what} {number}", values) for number, values in enumerate(records))
 
 
 def require_file(path: Path, key: str, endings: Sequence[str], what: str) -> str:
-    """Return the ending of a file of records, and refuse whatever is not one file with one of `endings`.
+    """Return the suffix of a file of records, which must be one of `endings`.
 
     Args:
         path: the file.
-        key: what messages call it: the params key that named it.
-        what: the file holds.
+        key: params key that named it, for messages.
+        what: the kind of records, for messages.
 
     Raises:
-        InputError: no such file, a folder, or another ending.
+        InputError: no such file, a folder, or another suffix.
     """
     require_readable(path, key)
-    needed = f"{key} needs one file of {what} that ends in {', '.join(endings)}"
+    needed = f"{key} needs one file of {what} ({', '.join(endings)})"
     if path.is_dir():
         inside = sorted(file.name for file in path.iterdir() if ending_of(file) in endings)[:SHOWN_FILES]
-        raise InputError(f"{path} is a folder with {', '.join(inside) or 'no such file'}: {needed}")
+        raise InputError(f"{path} is a folder (with {', '.join(inside) or 'no such file'}): {needed}")
     if (ending := ending_of(path)) not in endings:
-        raise InputError(f"{path} ends in {ending or 'nothing'!r}: {needed}")
+        raise InputError(f"{path} has {f'the suffix {ending}' if ending else 'no suffix'}: {needed}")
     return ending
 
 
 def without_rows(reading: Reading) -> str:
-    """Return which tables have no rows, for messages on a source that holds nothing; empty where none is known."""
+    """Return which tables have no rows, for the message about an empty source; empty if none is known."""
     found = [text for text in reading.remarks if text.endswith(NO_ROWS)]
     return f" ({', '.join(found)})" if found else ""
 
 
 def stated_by(section: str) -> str:
-    """What messages say to set for the part ({}) of an example that another column of a user's table holds.
+    """Return the setting that names the column of a part of an example, with {0} for the part.
 
     Args:
-        section: the key of the section `data` of an entry of `downstream`.
+        section: key of the section `data` of an entry of `downstream`.
     """
     return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
 
 
 def check_columns(present: Sequence[str], columns: Columns, source: str, reading: Reading) -> dict[str, str]:
-    """Note the columns of `present` that nobody asks for.
+    """Match the columns of a table with `columns`, and report the unused ones to `reading`.
 
     Returns:
-        Part -> the name of its column, for those that are there.
+        Part -> name of its column, for the columns that exist.
 
     Raises:
-        InputError: one stands twice, or required ones are absent (the nearest names are given).
+        InputError: a column name is repeated, or required columns are missing (the message suggests similar names).
     """
     if len(present) > MAX_COLUMNS:
-        raise InputError(f"{source} has {len(present):,} columns; up to {MAX_COLUMNS:,} are read: leave some out")
-    twice = sorted(name for name, count in Counter(present).items() if count > 1)
-    if twice:
-        raise InputError(f"{source} has the column {twice[0]!r} more than once: rename one of them")
+        raise InputError(f"{source} has {len(present):,} columns; at most {MAX_COLUMNS:,} are allowed. Remove some")
+    repeated = sorted(name for name, count in Counter(present).items() if count > 1)
+    if repeated:
+        raise InputError(f"{source} has the column {repeated[0]!r} more than once. Rename one of them")
     alike = _alike(present, columns)
-    for asked, name in alike.items():
-        reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is read as {asked!r}")
-    there = {name: name for name in present} | alike
-    if missing := [column for column in columns.values() if column.required and column.name not in there]:
+    for expected, name in alike.items():
+        reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is used as {expected!r}")
+    available = {name: name for name in present} | alike
+    if missing := [column for column in columns.values() if column.required and column.name not in available]:
         near = {one.name: difflib.get_close_matches(one.name, present, 1) for one in missing}
-        found = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS) or "no columns"
-        meant = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
+        found = shorten([one[:SHOWN_CHARACTERS] for one in present], SHOWN_COLUMNS)
+        similar = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
         raise InputError(
-            f"{source} has no column {' and none '.join(repr(name) for name in near)}: found {found}"
-            + (f"; did you mean {', '.join(meant)}?" if meant else "")
-            + f"; set {', '.join(dict.fromkeys(one.key for one in missing))}"
+            f"{source} has no column {' and no column '.join(repr(name) for name in near)}; "
+            + (f"its columns are {found}. " if found else "it has no columns. ")
+            + (f"Did you mean {', '.join(similar)}? " if similar else "")
+            + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
         )
-    names = {part: there[column.name] for part, column in columns.items() if column.name in there}
+    names = {part: available[column.name] for part, column in columns.items() if column.name in available}
     reading.unused_columns |= set(present).difference(names.values())
     return names
 
 
 def _alike(present: Sequence[str], columns: Columns) -> dict[str, str]:
-    """Return the columns that are asked for -> their names that differ in case or blanks, where there is one candidate.
+    """Return expected column -> similar column: one that differs only in case or white space, if exactly one does.
 
-    A table that has all that is required by its very name keeps its other columns as they are.
+    Nothing is matched in a table that has all required columns under their exact names.
     """
     names, found = {one.name for one in columns.values()}, {}
     absent = [one for one in columns.values() if one.name not in present]
@@ -211,21 +212,23 @@ def _alike(present: Sequence[str], columns: Columns) -> dict[str, str]:
 
 
 def usual_name(present: Sequence[str], names: Sequence[str]) -> str:
-    """Return the first of the usual `names` of a column that a table has, as it stands there or else but for case and
-    blanks; the first of all where there is none."""
+    """Return the first of the usual `names` of a column that a table has; the first of all if it has none.
+
+    Exact matches precede matches that differ in case or white space.
+    """
     alike = Counter(map(folded, present))
     exact = [name for name in names if name in present]
     return (exact or [name for name in names if alike[folded(name)] == 1] or list(names))[0]
 
 
 def actual_name(present: Sequence[str], name: str) -> str:
-    """Return what a table calls a column: `name`, or the one name that differs in case or blanks alone."""
+    """Return the name of a column in a table: `name`, or the only one that differs just in case or white space."""
     same = [one for one in present if folded(one) == folded(name)]
     return same[0] if name not in present and len(same) == 1 else name
 
 
 def text_of_id(value: Any, reading: Reading) -> Any:
-    """Return an id that is a whole number as text, and count it; any other as it is."""
+    """Convert an id that is a whole number to text and count it; return any other value unchanged."""
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         return value
     reading.counts[NUMBERS] += 1
@@ -233,7 +236,7 @@ def text_of_id(value: Any, reading: Reading) -> Any:
 
 
 def ask_for(records: Iterable[Numbered], columns: Columns | Choose, source: str, reading: Reading) -> Iterator[Line]:
-    """Yield the parts of records, whose columns are checked wherever they differ from those of the record before.
+    """Yield records by part. Columns are checked again whenever they differ from those of the previous record.
 
     Raises:
         InputError: see `check_columns`.
@@ -251,12 +254,12 @@ def ask_for(records: Iterable[Numbered], columns: Columns | Choose, source: str,
 
 
 def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
-    """The objects of a file with one a line.
+    """Yield the objects of a file with one JSON object per line.
 
     Raises:
-        InputError: a line that is no JSON object, or text that is not UTF-8, with its number.
+        InputError: a line that is not a JSON object, or not UTF-8; the message has its number.
     """
-    required = "a list of objects, or one object a line," if ending_of(path) == ".json" else "one object a line"
+    required = "a list of objects, or one object per line," if ending_of(path) == ".json" else "one object per line"
     for number, line in enumerate(text_lines(path, key), 1):
         if not line.strip():
             reading.counts[BLANK_LINES] += 1
@@ -264,10 +267,10 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
         try:
             values = parse_json(line, object_pairs_hook=each_key_once)
         except ValueError as error:
-            raise InputError(f"{path}, line {number} is not JSON ({error}): {required} is required") from None
+            raise InputError(f"{path}, line {number} is not JSON ({error}); {required} is required") from None
         if not isinstance(values, dict):
             raise InputError(
-                f"{path}, line {number} is no JSON object but {type(values).__name__}: {required} is required"
+                f"{path}, line {number} is {type(values).__name__}, not a JSON object; {required} is required"
             )
         yield f"line {number}", values
 
@@ -293,8 +296,8 @@ def _read_delimited(
         if len(fields) != len(header):
             begun = f" (the row begins in line {first}: is a quote not closed there?)" if first < last else ""
             raise InputError(
-                f"{path}, line {last} has {len(fields)} fields, the header has {len(header)}{begun}: "
-                "every row needs the header's columns (in .csv, quote fields that hold commas)"
+                f"{path}, line {last} has {len(fields)} fields, but the header has {len(header)}{begun}. "
+                "Give every row the columns of the header (in .csv, quote fields that contain the separator)"
             )
         yield Line(f"line {last}", {part: fields[place] for part, place in places.items()}, columns)
 
@@ -313,7 +316,7 @@ def _read_parquet(
 def _parquet_rows(
     path: Path, columns: Columns | Choose, key: str, reading: Reading, class_names: bool
 ) -> Iterator[tuple[list[dict[str, Any]], Columns]]:
-    """Some rows at a time."""
+    """Yield batches of rows."""
     import pyarrow as pa
 
     row = 0
@@ -336,8 +339,8 @@ def _parquet_rows(
         raise
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{path} is not a Parquet file that can be read to its end (from row {row} on: {error}); "
-            f"it may be cut off: copy or make it again ({key})"
+            f"{path} cannot be read as Parquet from row {row} on ({error}). "
+            f"It may be cut off: copy or create it again ({key})"
         ) from None
 
 
@@ -346,14 +349,14 @@ def _records_at_once(metadata: Any, path: Path) -> int:
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
     if widest > MAX_LINE_BYTES:
         raise InputError(
-            f"{path} states {int(widest):,} bytes for a row; up to {MAX_LINE_BYTES:,} are read: break long values into "
-            "rows"
+            f"{path} has rows of {int(widest):,} bytes; at most {MAX_LINE_BYTES:,} are allowed. Split long values into "
+            "several rows"
         )
     return int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
 
 
 def _require_text(batch: Any, path: Path, first: int) -> None:
-    """Strings of a Parquet file are whatever bytes its writer put there."""
+    """Refuse strings that are not UTF-8: Parquet files may contain any bytes."""
     import pyarrow as pa
 
     try:
@@ -364,12 +367,13 @@ def _require_text(batch: Any, path: Path, first: int) -> None:
                 batch.slice(number, 1).validate(full=True)
             except pa.ArrowInvalid as error:
                 raise InputError(
-                    f"{path}, row {first + number} is damaged or not UTF-8 ({error}): make the file again"
+                    f"{path}, row {first + number} is damaged or not UTF-8 ({error}): create the file again"
                 ) from None
-        raise InputError(f"{path}, rows {first} to {first + batch.num_rows - 1} are damaged ({problem})") from None
+        rows = f"rows {first} to {first + batch.num_rows - 1}"
+        raise InputError(f"{path}, {rows} are damaged ({problem}): create the file again") from None
 
 
 HEADED = (".csv", ".tsv", ".parquet")
-"""Tables whose columns have names where there is no row."""
+"""Tables that name their columns even without rows."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
-"""Of the tables that all inputs may be; what a .tsv or .json file is says each of them by itself."""
+"""Suffixes of tables that every input accepts; some inputs also accept .tsv or .json."""

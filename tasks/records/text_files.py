@@ -1,8 +1,8 @@
-"""Lines of the user's text files, and what a stage notes while it reads: counted and reported, never passed over.
+"""Lines of text files, and the report of what a stage skipped or changed while it read.
 
-Files packed with gzip or zstandard (train.json.gz, text.csv.zst) are read as what they hold, a little at a time.
-What they unpack to is bounded by what they are packed in: text shrinks to a third or a tenth, and what shrank to a
-thousandth is made to fill a disk or a memory.
+Files packed with gzip or zstandard (train.json.gz, text.csv.zst) are unpacked as a stream. The unpacked size is bounded
+by the packed size: text shrinks to a third or a tenth, and a file that shrank to a thousandth was made to fill a disk
+or memory.
 """
 
 from __future__ import annotations
@@ -22,55 +22,56 @@ from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 
 MAX_LINE_BYTES = 64 << 20
-"""A longer line is refused: it would have to be held in memory as a whole."""
+"""Longer lines are refused, since a line is held in memory as a whole."""
 MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-"""How files of other encodings begin, on any machine; the longer marks first, as one begins like a shorter one."""
+"""Byte order mark -> encoding; longer marks first, because UTF-32's begins with UTF-16's."""
 BLOCK_BYTES = 1 << 20
-"""Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""
+"""Bytes inspected to detect the line ending, and read at a time where lines end in a lone carriage return."""
 ZERO_WIDTH = "\u200b\ufeff"
-"""Zero-width space and byte order mark: a line of them alone looks blank."""
+"""Zero-width space and byte order mark: a line of only these looks blank."""
 PACKINGS = {".gz": "gzip", ".zst": "zstd"}
-"""Ending of a packed file -> its codec."""
+"""Suffix of a packed file -> codec."""
 NEVER_PACKED = (".parquet", ".arrow")
-"""Read from any place on, and packed inside as it is."""
+"""Formats that need random access and are compressed inside."""
 FREE_BYTES = 64 << 20
-MOST = 200
-"""Bytes that a packed byte may unpack to, beyond FREE_BYTES."""
+"""Unpacked bytes that are always allowed."""
+MAX_RATIO = 200
+"""Unpacked bytes allowed per packed byte, beyond FREE_BYTES."""
 NUMBERS = "ids that were numbers, taken as text"
 SHOWN_NAMES = 20
-"""Names of files and columns kept in reading.json; the others are counted."""
+"""File and column names listed in reading.json."""
 SHOWN_PLACES, QUOTED = 5, 40
-"""Places shown of a kind of problem, the others are counted; and characters of the user's text quoted there."""
+"""Positions listed for each kind of problem (the rest are counted), and characters quoted from the user's text."""
 
 
 @dataclass
 class Reading:
-    """What reading gave besides the records; filled while they are consumed."""
+    """Counts and remarks about files that were read; filled while their records are consumed."""
 
     files: int = 0
     ignored: list[str] = field(default_factory=list)
-    """Files of the folder that no reader takes."""
+    """Files of the folder whose format is not read."""
     layouts: dict[str, str] = field(default_factory=dict)
-    """Text file -> the layout it was read with."""
+    """Text file -> layout that it was read with."""
     unused_columns: set[str] = field(default_factory=set)
-    """Columns of tables that nothing asks for."""
+    """Columns of tables that were not used."""
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
-    """What was left out or changed, in words -> how often: "empty documents left out", ..."""
+    """Description of something left out or changed -> count: "empty documents left out", ..."""
     remarks: list[str] = field(default_factory=list)
-    """How files were read where that was not clear from their names: which separator, which column."""
+    """Choices made while reading that the file names did not determine: the separator, the column."""
 
     def remark(self, text: str) -> None:
-        """Add a remark that was not made yet."""
+        """Add a remark unless it is already there."""
         if text not in self.remarks:
             self.remarks.append(text)
 
     def note_remarks(self) -> None:
-        """Say the remarks on the terminal, whatever else of a stage's output is shown there."""
+        """Print the remarks on the terminal, even where the stage's output is hidden."""
         for text in self.remarks[:SHOWN_NAMES]:
             streams.note(text)
 
     def numbers(self) -> dict[str, int]:
-        """The figures that a person wants to see, those that are 0 left out."""
+        """Return the figures to report, without those that are 0."""
         seen = {
             "files read": self.files,
             "files ignored": len(self.ignored),
@@ -79,37 +80,37 @@ class Reading:
         return {name: count for name, count in [*seen.items(), *sorted(self.counts.items())] if count}
 
     def summary(self) -> list[str]:
-        """Parts of a stage's last line."""
+        """Return the parts of the stage's last line."""
         files = "1 file" if self.files == 1 else f"{self.files} files"
-        said = [f"{files} read, {len(self.ignored)} ignored"] if self.files else []
+        parts = [f"{files} read, {len(self.ignored)} ignored"] if self.files else []
         if self.layouts:
-            said.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
+            parts.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
         if self.unused_columns:
-            said.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
-        return said + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
+            parts.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
+        return parts + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
 
 
 class Problems:
-    """What is wrong with the records of a source, said at once: each kind of problem with a few places and a count."""
+    """Problems found in the records of a source, reported together: for each kind a few positions and a count."""
 
-    def __init__(self, source: str, meant: str) -> None:
-        """Collect nothing yet.
+    def __init__(self, source: str, required: str) -> None:
+        """Start an empty list.
 
         Args:
-            source: in words.
-            meant: what its records are to be.
+            source: name of the source, for the message.
+            required: what its records must be.
         """
-        self.source, self.meant = source, meant
+        self.source, self.required = source, required
         self._counts: dict[str, int] = {}
         self._shown: dict[str, list[str]] = {}
 
     def add(self, kind: str, where: str, found: object = None) -> None:
-        """Note a problem.
+        """Add a problem.
 
         Args:
-            kind: in words; equal ones are counted together.
-            where: the place in the source.
-            found: what stands there.
+            kind: description; problems of equal kind are counted together.
+            where: position in the source.
+            found: value at that position.
         """
         self._counts[kind] = self._counts.get(kind, 0) + 1
         shown = self._shown.setdefault(kind, [])
@@ -117,7 +118,7 @@ class Problems:
             shown.append(where if found is None else f"{where} ({found!r:.{QUOTED}})")
 
     def refuse(self) -> None:
-        """Raise InputError with what was collected, if anything was."""
+        """Raise InputError if there are any problems."""
         if not self._counts:
             return
         lines = []
@@ -125,11 +126,12 @@ class Problems:
             more = f" and {count - len(self._shown[kind]):,} more" if count > len(self._shown[kind]) else ""
             lines.append(f"\n  {kind}: {', '.join(self._shown[kind])}{more}")
         total = sum(self._counts.values())
-        raise InputError(f"{self.source} is not usable as {self.meant}, {total:,} problem(s):{''.join(lines)}")
+        problems = "1 problem" if total == 1 else f"{total:,} problems"
+        raise InputError(f"{self.source} cannot be used as {self.required}; {problems}:{''.join(lines)}")
 
 
 def write_reading(folder: Path, source: str, reading: Reading) -> None:
-    """Write reading.json beside the data that were read."""
+    """Write reading.json to the folder of the data."""
     values: dict[str, Any] = {
         "source": source,
         "numbers": reading.numbers(),
@@ -142,10 +144,10 @@ def write_reading(folder: Path, source: str, reading: Reading) -> None:
 
 
 def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str]) -> None:
-    """Add figures to reading.json, those that are 0 left out.
+    """Add the figures that are not 0 to reading.json.
 
     Args:
-        notes: names of those that people must know who read scores.
+        notes: names of the figures that matter for interpreting scores.
     """
     path = Path(folder) / artifacts.READING
     values = read_json(path)
@@ -154,10 +156,10 @@ def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str
 
 
 def read_reading(folder: Path) -> dict[str, Any]:
-    """reading.json of a data folder: `source`, `numbers`, `notes` and `remarks`; an empty source where there is none.
+    """Return reading.json of a data folder: `source`, `numbers`, `notes` and `remarks`; all empty if there is no file.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the file is damaged.
     """
     path = Path(folder) / artifacts.READING
     if not path.is_file():
@@ -168,15 +170,15 @@ def read_reading(folder: Path) -> dict[str, Any]:
         texts = {key: [str(name) for name in values.get(key, ())] for key in ("notes", "remarks")}
         return {"source": str(values["source"]), "numbers": numbers, **texts}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is not what its stage writes ({error}): delete {folder} and run that stage") from None
+        raise InputError(f"{path} is damaged ({error}); delete {folder} and rerun its stage") from None
 
 
 def repetitions(hashes: array.array[int]) -> int:
-    """How many of these 64-bit hashes are one too many; they are sorted in place, so that no memory is needed.
+    """Count the 64-bit hashes that repeat an earlier one; sorts the array in place to need no further memory.
 
-    A billion different texts share 0.03 of them by chance.
+    A billion different texts are expected to share 0.03 hashes by chance.
     """
-    import numpy as np  # scoring reads files without it
+    import numpy as np  # not needed by scoring, which imports this module
 
     ordered = np.frombuffer(hashes, np.int64)
     ordered.sort()
@@ -184,20 +186,20 @@ def repetitions(hashes: array.array[int]) -> int:
 
 
 def refuse_empty(path: Path, key: str) -> None:
-    """A file without a byte was most likely cut off, or never written.
+    """Refuse an empty file, which was most likely cut off or never written.
 
     Raises:
-        InputError: it is one.
-        OSError: it is no file, or not there.
+        InputError: the file is empty.
+        OSError: the path does not exist or is not a file.
     """
     found = path.stat()
     require_regular(found.st_mode, path)
     if found.st_size == 0:
-        raise InputError(f"{path} is empty: put in it what is to be read, or take it away ({key})")
+        raise InputError(f"{path} is empty: add rows or remove the file ({key})")
 
 
 def surrogate_in(text: str) -> int | None:
-    """The place of half a surrogate pair, which is not Unicode text; None where there is none."""
+    """Return the position of an unpaired surrogate, which is not valid Unicode text, or None."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -206,13 +208,13 @@ def surrogate_in(text: str) -> int | None:
 
 
 def first_bytes(path: Path, most: int) -> bytes:
-    """Return what a file begins with, unpacked, without a byte order mark and blanks."""
+    """Return the first unpacked bytes of a file, without a byte order mark and leading white space."""
     with opened(path) as stream:
         return stream.read(most).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
 def text_lines(path: Path, key: str) -> Iterator[str]:
-    """Yield the lines of `exact_lines`; one of ZERO_WIDTH characters and blanks alone is an empty line."""
+    """Yield the lines of `read_exact_lines`; lines of only ZERO_WIDTH characters and white space become empty."""
     for line in exact_lines(path, key):
         yield "\n" if _is_zero_width(line) else line
 
@@ -222,17 +224,17 @@ def _is_zero_width(line: str) -> bool:
 
 
 def exact_lines(path: Path, key: str) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, packed or not, with their line ends, a byte order mark taken off.
+    """Yield the lines of a UTF-8 file, packed or not, with their line ends and without a byte order mark.
 
-    Of a file without any "\\n", "\\r" is a line end.
+    A file without any "\\n" is split at "\\r".
 
     Args:
         path: the file.
-        key: the params key that led to it, for messages.
+        key: params key that named it, for messages.
 
     Raises:
-        InputError: binary content, another encoding (with byte offset and line), a line past MAX_LINE_BYTES, or a
-            disk that does not give the file back.
+        InputError: binary content, another encoding (with byte offset and line), a line longer than MAX_LINE_BYTES, or
+            a read error of the disk.
     """
     offset = 0
     try:
@@ -244,15 +246,15 @@ def exact_lines(path: Path, key: str) -> Iterator[str]:
             for number, line in enumerate(lines, 1):
                 if len(line) > MAX_LINE_BYTES:
                     most = f"{MAX_LINE_BYTES >> 20} MB"
-                    raise InputError(f"{path}: line {number} is longer than {most}; break it into lines ({key})")
+                    raise InputError(f"{path}, line {number} is longer than {most}: split it ({key})")
                 yield decode(line, path, key, number, offset)
                 offset += len(line)
     except OSError as error:
-        raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
+        raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
 
 def _old_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file of old Macs, which end in "\\r" alone; or the first bytes of one that is too long."""
+    """Yield lines that end in a lone "\\r" (classic Mac OS), or the first bytes of a line that is too long."""
     rest = b""
     while block := stream.read(BLOCK_BYTES):
         *lines, rest = (rest + block).split(b"\r")
@@ -264,12 +266,12 @@ def _old_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 0) -> str:
-    """Decode a part of a UTF-8 file; a byte order mark of the file is taken off.
+    """Decode a part of a UTF-8 file and remove the byte order mark of the file.
 
     Args:
-        path, key: as `exact_lines`.
-        number: of the line in which the part begins.
-        offset: of its first byte.
+        path, key: see `read_exact_lines`.
+        number: line in which the part begins.
+        offset: offset of its first byte.
 
     Raises:
         InputError: binary content, or another encoding.
@@ -277,13 +279,13 @@ def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "") if number == 1 else ""
     if encoding:
         raise InputError(
-            f"{path} begins like {encoding} (offset 0, line 1); UTF-8 is required; "
-            f"convert the file, e.g. iconv -f {encoding} -t UTF-8 ({key})"
+            f"{path} is {encoding} (byte order mark at offset 0, line 1); UTF-8 is required. "
+            f"Convert the file, e.g. iconv -f {encoding} -t UTF-8 ({key})"
         )
     if (nul := content.find(b"\0")) >= 0:
         line = number + content.count(b"\n", 0, nul)
         raise InputError(
-            f"{path} is binary, or UTF-16 without a byte order mark: a NUL byte at offset {offset + nul} "
+            f"{path} is binary, or UTF-16 without a byte order mark: found a NUL byte at offset {offset + nul} "
             f"(line {line}); a UTF-8 text file is required ({key})"
         )
     try:
@@ -292,9 +294,8 @@ def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 
         at = error.start + len(content) - len(error.object)
         line = number + content.count(b"\n", 0, at)
         raise InputError(
-            f"{path} is not UTF-8: byte 0x{content[at]:02x} at offset {offset + at} "
-            f"(line {line}); UTF-8 is required; "
-            f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+            f"{path} is not UTF-8: found byte 0x{content[at]:02x} at offset {offset + at} (line {line}). "
+            f"Convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
         ) from None
 
 
@@ -302,7 +303,7 @@ def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 
 
 
 def ending_of(path: Path) -> str:
-    """How the name of what a file holds ends, in small letters: ending_of(Path("a.CSV.gz")) == ".csv"."""
+    """Return the suffix of the unpacked file in lower case: file_suffix(Path("a.CSV.gz")) == ".csv"."""
     if path.suffix.lower() in PACKINGS and Path(path.stem).suffix.lower() not in ("", *NEVER_PACKED):
         return Path(path.stem).suffix.lower()
     return path.suffix.lower()
@@ -310,11 +311,11 @@ def ending_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked where its name says that it is packed; such a stream is read from its start on.
+    """Open a file for reading bytes, unpacked according to its suffix. A packed stream cannot seek.
 
     Raises:
-        InputError: while it is read: it unpacks to too much.
-        OSError: it cannot be opened; while it is read: it is damaged, cut off, or not packed as its name says.
+        InputError: while reading: the file unpacks to too much.
+        OSError: the file cannot be opened; while reading: it is damaged, cut off, or not packed as its suffix states.
     """
     stream = io.BufferedReader(_Unpacked(path)) if path.suffix.lower() in PACKINGS else open_regular(path)
     with stream:
@@ -325,9 +326,9 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
-        self._path, self._packing, self._given = path, path.suffix.lower(), 0
+        self._path, self._suffix, self._unpacked_bytes = path, path.suffix.lower(), 0
         self._packed = open_regular(path)
-        self._stream = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), PACKINGS[self._packing])
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), PACKINGS[self._suffix])
 
     def close(self) -> None:
         self._stream.close()
@@ -341,12 +342,12 @@ class _Unpacked(io.RawIOBase):
         try:
             found = self._stream.read(len(buffer))
         except OSError as error:
-            raise OSError(f"its packing ({self._packing}) is damaged or cut off: {error}") from None
-        self._given += len(found)
-        if self._given > FREE_BYTES + MOST * self._packed.tell():
+            raise OSError(f"the {self._suffix} data are damaged or cut off: {error}") from None
+        self._unpacked_bytes += len(found)
+        if self._unpacked_bytes > FREE_BYTES + MAX_RATIO * self._packed.tell():
             raise InputError(
-                f"{self._path} unpacks to more than {FREE_BYTES >> 20} MB and {MOST} times its size, which no text "
-                "does: look at what is in it, and give it unpacked if it is right"
+                f"{self._path} unpacks to more than {FREE_BYTES >> 20} MB and {MAX_RATIO} times its size, which is "
+                "unusual for text. Check its content; if it is right, unpack it yourself and name the unpacked file"
             )
         buffer[: len(found)] = found
         return len(found)

@@ -214,7 +214,7 @@ def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) 
 
 def test_a_disk_that_does_not_give_the_file_back_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to("/proc/self/mem")  # reading it gives an I/O error
-    with pytest.raises(InputError, match=r"a\.txt cannot be read from offset 0 on \(Input/output error\)"):
+    with pytest.raises(InputError, match=r"a\.txt cannot be read at offset 0 \(Input/output error\)"):
         list(text_lines(tmp_path / "a.txt", "corpus.path"))
 
 

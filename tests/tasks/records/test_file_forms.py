@@ -102,7 +102,7 @@ def test_other_encodings_are_named_with_the_way_out(tmp_path: Path, name: str, e
     with pytest.raises(InputError) as caught:
         read(tmp_path / name)
     assert f"begins like {encoding[:6].upper()}" in str(caught.value)
-    assert "UTF-8 is required" in str(caught.value)
+    assert "-t UTF-8" in str(caught.value)
     assert key in str(caught.value)
 
 

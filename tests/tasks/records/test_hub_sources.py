@@ -371,7 +371,7 @@ def test_a_sent_run_reads_the_hub_without_the_workers_token(sent: dict[str, Sent
     result = sent["sent"].results[stage]
     assert result["code"] == 1
     assert (
-        "reads the Hub without a token: to let such runs read a private or gated repository, name it in"
+        "reads the Hub without a token. To let such runs read a private or gated repository, add it to"
         in (result["err"])
     )
     assert "PODIUM_HUB_READS of the worker" in result["err"]

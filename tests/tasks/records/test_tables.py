@@ -84,7 +84,7 @@ def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Pa
 
 def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
-    with pytest.raises(InputError, match="line 3 has 3 fields, the header has 2"):
+    with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
         list(read_table(path, all_columns, "KEY", Reading()))
 
 
@@ -160,7 +160,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
         ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' stands twice"),
         ('["a"]', "record 0 .* is str: a list of objects is required"),
         ('{"text": {"0": "a"}, "label": {"0": 1}}\n', "text"),
-        ('{\n "data": []\n}', "line 1 is not JSON .*: a list of objects, or one object a line, is required"),
+        ('{\n "data": []\n}', "line 1 is not JSON .*; a list of objects, or one object per line, is required"),
         ("[" * 100_000, "record 0 .* cannot be read"),
         ('[{"text": "\udcff"}]', "is not UTF-8 .byte 0xff"),
     ],
@@ -192,16 +192,16 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('id,text\n1,"never closed\n2,fine\n3,fine\n', "line 2: a quote opens before 'never closed' and is not closed"),
-        ('id,text\n1,a\n2,"ok\nok"\n3,"never\n4,"fine"\n5,x\n', "line 5: a quote opens before 'never' .*line 6: "),
-        ('id,text\n1,"a\n2,"\n3,"b ""c"",\nd\n', 'line 4: a quote opens before \'b ""c"",\' and is not closed'),
-        ('id;text\n1;"never closed\n2;fine\n3;fine\n', "line 2: a quote opens before 'never closed'"),
-        ('id,text\n1,5" pipe\n2,"open\n', "line 3: a quote opens before 'open'"),
-        ('"id,text\n1,a\n', "line 1: a quote opens before 'id,text'"),
-        ('id,text\n1,"a" b\n', "line 2 is not CSV: "),
+        ('id,text\n1,"never closed\n2,fine\n3,fine\n', "line 2: the quote before 'never closed' is not closed"),
+        ('id,text\n1,a\n2,"ok\nok"\n3,"never\n4,"fine"\n5,x\n', "line 5: the quote before 'never' .*line 6: "),
+        ('id,text\n1,"a\n2,"\n3,"b ""c"",\nd\n', 'line 4: the quote before \'b ""c"",\' is not closed'),
+        ('id;text\n1;"never closed\n2;fine\n3;fine\n', "line 2: the quote before 'never closed'"),
+        ('id,text\n1,5" pipe\n2,"open\n', "line 3: the quote before 'open'"),
+        ('"id,text\n1,a\n', "line 1: the quote before 'id,text'"),
+        ('id,text\n1,"a" b\n', "line 2 is not valid CSV: "),
         (
             'id,text\n1,"a\n2,b\n3,c",d\n',
-            r"line 4 has 3 fields, the header has 2 \(the row begins in line 2: is a quote",
+            r"line 4 has 3 fields, but the header has 2 \(the row begins in line 2: is a quote",
         ),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, t
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.records.readers.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
-    with pytest.raises(InputError, match="a row is longer than .*; one opens in line 3"):
+    with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
         list(read_table(path, {}, "KEY", Reading()))
 
 

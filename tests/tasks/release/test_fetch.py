@@ -226,7 +226,7 @@ def test_gated_missing_and_no_answer_are_three_messages(
     state(checkout, target="hub")
     release(checkout)
     hub.fault("GET", "/refs$", status=403, headers={"X-Error-Code": "GatedRepo"})
-    with pytest.raises(InputError, match="it is gated: ask for access"):
+    with pytest.raises(InputError, match="it is gated. Request access"):
         fetch_here(checkout)
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setenv("HF_TOKEN_PATH", "/nonexistent")

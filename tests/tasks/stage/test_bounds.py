@@ -152,14 +152,14 @@ def a_small_lie(path: Path) -> None:
 
 
 PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
-    "one long value": (one_long_value, "bytes for a row; up to 67,108,864 are read"),
+    "one long value": (one_long_value, "bytes; at most 67,108,864 are allowed"),
     "a dictionary": (one_entry_for_all_rows, "unfolds to more than 1,024 MB"),
     "a footer that lies": (a_small_lie, "unfolds to more than 1,024 MB"),
     "900,000 columns": (a_million_columns, "Exceeded size limit"),
-    "99,000 columns": (a_hundred_thousand_columns, "99,000 columns; up to 10,000 are read"),
+    "99,000 columns": (a_hundred_thousand_columns, "99,000 columns; at most 10,000 are allowed"),
     "millions of chunks": (millions_of_chunks, "bad_alloc"),
     "nested deeply": (nested_deeply, "too deeply nested"),
-    "a long footer": (a_long_footer, "a footer of 67,108,864 bytes, up to 16,777,216 are read"),
+    "a long footer": (a_long_footer, "a footer of 67,108,864 bytes; at most 16,777,216 are allowed"),
 }
 
 
@@ -234,7 +234,7 @@ def record(content: bytes, length: int | None = None) -> bytes:
 @pytest.mark.parametrize("length", [2**60, 2**63, 5 << 20])
 def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
     (tmp_path / "a.tfrecord").write_bytes(record(b"", length))
-    with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; records up to 4,194,304"):
+    with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; at most 4,194,304"):
         prepared_files.feature_names(tmp_path / "a.tfrecord")
 
 
@@ -242,7 +242,7 @@ def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.tfrecord.gz", "wb") as stream:
         for _ in range(64):
             stream.write(bytes(1 << 20))
-    with pytest.raises(InputError, match="whose CRC does not fit"):
+    with pytest.raises(InputError, match="the CRC of its length is wrong"):
         prepared_files.feature_names(tmp_path / "a.tfrecord.gz")
 
 
@@ -407,5 +407,5 @@ def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> N
     names = [f"n{number}" for number in range(400_000)]
     with pytest.raises(ValueError, match="'n0' stands twice"):
         each_key_once([(name, 0) for name in [*names, "n0"]])
-    with pytest.raises(InputError, match="400,000 columns; up to 10,000"):
+    with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
         check_columns(names, {"text": Column("text", "corpus.text_column", True)}, "a.csv", Reading())

@@ -90,7 +90,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "odd", "sentences.csv"], 1, "has the classes red, green, blue, grey"),
     (["predict", "qa", "empty.jsonl"], 1, "empty.jsonl is empty"),
     (["predict", "qa", "header.csv"], 1, "holds no question (header.csv has a header and no rows)"),
-    (["predict", "qa", "open.csv"], 1, "open.csv, line 2: a quote opens before 'a,b' and is not closed"),
+    (["predict", "qa", "open.csv"], 1, "open.csv, line 2: the quote before 'a,b' is not closed"),
     (["predict", "sst2", "semicolon.csv", "--separator", ","], 1, "no column 'sentence': found Sentence;label"),
     (["predict", "sst2", "rows.json", "rows.json", "--force"], 2, "rows.json is an input of this"),
     (["predict", "sst2", "rows.json", "sst2/config.json", "--force"], 2, "sst2/config.json is an input of this"),

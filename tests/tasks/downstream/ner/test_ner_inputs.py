@@ -174,7 +174,7 @@ BAD = {
     "no tag": ("a\tO\nb\t\n", r"neither O nor begins with B- or I-: line 2 \(''\)"),
     "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
     "a handful of many": ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),
-    "not UTF-8": ("a O\nb\udcff O\n", r"not UTF-8: byte 0xff at offset 5 \(line 2\)"),
+    "not UTF-8": ("a O\nb\udcff O\n", r"not UTF-8: found byte 0xff at offset 5 \(line 2\)"),
     "no sentence": ("\n \n-DOCSTART- O\n", "holds no sentence"),
     "nothing": ("", "is empty"),
     "a comment alone": ("# x = y\n", "holds no sentence"),

@@ -91,10 +91,10 @@ def test_the_names_of_the_classes_come_with_the_examples_and_the_rows(tmp_path: 
     features, _ = write(tmp_path, WINDOWS, numbered([5, 4, 3]))
     assert all_labels_in(features)[0] == labels_of_rows(tmp_path) == LABELS
     (tmp_path / "labels.json").write_text('{"labels": "O"}')
-    with pytest.raises(InputError, match="holds no names of classes .*examples@names"):
+    with pytest.raises(InputError, match="has no class names .*examples@names"):
         labels_of_examples(tmp_path, "examples@names")
     pq.write_table(pa.table(WINDOWS), features)
-    with pytest.raises(InputError, match="names no classes"):
+    with pytest.raises(InputError, match="has no class names"):
         labels_of_rows(tmp_path)
     with pytest.raises(InputError, match="is missing"):
         labels_of_rows(tmp_path / "nothing")

@@ -246,7 +246,7 @@ def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
         ("config.json", "{", "is not JSON"),
         ("config.json", "{}", "max_position_embeddings is missing"),
         ("config.json", '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}', "only BertForQ"),
-        ("model.safetensors", None, "holds no weights"),
+        ("model.safetensors", None, "has no weights"),
         *(
             ("config.json", f'{{"max_position_embeddings": {value}}}', "a whole number from 1 on is required")
             for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
@@ -332,7 +332,7 @@ def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: someone/some-model is no folder here, and as a Hub repository")
+    assert done.stderr.startswith("error: someone/some-model is not a local folder, and as a Hub repository")
     assert "Traceback" not in done.stderr
 
 

@@ -231,9 +231,9 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
     cut = bytearray(good.read_bytes())
     cut[100:400] = bytes(300)  # the footer is whole, a page is not
     for name, content, said in (
-        ("cut.parquet", good.read_bytes()[:-20], "is not a Parquet file that can be read"),
-        ("page.parquet", bytes(cut), "is not a Parquet file that can be read"),
-        ("latin.csv", "id,context,question,answers\nq1,caf\u00e9,,\n".encode("latin-1"), "not UTF-8: byte 0xe9"),
+        ("cut.parquet", good.read_bytes()[:-20], "cannot be read as Parquet from row"),
+        ("page.parquet", bytes(cut), "cannot be read as Parquet from row"),
+        ("latin.csv", "id,context,question,answers\nq1,caf\u00e9,,\n".encode("latin-1"), "not UTF-8: found byte 0xe9"),
         ("wide.jsonl", json.dumps(ONE).encode("utf-16"), "UTF-16"),
         ("wide.json", json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
         ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),

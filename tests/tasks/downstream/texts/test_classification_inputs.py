@@ -156,7 +156,7 @@ def test_parquet_has_the_classes_of_the_other_forms(tmp_path: Path) -> None:
     ("labels", "message"),
     [
         (["2", "3"], r"no dev example has a class of the training examples \(0, 1\): found 2, 3"),
-        (["1", "1"], "all dev examples have the label 1: no score on them tells"),
+        (["1", "1"], "all dev examples have the label 1, so no score on them can tell"),
     ],
 )
 def test_dev_examples_that_no_score_can_be_made_of_are_refused_before_the_first_stage(
@@ -228,12 +228,12 @@ BAD = {
     "an empty text": ("a.csv", "text,label\n ,good\nx,bad\n", r"an empty text in the column 'text': line 2"),
     "no label": ("a.csv", "text,label\nx,\ny,bad\n", r"a missing label: line 2"),
     "many": ("a.csv", "text,label\n" + "x,\n" * 7, r"line 2 .*, line 6 .* and 2 more"),
-    "ragged": ("a.csv", "text,label\nx,good\ny,bad,more\n", r"line 3 has 3 fields, the header has 2"),
-    "ragged tsv": ("a.tsv", "text\tlabel\nx\n", r"line 2 has 1 fields, the header has 2"),
-    "not UTF-8": ("a.csv", b"text,label\nx\xff,good\n", r"not UTF-8: byte 0xff at offset 12 \(line 2\)"),
+    "ragged": ("a.csv", "text,label\nx,good\ny,bad,more\n", r"line 3 has 3 fields, but the header has 2"),
+    "ragged tsv": ("a.tsv", "text\tlabel\nx\n", r"line 2 has 1 fields, but the header has 2"),
+    "not UTF-8": ("a.csv", b"text,label\nx\xff,good\n", r"not UTF-8: found byte 0xff at offset 12 \(line 2\)"),
     "empty": ("a.csv", "", "is empty"),
     "no example": ("a.csv", "text,label\n", r"holds no example \(a\.csv has a header and no rows\)"),
-    "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: a quote opens before 'x,good'"),
+    "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: the quote before 'x,good'"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "broken number .state regression: true.*: line 1"),
     "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a label that is no word or number: line 1"),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),

@@ -111,7 +111,7 @@ def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: 
     values = {"kind": "glue", "task": "sst2", "data": {"path": str(folder)}}
     task = part_of(entry_of(check(values_with({"sst2": values})), "sst2"), "examples")
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
-        with pytest.raises(InputError, match="all dev examples have the label positive: no score"):
+        with pytest.raises(InputError, match="all dev examples have the label positive, so no score"):
             look()
 
 
@@ -152,7 +152,7 @@ def test_training_examples_without_any_text_are_refused(tmp_path: Path) -> None:
 def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {})
     (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"train.tsv is not UTF-8: byte 0xe9 at offset 3 \(line 1\)"):
+    with pytest.raises(InputError, match=r"train.tsv is not UTF-8: found byte 0xe9 at offset 3 \(line 1\)"):
         read(folder, "sst2")
     with pytest.raises(InputError, match="one file of the dev examples, dev.tsv or validation.tsv .*found none"):
         read(folder, "sst2", "dev")
