@@ -1,11 +1,10 @@
-"""Stage `corpus`: the text to pre-train on, as Parquet files of (document_id, title, text).
+"""Stage `corpus`: the pre-training text as Parquet files of (document_id, title, text).
 
     python -m tasks.corpus.corpus
 
-`demo` generates an invented world, `files` reads the user's own files, `hub` streams a data set with the
-`datasets` library; `none` is for pre-training data that are prepared elsewhere (pretrain_rows.source). Documents flow
-through one by one; memory is flat in the size of the corpus but for eight bytes a document. What was left out or
-changed is counted in reading.json.
+`demo` generates an invented world, `files` reads the user's files, `hub` streams a data set with the `datasets`
+library; `none` is for pre-training data that were prepared elsewhere (pretrain_rows.source). Documents are streamed:
+memory grows by eight bytes per document only. Documents left out or changed are counted in reading.json.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from tasks.stage.parallel import Progress
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
-"""A row group closes at either bound."""
+"""Limits of a row group; it closes at the first one reached."""
 PART_CHARACTERS = 512 << 20
-"""A new file begins after about this much text."""
+"""Approximate text per file."""
 EMPTY = "empty documents left out"
 REPEATED = "documents with the same text as an earlier one, kept"
 
 
 @dataclass
 class CorpusSummary:
-    """What was written."""
+    """Size of a written corpus, and the report of its reading."""
 
     documents: int = 0
     characters: int = 0
@@ -55,10 +54,10 @@ class CorpusSummary:
 
 
 def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
-    """Write the corpus that `params` asks for to the folder `output`, whole or not at all.
+    """Write the corpus described by `params` to the folder `output`, atomically.
 
     Raises:
-        InputError: the source cannot be used as it is; the message says what to change.
+        InputError: the source cannot be used; the message says what to change.
     """
     reading = Reading()
     return write_documents(read_documents(params, reading), params.source, output, reading)
@@ -67,11 +66,11 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
 def write_documents(
     documents: Iterable[Document], source: str, output: Path, reading: Reading | None = None
 ) -> CorpusSummary:
-    """Write a corpus to the folder `output`, whole or not at all.
+    """Write a corpus to the folder `output`, atomically.
 
     Args:
-        source: corpus.source; of `none` nothing is read, and no Parquet file written.
-        reading: what is counted while `documents` are read.
+        source: corpus.source; with `none`, no document is read and no Parquet file is written.
+        reading: report that is filled while `documents` are read.
 
     Raises:
         InputError: no document has text.
@@ -82,21 +81,21 @@ def write_documents(
             _write(documents, folder, summary)
             if not summary.documents:
                 raise InputError(
-                    f"no text was found ({summary.reading.counts[EMPTY]} empty documents)"
-                    f"{without_rows(summary.reading)}: check corpus.path, corpus.text_column and corpus.layout"
+                    f"no text found ({summary.reading.counts[EMPTY]} empty documents)"
+                    f"{without_rows(summary.reading)}. Check corpus.path, corpus.text_column and corpus.layout"
                 )
         write_reading(folder, source, summary.reading)
     return summary
 
 
 def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
-    """The documents of the corpus that `params` asks for, those without text included.
+    """Yield the documents of the corpus described by `params`, including those without text.
 
     Args:
-        reading: counts, filled on the way.
+        reading: report that is filled while documents are read.
 
     Raises:
-        InputError: the source cannot be used as it is.
+        InputError: the source cannot be used.
     """
     columns = text_columns(params.text_column, params.title_column, params.id_column)
     if params.source == "demo":
@@ -151,7 +150,7 @@ def main() -> None:
     started_at = time.perf_counter()
     summary = make_corpus(params, artifacts.CORPUS)
     if params.source == "none":
-        print("corpus (none): nothing to read, the rows of pre-training are prepared elsewhere (pretrain_rows.source)")
+        print("corpus (none): not needed, pre-training rows come from prepared data (pretrain_rows.source)")
         return
     print(
         f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "

@@ -1,12 +1,12 @@
-"""Documents of the user's own files: .txt, .jsonl, .csv, .parquet, and what WikiExtractor writes; records as documents.
+"""Documents from the user's files: .txt, .jsonl, .csv, .parquet, and the output of WikiExtractor.
 
-Memory stays flat. Every reader yields `Document`s and raises InputError, which says the file, the place in it, what is
-required and the params key to turn. Text must be UTF-8 (a byte order mark is accepted).
+Memory stays flat. Every reader yields `Document`s and raises InputError with the file, the position in it, the
+requirement and the params key to change. Text must be UTF-8 (a byte order mark is accepted).
 
-WikiExtractor makes folders AA, AB, ... of files wiki_00, wiki_01, ... without an ending, of two forms: blocks
-`<doc id="12" url="..." title="..."> ... </doc>`, and with --json one object a line with id, title and text. Read from
-the program's source (wikiextractor/extract.py of version 3, WikiExtractor.py of versions 2): reserved characters of the
-text are written as HTML entities, those of the title are not, and a block begins with its title on a line of its own.
+WikiExtractor writes folders AA, AB, ... of files wiki_00, wiki_01, ... without a suffix, in one of two formats: blocks
+`<doc id="12" url="..." title="..."> ... </doc>`, or with --json one object per line with id, title and text. According
+to its source (wikiextractor/extract.py of version 3, WikiExtractor.py of versions 2), reserved characters are HTML
+entities in the text but not in the title, and a block begins with its title on a line of its own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tasks.stage.errors import InputError
 
 KEY = "corpus.path"
 KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
-"""Endings of files that are read in a folder, and of those that are read only by their own name: a folder may have
-settings and records in .json files."""
-_NEEDED = f"{', '.join(KNOWN)}, or without an ending as WikiExtractor writes them (wiki_00)"
+"""Suffixes of files that are read in a folder; and .json, which is read only if the file itself is named, because a
+folder may contain settings in .json files."""
+_NEEDED = f"{', '.join(KNOWN)} files, or files of WikiExtractor without a suffix (wiki_00)"
 _TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
 _HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
 ID_COLUMN, TITLE_COLUMN = "document_id", "title"
-"""Read where they are there and params.yaml names no others."""
+"""Optional columns, used unless params.yaml names others."""
 NUMBERED = "documents without an id, numbered"
 FILE_NAME = re.compile(r"wiki_\d+")
 HEAD_BYTES = 4096
@@ -40,18 +40,18 @@ _END = "</doc>"
 
 
 class Document(NamedTuple):
-    """One document as it will be written to the corpus."""
+    """One document of the corpus."""
 
     document_id: str
     title: str
     text: str
-    """Paragraphs apart by a newline, no empty lines; empty text is left out by the corpus stage."""
+    """Paragraphs separated by newlines, without empty lines. The corpus stage leaves out empty documents."""
 
 
 def text_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
-    """Return what a table is asked for: the columns of the text, the title and the id of a document.
+    """Return the columns of the text, the title and the id of a document.
 
-    A column that params.yaml names must be there; else the title and the id are read where they have the usual names.
+    A column that params.yaml names is required. Otherwise title and id are optional and have their usual names.
     """
     return {
         "text": Column(text, "corpus.text_column", True),
@@ -64,10 +64,13 @@ _WIKIEXTRACTOR = text_columns("text", "title", "id")
 
 
 def as_documents(lines: Iterable[Line], name: str, source: str, reading: Reading) -> Iterator[Document]:
-    """Documents from the records of a table that was asked for `text_columns`; `name` begins the ids that are made.
+    """Yield documents from the records of a table read with `document_columns`.
+
+    Args:
+        name: prefix of generated ids.
 
     Raises:
-        InputError: a value that is no text, with its place; numbers are no text, and neither is NaN.
+        InputError: a value that is not text, such as a number or NaN; the message has its position.
     """
     for number, line in enumerate(lines):
         values = line.values | {"id": text_of_id(line.values.get("id"), reading)}
@@ -79,7 +82,7 @@ def as_documents(lines: Iterable[Line], name: str, source: str, reading: Reading
 
 
 def paragraphs(text: str) -> str:
-    """`text` without lines of white space or ZERO_WIDTH characters, and without white space around the others."""
+    """Return `text` without blank lines and without white space around its lines; ZERO_WIDTH characters are blank."""
     parts = (part.strip() for part in text.splitlines())
     return "\n".join(part for part in parts if part.strip(ZERO_WIDTH + " "))
 
@@ -90,13 +93,12 @@ def _text(value: Any, source: str, line: Line, part: str) -> str:
     if not isinstance(value, str):
         raise InputError(
             f"{source}, {line.where}: {line.columns[part].name} must be text, found {type(value).__name__} "
-            f"({str(value)[:40]}); "
-            "look at corpus.text_column, corpus.title_column and corpus.id_column"
+            f"({str(value)[:40]}). Check corpus.text_column, corpus.title_column and corpus.id_column"
         )
-    if (place := surrogate_in(value)) is not None:
+    if (position := surrogate_in(value)) is not None:
         raise InputError(
-            f"{source}, {line.where}: {line.columns[part].name} holds half a surrogate pair (character {place}), "
-            "which is no Unicode text; repair the file"
+            f"{source}, {line.where}: {line.columns[part].name} contains an unpaired surrogate (character {position}), "
+            "which is not valid Unicode. Repair the file"
         )
     return value
 
@@ -104,17 +106,17 @@ def _text(value: Any, source: str, line: Line, part: str) -> str:
 def read_files(
     path: Path, columns: Columns, layout: str, reading: Reading, separator: str | None = None
 ) -> Iterator[Document]:
-    """All documents of a file, or of the usable files of a folder in order of their names.
+    """Yield the documents of a file, or of the usable files of a folder, sorted by name.
 
     Args:
         path: a file or a folder (params key corpus.path).
-        columns: from `text_columns`, for .jsonl, .csv and .parquet.
+        columns: from `document_columns`, for .jsonl, .csv and .parquet.
         layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
-        reading: counts, filled on the way.
-        separator: of the fields of .csv (corpus.separator); None: it is found.
+        reading: filled while documents are read.
+        separator: field separator of .csv (corpus.separator); None: detected.
 
     Raises:
-        InputError: nothing there, nothing usable, or a file that cannot be read as what it says it is.
+        InputError: no such path, no usable file, or a file of another format than its suffix states.
     """
     path = Path(path)
     for file in usable_files(path, reading):
@@ -138,17 +140,16 @@ def _layout_of(file: Path, layout: str) -> str:
 
 
 def usable_files(path: Path, reading: Reading) -> list[Path]:
-    """The files that will be read, in order; those of a folder that will not are entered as ignored.
+    """Return the files to read, sorted, and add the others of a folder to `reading.ignored`.
 
     Raises:
-        InputError: nothing there, nothing usable, or packed files.
+        InputError: no such path, no usable file, or packed files that are not supported.
     """
     found = files_in(path, KEY)
     if path.is_file():
         if ending_of(path) != JSON and not _is_usable(path):
-            raise InputError(
-                f"{path} ends in {path.suffix or 'nothing'!r}: {KEY} needs {_NEEDED}{_packed([path.name])}"
-            )
+            suffix = f"the suffix {path.suffix}" if path.suffix else "no suffix"
+            raise InputError(f"{path} has {suffix}: {KEY} needs {_NEEDED}{_packed([path.name])}")
         return [path]
     usable = []
     for file in found:
@@ -159,9 +160,9 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
             usable.append(file)
     packed = [name for name in reading.ignored if _packed([name])]
     if packed or not usable:
-        holds = f"only {', '.join(reading.ignored[:5])}" if reading.ignored else "nothing"
-        holds = f"{', '.join(packed[:5])} beside {len(usable)} files that can be read" if usable else holds
-        raise InputError(f"the folder {path} holds {holds}: {KEY} needs files ending in {_NEEDED}{_packed(packed)}")
+        content = f"contains only {', '.join(reading.ignored[:5])}" if reading.ignored else "is empty"
+        content = f"contains {', '.join(packed[:5])} next to {len(usable)} readable files" if usable else content
+        raise InputError(f"the folder {path} {content}: {KEY} needs {_NEEDED}{_packed(packed)}")
     return usable
 
 
@@ -170,11 +171,11 @@ def _is_usable(file: Path) -> bool:
 
 
 def _packed(names: list[str]) -> str:
-    """A hint where WikiExtractor's files (its --compress) or text files were left packed."""
+    """Return a hint about packed files of WikiExtractor (its --compress) or packed text; empty if there are none."""
     for name in names:
         stem, _, ending = name.rpartition("/")[2].rpartition(".")
         if ending in ("bz2", "gz", "xz", "zst") and (FILE_NAME.fullmatch(stem) or Path(stem).suffix in KNOWN):
-            return f"; unpack {name} first: packed files are not read"
+            return f". Unpack {name} first"
     return ""
 
 
@@ -182,10 +183,10 @@ def _packed(names: list[str]) -> str:
 
 
 def detect_layout(path: Path) -> str:
-    """Find the layout of a .txt file.
+    """Detect the layout of a .txt file.
 
-    `wikiextractor` when it begins with a block of it, `wikitext` when it begins with a level-1 heading (= Title =) and
-    has another heading, else `paragraphs`: a single line between signs of equality may stand in any text.
+    `wikiextractor` if it begins with one of its blocks. `wikitext` if it begins with a level-1 heading (= Title =) and
+    has another heading: a single line between equals signs may occur in any text. Else `paragraphs`.
     """
     if is_wikiextractor(path):
         return "wikiextractor"
@@ -196,7 +197,7 @@ def detect_layout(path: Path) -> str:
 
 
 def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document]:
-    """A document from each level-1 heading to the next; deeper headings are dropped, they are no sentences."""
+    """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
     number, title, body = 0, "", list[str]()
     for line in text_lines(path, KEY):
         heading = _TITLE.match(line)
@@ -211,7 +212,7 @@ def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document
 
 
 def _read_paragraphs(path: Path, name: str, reading: Reading) -> Iterator[Document]:
-    """A document is a block of lines between blank lines; its lines are joined, they may be wrapped by hand."""
+    """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
     number, lines = 0, list[str]()
     for line in text_lines(path, KEY):
         if line.strip():
@@ -227,22 +228,22 @@ def _read_paragraphs(path: Path, name: str, reading: Reading) -> Iterator[Docume
 
 
 def is_wikiextractor(path: Path) -> bool:
-    """Whether a file without an ending is of WikiExtractor: by its name, or by how it begins."""
+    """Tell whether a file was written by WikiExtractor, by its name or its beginning."""
     if FILE_NAME.fullmatch(path.name):
         return True
     return first_bytes(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
 def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Document]:
-    """The articles of one file, of either form; an article without text is empty, which the corpus stage counts.
+    """Yield the articles of one file in either format; articles without text become empty documents.
 
     Args:
         path: the file.
-        name: begins the ids of articles that have none.
-        reading: counts, filled on the way.
+        name: prefix of the ids of articles without one.
+        reading: filled while articles are read.
 
     Raises:
-        InputError: text outside of a block, a block that does not end (a file cut off), or broken JSON, with the line.
+        InputError: text outside a block, a block that does not end (a truncated file), or invalid JSON, with the line.
     """
     if not first_bytes(path, HEAD_BYTES).startswith(b"{"):
         yield from _read_blocks(path, name)
@@ -262,7 +263,10 @@ def _read_blocks(path: Path, name: str) -> Iterator[Document]:
         if begin and not begun:
             begun, (document_id, title), body = at, begin.groups(), []
         elif begin:
-            raise InputError(f"{path}, line {at} begins an article inside the one of line {begun}: the file is damaged")
+            raise InputError(
+                f"{path}, line {at} begins an article inside the one of line {begun}: the file is damaged, create it "
+                f"again ({KEY})"
+            )
         elif begun and line.strip() == _END:
             yield Document(document_id or f"{name}:{number}", title, _without_title(body, title))
             begun, number = 0, number + 1
@@ -270,11 +274,11 @@ def _read_blocks(path: Path, name: str) -> Iterator[Document]:
             body.append(html.unescape(line).strip())
         elif line.strip():
             raise InputError(
-                f'{path}, line {at} stands outside of <doc id="..." url="..." title="..."> ... </doc>: '
-                f"found {line.strip()[:60]!r}; files of WikiExtractor hold nothing else ({KEY})"
+                f'{path}, line {at} is outside of <doc id="..." url="..." title="..."> ... </doc>: '
+                f"found {line.strip()[:60]!r}. Files of WikiExtractor contain only such blocks ({KEY})"
             )
     if begun:
-        raise InputError(f"{path} ends inside the article of line {begun}: the file is cut off; make it again ({KEY})")
+        raise InputError(f"{path} ends inside the article of line {begun}: it is cut off, create it again ({KEY})")
 
 
 def _without_title(body: list[str], title: str) -> str:

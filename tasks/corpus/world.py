@@ -1,18 +1,18 @@
-"""An invented world, from a seed: documents to pre-train on and questions that only reading can answer.
+"""Generator of an invented world: documents for pre-training, and questions that only reading can answer.
 
-A document tells of one town by four facts (founder, river, fire, ...). Two of the facts are of the same kind, two
-people, two years or two goods, so that a question cannot be answered by kind alone. Two facts are said again
-in other words, often as question and answer, so that masked-language modelling can learn to fetch a name
-from elsewhere in the text. Questions ask for a fact that was said once: the answer is one span. What one
-document says of a town another may contradict, so nothing is gained by remembering instead of reading.
+A document describes one town by four facts (founder, river, fire, ...). Two of the facts have the same kind: two
+people, two years or two goods. So the kind alone does not answer a question. Two facts are repeated in other words,
+often as question and answer, which teaches masked-language modelling to copy a name from elsewhere in the text.
+Questions ask for a fact that occurs once, so that the answer is one span. Documents may contradict each other about a
+town, so memorizing does not help.
 
-Names are made of syllables. A name belongs to exactly one split, told by a checksum of its letters and not by
-any seed: what a development question is about never occurs in the corpus or in a training question.
-Document i depends on (seed, split, i) only: `random.Random` seeded with an integer gives the same numbers on
-every platform, and no draw depends on how many documents are made.
+Names are made of syllables. A checksum of its letters assigns each name to exactly one split, whatever the seed:
+the names in a development question never occur in the corpus or in a training question. Document i depends only on
+(seed, split, i): `random.Random` seeded with an integer gives the same numbers on every platform, and no draw depends
+on the number of documents.
 
-In a phrasing, {0} is the town and {1} the value. Names begin with a capital; everything else is lower case, and the
-sentence maker raises its first letter.
+In a phrasing, {0} is the town and {1} the value. Names are capitalized; everything else is lower case until the
+sentence is assembled.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ ENDINGS = {
     "mountain": ("bor", "dak", "gorn", "hul", "karn", "lok", "mund", "nak", "pik", "rok", "tur", "zan"),
     "province": ("dia", "gonia", "land", "lia", "mark", "nesse", "nia", "ria", "shire", "sia", "tania", "via"),
 }
-"""Kind of name -> its end, one or two syllables. Towns need many names: a name that is frequent in the corpus
-would become one word of the vocabulary, and the names of the questions never would."""
+"""Kind of name -> last syllable or two. Towns need many names: a name that is frequent in the corpus would become one
+entry of the vocabulary, which the names in questions never do."""
 
 PAIRED_KINDS = ("person", "year", "good")
-"""Kinds of several relations: each document has two of one of them."""
+"""Kinds with several relations: each document has two facts of one of them."""
 GOODS = (
     "amber",
     "apples",
@@ -78,23 +78,23 @@ GOODS = (
     "wool",
 )
 FIRST_YEAR, LAST_YEAR = 1500, 1699
-"""Years and goods are words that all splits share; names are not."""
+"""All splits share years and goods, unlike names."""
 
 
 class Relation(NamedTuple):
-    """One thing a document can say of a town."""
+    """A property of a town, and its phrasings."""
 
     name: str
     kind: str
-    """What the value is: a key of ENDINGS, `year` or `good`."""
+    """Kind of the value: a key of ENDINGS, `year` or `good`."""
     statements: tuple[str, ...]
     asides: tuple[str, ...]
-    """Question and answer in one, as a storyteller would; only used to say again what was said."""
+    """Rhetorical question with its answer; only used to repeat a fact."""
     questions: tuple[str, ...]
 
 
-# Relations of one kind (founder, ruler, poet; year, fire; good, wares) are told apart by a word that every
-# statement and question of the relation holds: founded, rules, poet, built, burned, trade, ships.
+# Relations of one kind (founder, ruler, poet; year, fire; good, wares) differ by a word in every statement and question
+# of the relation: founded, rules, poet, built, burned, trade, ships.
 RELATIONS = (
     Relation(
         "founder",
@@ -227,36 +227,36 @@ RELATIONS = (
 )
 
 JOINERS = (", while ", ", and ", ", but ")
-"""Between two facts told in one sentence."""
+"""Connectors between two facts in one sentence."""
 
 
 T = TypeVar("T")
 Split = Literal["corpus", "train", "dev"]
 SPLITS: tuple[Split, ...] = ("corpus", "train", "dev")
 _SHARES = {"corpus": range(0, 70), "train": range(70, 85), "dev": range(85, 100)}
-"""Percent of all names each split owns."""
+"""Checksums modulo 100 of the names of each split."""
 
 JOIN_PROBABILITY = 0.25
-"""Two neighbouring facts become one sentence."""
+"""Probability that two neighbouring facts share a sentence."""
 ASIDE_PROBABILITY = 0.7
-"""A fact said again is put as question and answer."""
-SAID_AGAIN = 2
-"""Facts of a document, of four, that are said a second time; the others are asked for."""
+"""Probability that a fact is repeated as question and answer."""
+REPEATED_FACTS = 2
+"""Facts of a document, out of four, that are repeated; questions ask for the others."""
 SECOND_QUESTION_PROBABILITY = 0.3
 
 
 class Fact(NamedTuple):
-    """`relation` of `town` is `value`."""
+    """Value of a relation of a town."""
 
     town: str
     relation: Relation
     value: str
     asked: bool
-    """The value stands in the document once, so that a question may ask for it."""
+    """The value occurs once in the document, so a question may ask for it."""
 
 
 class Document(NamedTuple):
-    """One text of the world and the facts it states."""
+    """A generated document and its facts."""
 
     title: str
     text: str
@@ -264,7 +264,7 @@ class Document(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One question on a document; `context[answer_start:]` begins with `answer`, which stands there once."""
+    """A question about a document; `context[answer_start:]` begins with `answer`, which occurs once."""
 
     id: str
     title: str
@@ -276,9 +276,9 @@ class Question(NamedTuple):
 
 @functools.cache
 def names_of(kind: str, split: Split) -> tuple[str, ...]:
-    """All names of `kind` (a key of `ENDINGS`) that `split` owns, in a fixed order.
+    """Return all names of `kind` (a key of `ENDINGS`) that belong to `split`, in a fixed order.
 
-    The letters of a name (their CRC-32, without case) decide which split owns it.
+    The CRC-32 of its lower-case letters decides to which split a name belongs.
     """
     stems = [onset + vowel + coda for onset in ONSETS[kind] for vowel in VOWELS for coda in CODAS]
     names = (stem + ending for stem in stems for ending in ENDINGS[kind])
@@ -286,18 +286,18 @@ def names_of(kind: str, split: Split) -> tuple[str, ...]:
 
 
 def document(seed: int, split: Split, index: int) -> Document:
-    """Document `index` of `split`; the same for ever, however many others are made."""
+    """Generate document `index` of `split`, which does not depend on the other documents."""
     return _document(_numbers(seed, split, index), split)
 
 
 def documents(seed: int, split: Split, count: int, start: int = 0) -> Iterator[Document]:
-    """Documents `start` to `start + count - 1`; memory does not grow with `count`."""
+    """Generate the documents `start` to `start + count - 1`; memory does not grow with `count`."""
     for index in range(start, start + count):
         yield document(seed, split, index)
 
 
 def questions(seed: int, split: Split, count: int) -> Iterator[Question]:
-    """The first `count` questions of `split`: one or two on each document, in order."""
+    """Generate the first `count` questions of `split`: one or two about each document, in order."""
     made, index = 0, 0
     while made < count:
         draw = _numbers(seed, split, index)
@@ -308,7 +308,7 @@ def questions(seed: int, split: Split, count: int) -> Iterator[Question]:
         for fact in asked[: count - made]:
             wording = _pick(draw, fact.relation.questions).format(fact.town)
             places = [m.start() for m in re.finditer(rf"\b{fact.value}\b", text.text)]
-            if len(places) != 1:  # two names of different kinds are equal, once in a million
+            if len(places) != 1:  # two names of different kinds coincide once in a million
                 continue
             yield Question(f"{split}-{made:07d}", text.title, text.text, wording, fact.value, places[0])
             made += 1
@@ -320,7 +320,7 @@ def _numbers(seed: int, split: Split, index: int) -> random.Random:
 
 
 def _pick(draw: random.Random, options: tuple[T, ...]) -> T:
-    # random() * n: a few times faster than choice(), which decides the generator's speed
+    # random() * n is a few times faster than choice(), and dominates the generator's run time
     return options[int(draw.random() * len(options))]
 
 
@@ -330,22 +330,22 @@ def _document(draw: random.Random, split: Split) -> Document:
     taken: set[str] = set()
     for relation in _relations(draw):
         while (value := _value(draw, relation.kind, split)) in taken:
-            pass  # two goods or two years of a town differ
+            pass  # draw again: two goods or two years of a town must differ
         taken.add(value)
         facts.append(Fact(town, relation, value, asked=False))
     facts = _shuffled(draw, facts)
-    facts = [*facts[:SAID_AGAIN], *(fact._replace(asked=True) for fact in facts[SAID_AGAIN:])]
+    facts = [*facts[:REPEATED_FACTS], *(fact._replace(asked=True) for fact in facts[REPEATED_FACTS:])]
     sentences = []
     for fact in facts:
         first = int(draw.random() * len(fact.relation.statements))
         sentences.append(fact.relation.statements[first].format(town, fact.value))
         if not fact.asked:
-            sentences.append(_other_words(draw, fact.relation, first).format(town, fact.value))
+            sentences.append(_rephrase(draw, fact.relation, first).format(town, fact.value))
     return Document(town, _join(draw, _shuffled(draw, sentences)), tuple(facts))
 
 
 def _relations(draw: random.Random) -> list[Relation]:
-    """Four relations, two of them of one kind and the others of other kinds."""
+    """Draw four relations: two of one kind, and two of other kinds."""
     kind = _pick(draw, PAIRED_KINDS)
     pair = _shuffled(draw, [relation for relation in RELATIONS if relation.kind == kind])
     others = _shuffled(draw, [relation for relation in RELATIONS if relation.kind != kind])
@@ -359,11 +359,11 @@ def _value(draw: random.Random, kind: str, split: Split) -> str:
 
 
 def _shuffled(draw: random.Random, items: Iterable[T]) -> list[T]:
-    # sorted by draws, not random.shuffle: no later Python can change the order
+    # sorted by draws instead of random.shuffle, whose order may change with the Python version
     return sorted(items, key=lambda _: draw.random())
 
 
-def _other_words(draw: random.Random, relation: Relation, first: int) -> str:
+def _rephrase(draw: random.Random, relation: Relation, first: int) -> str:
     if draw.random() < ASIDE_PROBABILITY:
         return _pick(draw, relation.asides)
     step = 1 + int(draw.random() * (len(relation.statements) - 1))
@@ -371,7 +371,7 @@ def _other_words(draw: random.Random, relation: Relation, first: int) -> str:
 
 
 def _join(draw: random.Random, sentences: list[str]) -> str:
-    """Sentences with capitals and full stops; some neighbours become one sentence."""
+    """Return the text of sentences, capitalized and with full stops; some neighbours are joined."""
     joined = [sentences[0]]
     for sentence in sentences[1:]:
         if "?" not in sentence and "?" not in joined[-1] and draw.random() < JOIN_PROBABILITY:

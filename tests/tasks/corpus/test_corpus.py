@@ -258,7 +258,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_blank_text_is_refused(tmp_path: Path) -> None:
-    assert "no text was found" in refusal(tmp_path, write(tmp_path / "a.txt", "\n \n\t\n"))
+    assert "no text found" in refusal(tmp_path, write(tmp_path / "a.txt", "\n \n\t\n"))
 
 
 def test_a_binary_file_is_refused_with_the_place(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path, prefix
     assert f"byte 0xe9 at offset {3 + shift} (line 1)" in message
     message = refusal(tmp_path, write(tmp_path / "b.txt", prefix + b"ok\n" + "caf\u00e9\n".encode("latin-1")))
     assert f"byte 0xe9 at offset {6 + shift} (line 2)" in message
-    assert "UTF-8 is required" in message
+    assert "-t UTF-8" in message
 
 
 def test_utf16_is_called_by_its_name(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ('{"text": "A."}\n{"text": \n', "line 2 is not JSON"),
-        ('["text"]\n', "line 1 is no JSON object but list"),
+        ('["text"]\n', "line 1 is list, not a JSON object"),
     ],
 )
 def test_broken_json_lines_are_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
@@ -330,8 +330,8 @@ def test_broken_json_lines_are_refused_with_the_line(tmp_path: Path, content: st
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("text,id\nA.,1\nB.\n", "line 3 has 1 fields, the header has 2"),
-        ('text\n"A" B\n', "line 2 is not CSV"),
+        ("text,id\nA.,1\nB.\n", "line 3 has 1 fields, but the header has 2"),
+        ('text\n"A" B\n', "line 2 is not valid CSV"),
     ],
 )
 def test_broken_csv_is_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:

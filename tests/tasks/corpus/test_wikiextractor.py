@@ -73,7 +73,7 @@ def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (BLOCKS + '<doc id="14" url="u" title="Cut">\nIt en', "ends inside the article of line 14"),
-        (BLOCKS + "stray words\n", "line 14 stands outside of <doc"),
+        (BLOCKS + "stray words\n", "line 14 is outside of <doc"),
         ('<doc id="1" url="u" title="A">\n<doc id="2" url="u" title="B">\n', "line 2 begins an article inside"),
         ('{"id": "1", "title": "A"}\n', "no column 'text'"),
         (BLOCKS.encode("utf-16"), "UTF-16"),
