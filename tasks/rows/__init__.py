@@ -1,1 +1,1 @@
-"""Packed rows: sequences put together, written for ipu_model to read, and what is held out of them."""
+"""Packed rows: packing of sequences, row files for ipu_model, and held-out data."""

@@ -1,7 +1,7 @@
-"""Writing packed rows in the format of `ipu_model.rows.format`.
+"""Writer of packed rows in the format of `ipu_model.rows.format`.
 
-Legend: N sequences, T their tokens one after the other, R rows, L tokens per row, S sequences per row
-at most, P masked positions per row at most.
+Legend: N sequences, T tokens of all sequences, concatenated, R rows, L tokens per row, S sequences per row at most, P
+masked positions per row at most.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ WARN_SHARE = 0.01
 
 
 def row_file(number: int) -> str:
-    """Name of file `number` of a row folder, from 0; in the order of their names."""
+    """Return the name of file `number` of a row folder, from 0; names sort by number."""
     return f"rows-{number:05d}.arrow"
 
 
 def check_geometry(row_length: int, max_sequences: int, max_predictions: int, section: str) -> None:
-    """Refuse rows that the schema cannot hold.
+    """Refuse row sizes that the schema cannot represent.
 
     Args:
-        max_predictions: P; 0 but for pre-training.
-        section: of params.yaml, for the message.
+        max_predictions: P; 0 except for pre-training.
+        section: section of params.yaml, for the message.
 
     Raises:
-        InputError: with all problems and the knob of each.
+        InputError: a size is out of range; the message has all problems and their parameters.
     """
     problems = []
     if not 4 <= row_length <= MAX_ROW_LENGTH:
@@ -79,7 +79,7 @@ def check_geometry(row_length: int, max_sequences: int, max_predictions: int, se
         problems.append(f"max_sequences_per_row={max_sequences} must be 1 to {MAX_SEQUENCES} (sequence_ids are uint8)")
     if max_predictions and not max_sequences <= max_predictions <= row_length:
         problems.append(
-            f"{section}.max_predictions_per_row={max_predictions} must lie between max_sequences_per_row="
+            f"{section}.max_predictions_per_row={max_predictions} must be between max_sequences_per_row="
             f"{max_sequences} (every sequence has a masked position) and row_length={row_length}"
         )
     if problems:
@@ -88,25 +88,25 @@ def check_geometry(row_length: int, max_sequences: int, max_predictions: int, se
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every sequence and token lies in its row. Sequences follow each other from position 0."""
+    """Positions of sequences and tokens in rows. The sequences of a row follow each other from position 0."""
 
     packs: np.ndarray
-    """int32[R, S] index of each sequence, -1 = none (as `packing.pack` gives them)."""
+    """int32[R, S], index of each sequence, -1 = none; from `packing.pack_sequences`."""
     lengths: np.ndarray
-    """int64[N] tokens of every sequence."""
+    """int64[N], number of tokens of every sequence."""
     row_length: int
     starts: np.ndarray
-    """int64[R, S] position of each sequence's first token in its row, -1 = none."""
+    """int64[R, S], position of each sequence's first token in its row, -1 = none."""
     row_of: np.ndarray
-    """int64[N] row of each sequence."""
+    """int64[N], row of each sequence."""
     slot_of: np.ndarray
-    """int64[N] place of each sequence among those of its row, 0..S-1."""
+    """int64[N], slot of each sequence in its row, 0..S-1."""
     start_of: np.ndarray
-    """int64[N] position of each sequence's first token in its row."""
+    """int64[N], position of each sequence's first token in its row."""
 
     @classmethod
     def of(cls, packs: np.ndarray, lengths: np.ndarray, row_length: int) -> Layout:
-        """The layout that `packs` states for sequences of these `lengths`."""
+        """Return the layout of sequences of these `lengths`, packed according to `packs`."""
         lengths = np.asarray(lengths, dtype=np.int64)
         present = packs >= 0
         sizes = np.where(present, lengths[packs], 0) if len(lengths) else np.zeros(packs.shape, np.int64)
@@ -118,23 +118,23 @@ class Layout:
         return cls(packs, lengths, row_length, starts, row_of, slot_of, start_of)
 
     def positions(self) -> np.ndarray:
-        """int64[T] position of every token within its sequence."""
+        """Return the position of every token within its sequence, int64[T]."""
         return ranges(np.zeros(len(self.lengths), dtype=np.int64), self.lengths)
 
     def targets(self) -> np.ndarray:
-        """int64[T] place of every token in the flattened rows: row * L + position in the row."""
+        """Return the index of every token in the flattened rows, row * L + position in the row, int64[T]."""
         return ranges(self.row_of * self.row_length + self.start_of, self.lengths)
 
     def per_sequence(self, values: np.ndarray, absent: int) -> np.ndarray:
-        """[R, S]: `values[n]` where sequence n lies, `absent` where none lies."""
+        """Return [R, S] with `values[n]` in the slot of sequence n, and `absent` in unused slots."""
         return np.where(self.packs >= 0, values[self.packs], absent)
 
     def columns(self, token_ids: np.ndarray, second_starts: np.ndarray) -> dict[str, np.ndarray]:
-        """The columns that rows of every kind have.
+        """Return the columns that rows of every kind have.
 
         Args:
-            token_ids: unsigned int[T], all sequences one after the other, special tokens included.
-            second_starts: int[N], position in the sequence from which on token_type_ids are 1.
+            token_ids: unsigned int[T], all sequences concatenated, including special tokens.
+            second_starts: int[N], first position in the sequence with token_type_ids 1.
         """
         positions, targets = self.positions(), self.targets()
         shape = (len(self.packs), self.row_length)
@@ -154,9 +154,9 @@ class Layout:
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers starts[n], starts[n] + 1, ... (lengths[n] of them) for every n, one after the other.
+    """Concatenate the ranges starts[n], starts[n] + 1, ... of lengths[n] numbers.
 
-    ranges([5, 0], [2, 3]) == [5, 6, 0, 1, 2]
+    concatenate_ranges([5, 0], [2, 3]) == [5, 6, 0, 1, 2]
     """
     starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     ends = np.cumsum(lengths)
@@ -165,9 +165,9 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 class RowWriter:
-    """Writes row files of at most `rows_per_file` rows into an existing folder, and the manifest last.
+    """Writer of row files of at most `rows_per_file` rows into an existing folder.
 
-    Use as a context manager; without `finish()` there is no manifest, and so no row folder.
+    Use it as a context manager. `finish()` writes the manifest; without it the folder is not a row folder.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class RowWriter:
         return sum(self.files.values())
 
     def write(self, columns: Columns) -> None:
-        """Append rows: one array [rows, width] per column of the schema, of the column's own dtype."""
+        """Append rows: one array [rows, width] per column of the schema, of the dtype of the column."""
         rows, done = len(columns["input_ids"]), 0
         self.sequences += int((columns["cls_positions"] != ABSENT).sum())
         self.real_tokens += int((columns["sequence_ids"] != 0).sum())
@@ -219,13 +219,13 @@ class RowWriter:
         for field in self.schema:
             values = columns[field.name][start:stop]
             assert values.shape[1] == field.type.list_size, field.name
-            # safe: a value that does not fit its column is our defect and must not wrap around
+            # safe: a value that does not fit its column is a bug and must not wrap around
             flat = to_arrow(np.ascontiguousarray(values).reshape(-1)).cast(field.type.value_type, safe=True)
             arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _open(self) -> str:
-        """The file to write to now, a new one when the last is full."""
+        """Return the file to write to; opens a new one if the last is full."""
         if self._file is None or self.files[max(self.files)] == self.rows_per_file:
             self._close()
             name = row_file(len(self.files))
@@ -242,7 +242,7 @@ class RowWriter:
         """Close the last file and write manifest.json.
 
         Returns:
-            the manifest as written.
+            The manifest as written.
         """
         self._close()
         manifest = Manifest(

@@ -1,4 +1,4 @@
-"""Row folders that a stage before has made: their manifests, and the held-out rows inside of them."""
+"""Row folders of earlier stages: their manifests, and the held-out rows inside them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["HELD_OUT", "MANIFEST", "Manifest", "held_out_folder", "read_manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a row folder.
+    """Read the manifest of a row folder.
 
     Raises:
-        InputError: missing, damaged, of another schema version, or naming files that are not there.
+        InputError: missing, damaged, of another schema version, or listing files that do not exist.
     """
     try:
         return _read_manifest(folder)
@@ -27,7 +27,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_manifest_alone(file: Path) -> Manifest:
-    """The manifest in a file whose rows are elsewhere; it names none of their files.
+    """Read a manifest whose rows are elsewhere, without its list of files.
 
     Raises:
         InputError: missing, damaged, or of another schema version.
@@ -39,6 +39,6 @@ def read_manifest_alone(file: Path) -> Manifest:
 
 
 def held_out_folder(rows: Path) -> Path | None:
-    """The held-out rows that belong to the training rows in `rows`; None where nothing was held out."""
+    """Return the folder of the held-out rows of the training rows in `rows`; None if nothing was held out."""
     folder = Path(rows) / HELD_OUT
     return folder if (folder / MANIFEST).is_file() else None

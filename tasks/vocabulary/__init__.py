@@ -1,1 +1,1 @@
-"""A WordPiece tokenizer, trained or taken, and texts encoded with it."""
+"""WordPiece tokenizers, trained or loaded, and encoding with them."""

@@ -1,12 +1,11 @@
-"""Text to token ids, by the trained or given WordPiece tokenizer, and the ids of its special tokens.
+"""Encoding of text into token ids with a WordPiece tokenizer, and the ids of its special tokens.
 
-A word is tokenized once per process, however often it stands in the texts.
+Each distinct word is tokenized once per process. BERT's tokenizer normalizes and splits every word independently, so
+the tokens of a text are the concatenated tokens of its words. Split at ASCII white space and punctuation, where every
+such tokenizer splits, texts consist mostly of words seen before: on Wikipedia paragraphs, looking them up is about 8
+times as fast as tokenizing.
 
-BERT's tokenizer cleans and cuts every word by itself, so the tokens of a text are those of its words, one
-after the other. Cut where every such tokenizer cuts (ASCII white space and punctuation), the texts are
-mostly words seen before: on Wikipedia paragraphs looking up is about 8 times as fast as tokenizing.
-
-Legend: K pieces of the texts (a word, or a punctuation mark, with the space before it), W different pieces.
+Legend: K pieces of the texts (a word, or a punctuation mark, with the space before it), W distinct pieces.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 ENCODE_AT_ONCE = 512
-"""Texts per call: an encoding takes far more memory than its ids, so few are alive at a time."""
+"""Texts per call; an encoding takes far more memory than its ids."""
 MAX_WORDS = 1 << 18
-"""Words remembered; past them all are forgotten, so that memory (some 50 MB) does not grow with the texts."""
+"""Words cached; a full cache is cleared, which bounds its memory (about 50 MB)."""
 LEARN_AT_ONCE = 256
-"""Unknown pieces that the tokenizer gets as one text."""
+"""New pieces tokenized as one text."""
 _MARK = r"!-/:-@\[-`{-~"
 _SPACE = r" \t\n\r"
 _PIECES = re.compile(rf" ?[^{_SPACE}{_MARK}]+| ?[{_MARK}]|[{_SPACE}]")
-"""Every character belongs to one piece, so that the lengths of the pieces give their places."""
+"""Every character belongs to one piece, so the lengths of the pieces give their offsets."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the rows need to know of a tokenizer.
+    """Vocabulary size and special token ids of a tokenizer.
 
-    `size` counts all entries. The others are token ids; padding is 0 because the rows say so.
+    `size` counts all entries; the other fields are token ids. The row format requires `pad` to be 0.
     """
 
     size: int
@@ -59,39 +58,40 @@ class Vocabulary:
 
     @property
     def special(self) -> tuple[int, ...]:
-        """Ids that are never masked and never drawn as a random replacement."""
+        """Ids that are never masked, and never drawn as a random replacement."""
         return (self.pad, self.unk, self.cls, self.sep, self.mask)
 
     @property
     def dtype(self) -> Any:
-        """numpy type of the ids: uint16 where it suffices, else uint32."""
+        """NumPy type of the ids: uint16 if it suffices, else uint32."""
         return np.uint16 if self.size <= 65536 else np.uint32
 
 
 def tokenizer_file(folder: Path) -> Path:
-    """The file that stands for the tokenizer in `folder`: tokenizer.json, or vocab.txt of a folder without one.
+    """Return the file whose hash identifies the tokenizer in `folder`: tokenizer.json, or else vocab.txt.
 
     Raises:
-        InputError: neither is there.
+        InputError: neither file exists.
     """
     paths = [Path(folder) / name for name in (TOKENIZER, VOCABULARY)]
     for path in paths:
         if path.is_file():
             return path
     raise InputError(
-        f"{paths[0]} is not there: rows need the fast tokenizer that the tokenizer stage makes; "
+        f"{paths[0]} does not exist; rows need the fast tokenizer of the tokenizer stage: "
         "run `dvc repro tokenizer` first"
     )
 
 
 def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
-    """The tokenizer of `folder`, built from its vocabulary, without truncation and padding.
+    """Load the tokenizer of `folder`, built from its vocabulary, without truncation and padding.
 
-    It gives the ids of AutoTokenizer, with one difference: "[SEP]" and the like inside a text are ordinary characters,
-    so that no text can forge the structure of a sequence. Special tokens of the model's own are tokens in a text.
+    It gives the same ids as AutoTokenizer, with one exception: BERT's special tokens in a text, such as "[SEP]", are
+    ordinary characters, so that no text can forge the structure of a sequence. Further special tokens of the model are
+    recognized in a text.
 
     Raises:
-        InputError: missing, unreadable, or of another kind than BERT's.
+        InputError: missing, unreadable, or not a BERT tokenizer.
     """
     folder = tokenizer_file(folder).parent
     return _load(folder, tuple(sha256_of(folder / name) for name in FILES if (folder / name).is_file()))
@@ -99,47 +99,47 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
 
 @functools.lru_cache(maxsize=2)
 def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
-    """`hashes` are part of the key: files that were written again are read again."""
+    """Load a tokenizer; `hashes` are part of the cache key, so that changed files are read again."""
     vocabulary = read_folder(folder, True, str(folder))
     extra = tuple(replace(token, special=False) for token in vocabulary.extra)
     tokenizer = build_tokenizer(replace(vocabulary, extra=extra))
-    tokenizer.encode_special_tokens = True  # BERT's own alone, as the others were added as ordinary tokens
+    tokenizer.encode_special_tokens = True  # affects only BERT's own: the others were added as ordinary tokens
     return tokenizer
 
 
 def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Size and special ids of a tokenizer that `load_tokenizer` built: all are there, and [PAD] has id 0."""
+    """Return size and special ids of a tokenizer built by `load_tokenizer`: it has all of them, and [PAD] has id 0."""
     ids = [number for number in map(tokenizer.token_to_id, SPECIAL_TOKENS) if number is not None]
     return Vocabulary(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Tokens of several texts, one text after the other, without special tokens; T tokens of N texts."""
+    """Tokens of N texts, concatenated, without special tokens; T tokens in all."""
 
     token_ids: np.ndarray
     """uint32[T]."""
     lengths: np.ndarray
-    """int64[N] tokens of each text, sum T."""
+    """int64[N], number of tokens of each text; the sum is T."""
     offsets: np.ndarray
-    """int32[T, 2] characters of each token in its text, end exclusive."""
+    """int32[T, 2], characters of each token in its text, end exclusive."""
 
     @property
     def starts(self) -> np.ndarray:
-        """int64[N] first token of each text."""
+        """int64[N], first token of each text."""
         return np.cumsum(self.lengths) - self.lengths
 
 
 def lay_out_sequences(
     vocabulary: Vocabulary, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lay out sequences of [CLS] piece [SEP], or of [CLS] piece [SEP] piece [SEP], one after the other.
+    """Build sequences [CLS] piece [SEP], or [CLS] piece [SEP] piece [SEP], and concatenate them.
 
     Args:
-        pieces: the tokens that they come from, and of every sequence int64[N] first token and number of tokens.
+        pieces: the source tokens, and for every sequence its first token and number of tokens, int64[N] each.
 
     Returns:
-        Ids of all tokens, uint16 or uint32, and int64[N] the length of every sequence.
+        Ids of all tokens, uint16 or uint32, and the length of every sequence, int64[N].
     """
     lengths = 1 + np.sum([counts + 1 for _, _, counts in pieces], axis=0)
     places = np.cumsum(lengths) - lengths
@@ -152,16 +152,16 @@ def lay_out_sequences(
 
 
 def works_word_by_word(tokenizer: Tokenizer) -> bool:
-    """Tell whether the tokens of a text are those of its words: ordinary added tokens are looked for across words.
+    """Tell whether a tokenizer treats words independently: ordinary added tokens are matched across words.
 
     Args:
-        tokenizer: that `load_tokenizer` built.
+        tokenizer: built by `load_tokenizer`.
     """
     return all(token.special for token in tokenizer.get_added_tokens_decoder().values())
 
 
 class _Numbers(dict[str, int]):
-    """Number of every piece; a new piece gets the next one."""
+    """Numbers of pieces; a new piece gets the next number."""
 
     def __init__(self) -> None:
         self.new: list[str] = []
@@ -173,23 +173,23 @@ class _Numbers(dict[str, int]):
 
 
 class WordCache:
-    """The tokens of every word met so far. `tokenizer` must work word by word."""
+    """Cache of the tokens of every word seen. `tokenizer` must work word by word."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._numbers = _Numbers()
-        self._tokens = np.empty(0, dtype=np.uint32)  # of all known pieces, in order of their numbers
-        self._spans = np.empty((0, 2), dtype=np.int32)  # their characters, counted from the start of the piece
+        self._tokens = np.empty(0, dtype=np.uint32)  # of all cached pieces, in order of their numbers
+        self._spans = np.empty((0, 2), dtype=np.int32)  # characters of each token, from the start of its piece
         self._counts = np.empty(0, dtype=np.int64)  # [W] tokens of each piece
         self._characters = np.empty(0, dtype=np.int64)  # [W] length of each piece
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """What the tokenizer gives for `texts`."""
+        """Encode `texts` as the tokenizer does."""
         if len(self._numbers) > MAX_WORDS:
-            self._forget()
+            self._clear()
         pieces: list[str] = []
         borders = [0]
         for text in texts:
@@ -206,7 +206,7 @@ class WordCache:
         return Encoded(self._tokens[tokens], per_text, offsets)
 
     def _learn(self) -> None:
-        """Tokenize the pieces met for the first time, many in one text: a call for each would cost far more."""
+        """Tokenize the new pieces, many in one text: a call for each would take much longer."""
         new, self._numbers.new = self._numbers.new, []
         if not new:
             return
@@ -229,9 +229,9 @@ class WordCache:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
-    """Tokens of every text, in order, without special tokens; every word is tokenized once per process.
+    """Return the tokens of every text, in order, without special tokens; each word is tokenized once per process.
 
-    1 text or a million give the same tokens, and the same as the tokenizer itself, which `load_tokenizer` built.
+    The tokens do not depend on the batch, and equal those of the tokenizer, which `load_tokenizer` built.
     """
     cache = _word_cache(tokenizer)
     return _encode_in_full(tokenizer, texts) if cache is None else cache.encode(texts)
@@ -243,7 +243,7 @@ def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
 
 
 def _encode_in_full(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
-    """For tokenizers with tokens that are looked for across words."""
+    """Encode texts without the cache, for tokenizers with tokens that are matched across words."""
     ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
     for start in range(0, len(texts), ENCODE_AT_ONCE):
         for encoding in tokenizer.encode_batch(list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False):

@@ -1,12 +1,12 @@
-"""The tokenizer of a Hub model, or of a local model folder: its WordPiece vocabulary and clean-up, if it is fast.
+"""Tokenizer of a Hub model or of a local model folder: the WordPiece vocabulary and normalization of a fast tokenizer.
 
-It is read as AutoTokenizer of transformers 4 and 5 reads it. tokenizer_config.json decides the clean-up, whatever
-tokenizer.json says: transformers builds BERT's tokenizer from it, defaults included. What the two versions read
-differently, or what is not computed here, is refused by name.
+It is read as AutoTokenizer of transformers 4 and 5 reads it. tokenizer_config.json, defaults included, overrides the
+normalization in tokenizer.json, because transformers builds BERT's tokenizer from it. Settings that the two versions
+read differently, or that Podium does not support, are refused by name.
 
-A tokenizer.json may describe any program of replacements over the text, which could take forever or all memory. So none
-is handed to the library as it is: BERT's own kind alone is read, of which the vocabulary and three switches are taken,
-and what is read is built anew (tokenizer_files.py).
+A tokenizer.json can describe arbitrary replacements over the text, which could run forever or fill the memory. So the
+library never loads the file: only the vocabulary and three switches of BERT's own kind are read, and a new tokenizer is
+built from them (tokenizer_files.py).
 """
 
 from __future__ import annotations
@@ -42,52 +42,51 @@ CONFIG, SPECIAL_MAP, ADDED, MODEL = SETTINGS = (
     "config.json",
 )
 FILES = (TOKENIZER, VOCABULARY, *SETTINGS)
-"""Everything that decides the ids of a text."""
+"""All files that affect the ids of a text."""
 SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
-"""How the files of tokenizers of other kinds end."""
+"""Suffixes of the files of other kinds of tokenizers."""
 KINDS: dict[str, tuple[str | None, ...]] = {
     "normalizer": ("BertNormalizer",),
     "pre_tokenizer": ("BertPreTokenizer",),
     "post_processor": ("TemplateProcessing", "BertProcessing", None),
     "decoder": ("WordPiece", None),
 }
-"""Parts of a tokenizer.json -> what they may be; None: left out."""
+"""Part of a tokenizer.json -> accepted types; None: absent."""
 OF_MODEL = {
     "unk_token": "[UNK]",
     "continuing_subword_prefix": PREFIX,
     "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
 }
 BERT = ("Bert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert")
-"""Classes of transformers (...Tokenizer, ...TokenizerFast) that build one and the same tokenizer."""
+"""Classes of transformers (...Tokenizer, ...TokenizerFast) that build the same tokenizer as BERT's."""
 AS_SAVED = ("PreTrained", "TokenizersBackend")
-"""Classes that take tokenizer.json as it is."""
+"""Classes that use tokenizer.json unchanged."""
 SWITCHES: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "lowercase": ("do_lower_case", True, (True, False)),
     "strip_accents": ("strip_accents", None, (True, False, None)),
     "handle_chinese_chars": ("tokenize_chinese_chars", True, (True, False)),
 }
-"""Switch of BertNormalizer -> its setting in tokenizer_config.json, what is meant where it is left out, and what is
-taken."""
+"""Switch of BertNormalizer -> its setting in tokenizer_config.json, the default, and the accepted values."""
 REFUSED = {
-    "auto_map": (None, "brings Python code of its own (auto_map), which is not run"),
+    "auto_map": (None, "needs its own Python code (auto_map), which is not run"),
     "fast_tokenizer_files": (None, "has a tokenizer.json for each version (fast_tokenizer_files)"),
-    "truncation_side": ("right", "cuts long texts at their beginning (truncation_side), and they are cut at their end"),
+    "truncation_side": ("right", "truncates texts at their beginning (truncation_side), Podium at their end"),
 }
-"""Setting -> its value that changes nothing, and what any other value does."""
+"""Setting -> its harmless value, and the problem with any other value."""
 OLD_NAMES = (*NAMES, "bos_token", "eos_token", "additional_special_tokens")
-"""Special tokens that transformers 4 knows by these names; 5 takes any NAME_token, and extra_special_tokens."""
+"""Names of special tokens in transformers 4; version 5 accepts any NAME_token, and extra_special_tokens."""
 
 
 def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> Vocabulary:
-    """The vocabulary of a vocab.txt, or of a model's folder with the tokenizer it was trained with.
+    """Load the vocabulary of a vocab.txt, or of a model folder with its tokenizer.
 
     Args:
-        path: a file, a folder with one .txt file, or the folder of a model.
-        lowercase: used where what is there does not say it itself.
-        key: the params key that named it, for messages.
+        path: a file, a folder with one .txt file, or a model folder.
+        lowercase: used if the files do not specify it.
+        key: params key that named the path, for messages.
 
     Raises:
-        InputError: it cannot be used.
+        InputError: the vocabulary cannot be used.
     """
     if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
         require_readable(path, key)
@@ -96,19 +95,19 @@ def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -
 
 
 def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> Vocabulary:
-    """The vocabulary of a Hub model (or of a local folder of that layout) with a fast WordPiece tokenizer.
+    """Load the vocabulary of a Hub model (or of a local model folder) with a fast WordPiece tokenizer.
 
     Args:
         repository: `user/name`, or a local folder.
         revision: branch, tag or commit; None is the main branch.
-        lowercase: used only where the model comes with vocab.txt and does not say it itself.
+        lowercase: used only if the model has a vocab.txt and does not specify it.
 
     Raises:
-        InputError: no name, not found, no connection, or a tokenizer that is slow, of another kind, or needs
-            code of its own.
+        InputError: no name, not found, no connection, or a tokenizer that is slow, of another kind, or needs its own
+            code.
     """
     if not repository:
-        raise InputError("tokenizer.source is hub and tokenizer.repository is not set: set it to a model, user/name")
+        raise InputError("tokenizer.source is hub, but tokenizer.repository is not set: set it to a model, user/name")
     local, source = Path(repository), f"tokenizer.repository={repository}"
     if local.is_dir():
         require_readable(local, "tokenizer.repository")
@@ -118,15 +117,15 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
 
 
 def read_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:
-    """The vocabulary of a local folder in the layout of a model, as AutoTokenizer reads it.
+    """Load the vocabulary of a local model folder as AutoTokenizer reads it.
 
     Args:
-        folder: exists.
-        lowercase: used only where there is a vocab.txt that nothing else is said about.
-        source: what named the folder, for messages.
+        folder: an existing folder.
+        lowercase: used only for a vocab.txt without settings.
+        source: setting that named the folder, for messages.
 
     Raises:
-        InputError: as load_hub_vocabulary.
+        InputError: see load_hub_vocabulary.
     """
     present = sorted(file.name for file in folder.iterdir() if file.is_file())
     return _read({name: folder / name for name in FILES if name in present}, present, lowercase, source)
@@ -144,8 +143,7 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
 def _no_fast_tokenizer(source: str, present: list[str]) -> InputError:
     slow = [name for name in present if name.endswith(SLOW)]
     why = (
-        f"; its {', '.join(slow)} make a slow tokenizer, which is refused: it gives no character offsets, "
-        "which answers are found by"
+        f"; its {', '.join(slow)} belong to a slow tokenizer, which has no character offsets to locate answers with"
         if slow
         else f" (found: {', '.join(present[:8]) or 'nothing'})"
     )
@@ -162,23 +160,23 @@ def _read_object(path: Path, source: str) -> dict[str, Any]:
     """Return the object in a JSON file of a tokenizer.
 
     Raises:
-        InputError: something else; the message begins with `source`, which named the file.
+        InputError: not a JSON object; the message begins with `source`, which named the file.
     """
     try:
         values = read_json(path)
     except ValueError as error:
         raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise InputError(f"{source}: {path.name} must hold an object, found {type(values).__name__}")
+        raise InputError(f"{source}: {path.name} must be a JSON object, found {type(values).__name__}")
     return values
 
 
 def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
-    """The vocabulary and clean-up of a tokenizer.json.
+    """Read vocabulary and normalization from a tokenizer.json.
 
     Args:
         path: the file.
-        source: what named it, for messages.
+        source: setting that named it, for messages.
 
     Raises:
         InputError: damaged, or of another kind; the message names the part.
@@ -187,11 +185,11 @@ def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
     model = _part(values, "model", where)
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else "an unnamed kind")
     if kind != "WordPiece":
-        raise InputError(f"{where} is of kind {kind!s:.80}; WordPiece is required (a BERT model's tokenizer)")
+        raise InputError(f"{where} is of type {kind!s:.80}; WordPiece is required (the tokenizer of a BERT model)")
     _require_kinds(values, where)
     for name, required in OF_MODEL.items():
         if model.get(name, required) != required:
-            raise InputError(f"{where} has {name} {model[name]!r:.80}, {required!r} is required, as in BERT")
+            raise InputError(f"{where} has {name} {model[name]!r:.80}; {required!r} is required, as in BERT")
     entries, extra = _tokens(_part(model, "vocab", where), values.get("added_tokens"), where)
     check_vocabulary(entries, source)
     normalizer = _part(values, "normalizer", where)
@@ -205,30 +203,31 @@ def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
 def _part(values: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     part = values.get(name)
     if not isinstance(part, dict):
-        raise InputError(f"{where} must hold {name!r}, an object; found {type(part).__name__}")
+        raise InputError(f"{where} must have an object {name!r}, found {type(part).__name__}")
     return part
 
 
 def _require_kinds(values: dict[str, Any], where: str) -> None:
-    """The parts must be BERT's; truncation and padding, which a model may have been saved with, are not used."""
+    """Require the parts to be BERT's. Truncation and padding, which a saved tokenizer may have, are ignored."""
     for name, kinds in KINDS.items():
         part = values.get(name)
         kind = part.get("type") if isinstance(part, dict) else part
         if kind not in kinds:
             required = ", ".join(str(one) for one in kinds if one)
-            raise InputError(f"{where} has the {name} {kind!s:.80}; {required} is required (a BERT model's tokenizer)")
+            required += " is required (the tokenizer of a BERT model)"
+            raise InputError(f"{where} has the {name} {kind!s:.80}; {required}")
 
 
 def _switch(values: Mapping[str, Any], name: str, left_out: Any, taken: tuple[Any, ...], where: str) -> Any:
-    """Return a switch of the clean-up, which is `left_out` where it is not there."""
+    """Return a normalization switch; `left_out` is its default."""
     value = values.get(name, left_out)
     if not any(value is one for one in taken):
-        raise InputError(f"{where} has {name} {value!r:.80}, required is one of {', '.join(map(str, taken))}")
+        raise InputError(f"{where} has {name} {value!r:.80}; one of {', '.join(map(str, taken))} is required")
     return value
 
 
 def _tokens(vocabulary: dict[str, Any], added: Any, where: str) -> tuple[list[str], tuple[ExtraToken, ...]]:
-    """Return the entries in order of their ids, and the added tokens other than BERT's own."""
+    """Return the entries in order of their ids, and the added tokens without BERT's own."""
     ids, extra = dict(vocabulary), {}
     for token in added or [] if isinstance(added, list | None) else [added]:
         one = _extra_token(token, where)
@@ -238,25 +237,25 @@ def _tokens(vocabulary: dict[str, Any], added: Any, where: str) -> tuple[list[st
         if one.content not in SPECIAL_TOKENS:
             extra[one.content] = one
     if len(ids) > MAX_ENTRIES:
-        raise InputError(f"{where} has {len(ids):,} entries; up to {MAX_ENTRIES:,} are read")
+        raise InputError(f"{where} has {len(ids):,} entries; at most {MAX_ENTRIES:,} are allowed")
     entries = [token for token in ids if token in vocabulary or token in SPECIAL_TOKENS]
-    for part in (ids, entries):  # the library gives added tokens the ids after those of the vocabulary
+    for part in (ids, entries):  # the library numbers added tokens after the vocabulary
         numbers = {ids[token] for token in part} if all(type(ids[token]) is int for token in part) else set()
         if numbers != set(range(len(part))):
-            raise InputError(f"{where}: the ids are not 0 to {len(part) - 1} without gaps")
+            raise InputError(f"{where} has ids with gaps; 0 to {len(part) - 1} without gaps are required")
     return sorted(entries, key=ids.__getitem__), tuple(extra[token] for token in sorted(extra, key=ids.__getitem__))
 
 
 def _extra_token(token: Any, where: str) -> ExtraToken:
-    """Read a token as transformers and the tokenizers library describe one in JSON.
+    """Read a token from the JSON of transformers and the tokenizers library.
 
     Raises:
-        InputError: it is described otherwise, or takes the blanks beside it along.
+        InputError: not in that format, or a token that strips neighbouring white space.
     """
     content = token.get("content") if isinstance(token, dict) else None
     if not isinstance(content, str) or any(token.get(flag) for flag in ("single_word", "lstrip", "rstrip")):
         raise InputError(
-            f"{where} adds {token!r:.120}: a token with content and id, and without single_word, lstrip and "
+            f"{where} adds {token!r:.120}; a token with content and id, and without single_word, lstrip and "
             "rstrip, is required"
         )
     special = bool(token.get("special", False))
@@ -268,34 +267,34 @@ def _extra_token(token: Any, where: str) -> ExtraToken:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """The settings of a tokenizer, and where they are from."""
+    """Settings of a tokenizer, and their source."""
 
     values: Mapping[str, Any]
-    """tokenizer_config.json, with special_tokens_map.json where transformers reads that file."""
+    """Content of tokenizer_config.json, and of special_tokens_map.json if transformers reads that file."""
     added: Mapping[int, ExtraToken]
-    """Tokens by id, BERT's own included."""
+    """Tokens by id, including BERT's own."""
     builds_bert: bool
-    """Clean-up is what the settings say; else what tokenizer.json says."""
+    """Normalization follows the settings; otherwise tokenizer.json."""
     source: str
 
 
 def _read_config(files: Mapping[str, Path], source: str, has_tokenizer_json: bool) -> TokenizerConfig:
-    """Read the settings beside a vocabulary.
+    """Read the settings of a tokenizer folder.
 
     Args:
-        files: the files of the folder by their names; each may be missing.
-        source: what named the folder, for messages.
-        has_tokenizer_json: whether there is a tokenizer.json.
+        files: files of the folder by name; each may be missing.
+        source: setting that named the folder, for messages.
+        has_tokenizer_json: the folder has a tokenizer.json.
 
     Raises:
-        InputError: damaged, or settings that are not computed here.
+        InputError: damaged, or unsupported settings.
     """
     found = {name: _read_object(files[name], source) if name in files else {} for name in SETTINGS}
     values, where = found[CONFIG], f"{source}: {CONFIG}"
     for name, (harmless, why) in REFUSED.items():
         if values.get(name) not in (None, harmless):
             raise InputError(
-                f"{source} {why}: a fast WordPiece tokenizer (tokenizer.json or vocab.txt) of standard kind is required"
+                f"{source} {why}; a standard fast WordPiece tokenizer (tokenizer.json or vocab.txt) is required"
             )
     builds_bert = _builds_bert(values, found[MODEL], MODEL in files, has_tokenizer_json, source)
     stated = values.get("added_tokens_decoder")
@@ -306,7 +305,7 @@ def _read_config(files: Mapping[str, Path], source: str, has_tokenizer_json: boo
     added = {}
     for content, number in found[ADDED].items():
         if type(number) is not int:
-            raise InputError(f"{source}: {ADDED} gives {content!r:.80} the id {number!r:.80}, a number is required")
+            raise InputError(f"{source}: {ADDED} gives {content!r:.80} the id {number!r:.80}; a number is required")
         added[number] = ExtraToken(content, content not in special, content in special)
     return TokenizerConfig(values, added, builds_bert, source)
 
@@ -315,12 +314,12 @@ def _with_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: boo
     """Return the vocabulary as AutoTokenizer uses it.
 
     Args:
-        vocabulary: what tokenizer.json or vocab.txt holds.
-        config: the settings beside it.
-        lowercase: what is meant where do_lower_case is left out; None: BERT's default, and tokenizer.json is compared.
+        vocabulary: content of tokenizer.json or vocab.txt.
+        config: settings of the folder.
+        lowercase: default of do_lower_case; None: BERT's default, with a warning if tokenizer.json differs.
 
     Raises:
-        InputError: a setting of another type, another special token, or ids that AutoTokenizer would not give.
+        InputError: a setting of another type, another special token, or ids that differ from AutoTokenizer's.
     """
     if config.builds_bert:
         vocabulary = replace(vocabulary, **_clean_up(vocabulary, config, lowercase))
@@ -329,13 +328,13 @@ def _with_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: boo
     for number, token in config.added.items():
         if ids.get(token.content) != number:
             raise InputError(
-                f"{config.source} gives the added token {token.content!r:.80} the id {number!r:.20}, and "
-                f"AutoTokenizer {ids.get(token.content)}: save the tokenizer again with save_pretrained"
+                f"{config.source} gives the added token {token.content!r:.80} the id {number!r:.20}, but "
+                f"AutoTokenizer gives it {ids.get(token.content)}. Save the tokenizer again with save_pretrained"
             )
     if config.values.get("split_special_tokens") and any(token.special for token in vocabulary.extra):
         raise InputError(
-            f"{config.source} has special tokens of its own, and split_special_tokens, which reads them as ordinary "
-            "text: set one of them otherwise"
+            f"{config.source} adds special tokens, and sets split_special_tokens, which splits them like ordinary "
+            "text. Remove one of the two settings"
         )
     return vocabulary
 
@@ -351,7 +350,7 @@ def _builds_bert(
         return False
     if kind not in BERT:
         raise InputError(
-            f"{source} has the tokenizer_class {named!s:.80}: BertTokenizer is required, or PreTrainedTokenizerFast "
+            f"{source} has the tokenizer_class {named!s:.80}; BertTokenizer is required, or PreTrainedTokenizerFast "
             "with a tokenizer.json"
         )
     return True
@@ -364,14 +363,14 @@ def _clean_up(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool |
         value = found[ours] = _switch(config.values, name, meant, taken, f"{config.source}: {CONFIG}")
         if lowercase is None and name not in config.values and value != getattr(vocabulary, ours):
             log.warning(
-                "%s: tokenizer.json has %s %s, and %s does not state %s: it is %s, as for AutoTokenizer",
+                "%s: tokenizer.json has %s %s, but %s does not set %s: %s is used, as by AutoTokenizer",
                 config.source, ours, getattr(vocabulary, ours), CONFIG, name, value,
             )  # fmt: skip
     return found
 
 
 def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[ExtraToken, ...]:
-    """Return the tokens of both files in order of their ids, then special tokens that have none yet."""
+    """Return the tokens of both files in order of their ids, then special tokens without an id."""
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     ours = {ids[token.content]: token for token in vocabulary.extra}
     if "added_tokens_decoder" in config.values:
@@ -379,8 +378,8 @@ def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[Extr
         lost = [token.content for token in ours.values() if token.content not in stated]
         if lost and config.builds_bert:
             raise InputError(
-                f"{config.source}: tokenizer.json adds the token {lost[0]!r:.80} and added_tokens_decoder of {CONFIG} "
-                "does not, which transformers 4 and 5 read differently: save the tokenizer again with save_pretrained"
+                f"{config.source}: tokenizer.json adds the token {lost[0]!r:.80}, but added_tokens_decoder of {CONFIG} "
+                "lacks it; transformers 4 and 5 read this differently. Save the tokenizer again with save_pretrained"
             )
         ours = {**ours, **config.added}
     else:
@@ -389,7 +388,7 @@ def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[Extr
     for name, content in _special_tokens(config.values, config.source):
         if content not in extra and name not in OLD_NAMES:
             raise InputError(
-                f"{config.source} has {name} {content!r:.80}, which only transformers 5 takes as a token: save the "
+                f"{config.source} has {name} {content!r:.80}, which only transformers 5 reads as a token. Save the "
                 "tokenizer again with save_pretrained"
             )
         extra.setdefault(content, ExtraToken(content, normalized=False, special=True))
@@ -397,10 +396,10 @@ def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[Extr
 
 
 def _special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str]]:
-    """Give the setting and the content of each special token that is not BERT's own.
+    """Yield the setting and the content of each special token that is not BERT's own.
 
     Raises:
-        InputError: another token in the place of one of BERT's, or something that is not a token.
+        InputError: one of BERT's tokens is replaced, or a value is not a token.
     """
     for name, stated in values.items():
         for value in _listed(stated) if name.endswith("_special_tokens") else [stated]:
@@ -408,9 +407,9 @@ def _special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[st
             if content is None or isinstance(content, bool) or not name.endswith(("_token", "_special_tokens")):
                 continue
             if not isinstance(content, str) or not content:
-                raise InputError(f"{source} has {name} {value!r:.80}, a token is required")
+                raise InputError(f"{source} has {name} {value!r:.80}; a token is required")
             if content != NAMES.get(name, content):
-                raise InputError(f"{source} has {name} {content!r:.80}, {NAMES[name]} is required, as in BERT")
+                raise InputError(f"{source} has {name} {content!r:.80}; {NAMES[name]} is required, as in BERT")
             if content not in SPECIAL_TOKENS:
                 yield name, content
 
@@ -421,7 +420,7 @@ def _listed(stated: Any) -> list[Any]:
 
 def _decoder(stated: Any, where: str) -> dict[int, ExtraToken]:
     if not isinstance(stated, Mapping) or len(stated) > MAX_ENTRIES or not all(map(_is_id, stated)):
-        raise InputError(f"{where} must hold added_tokens_decoder, an object of id: token")
+        raise InputError(f"{where} must have an object added_tokens_decoder of id: token")
     return {int(number): _extra_token(token, where) for number, token in stated.items()}
 
 

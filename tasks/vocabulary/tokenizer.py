@@ -2,9 +2,8 @@
 
     python -m tasks.vocabulary.tokenizer
 
-`train` makes a vocabulary from the corpus, `file` takes a vocab.txt or that of a model folder, `hub` that of a Hub
-model.
-The same corpus and parameters give the same bytes in every process, with any number of threads.
+`train` trains a vocabulary on the corpus; `file` uses a vocab.txt or a model folder, `hub` a Hub model. The same corpus
+and parameters give the same bytes in every process, with any number of threads.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from tasks.vocabulary.wordpiece import train_vocabulary
 log = logging.getLogger(__name__)
 
 CAPITALS_WARNING_SHARE = 0.05
-"""More entries with capitals than this, beside `lowercase: true`, are most likely a cased vocabulary."""
+"""Share of entries with capitals above which a vocabulary is probably cased."""
 
 
 def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> Vocabulary:
-    """Write the tokenizer that `params` asks for to the folder `output`, whole or not at all.
+    """Write the tokenizer described by `params` to the folder `output`, atomically.
 
     Args:
         params: section `tokenizer`.
-        max_length: positions of the model (model.max_positions), which the tokenizer promises to its users.
-        corpus: folder of the corpus stage; read for `source: train` only.
+        max_length: positions of the model (model.max_positions), written as the tokenizer's `model_max_length`.
+        corpus: folder of the corpus stage; only read for `source: train`.
         output: the new folder.
 
     Raises:
-        InputError: no corpus, or a given vocabulary that cannot be used; the message says what to change.
+        InputError: no corpus, or a vocabulary that cannot be used; the message says what to change.
     """
     if params.source == "train":
         entries = train_vocabulary(lambda: corpus_texts(corpus), params.vocabulary_size, params.lowercase)
@@ -56,10 +55,10 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
 
 
 def corpus_texts(corpus: Path) -> Iterator[str]:
-    """The texts of the corpus in order, one row group in memory at a time.
+    """Yield the texts of the corpus in order, with one row group in memory at a time.
 
     Raises:
-        InputError: no corpus there, or a part that cannot be read.
+        InputError: there is no corpus, or a part cannot be read.
     """
     for part in corpus_files(corpus):
         for batch in read_batches(part, ["text"], 4096, "corpus"):
@@ -71,7 +70,7 @@ def _warn_of_capitals(vocabulary: Vocabulary) -> None:
     capitals = sum(entry != entry.lower() for entry in words)
     if vocabulary.lowercase and capitals > CAPITALS_WARNING_SHARE * len(words):
         log.warning(
-            "%d of %d entries have capitals and can never be used with tokenizer.lowercase: true; "
+            "%d of %d entries have capitals and are never used with tokenizer.lowercase: true; "
             "set it to false for a cased vocabulary",
             capitals,
             len(words),
@@ -79,7 +78,7 @@ def _warn_of_capitals(vocabulary: Vocabulary) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="Make data/tokenizer: trained on the corpus, or a given one.").parse_args()
+    argparse.ArgumentParser(description="Make data/tokenizer: train it on the corpus, or load one.").parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("tokenizer", "model")
     params: TokenizerParams = own.tokenizer

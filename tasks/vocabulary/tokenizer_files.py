@@ -1,4 +1,4 @@
-"""The folder data/tokenizer: a fast BERT tokenizer that transformers 4 and 5 load alike, and what it must hold."""
+"""Files of data/tokenizer: a fast BERT tokenizer that transformers 4 and 5 load alike; requirements of a vocabulary."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ from tasks.stage.errors import InputError
 from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
 
 NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-"""What transformers calls the special tokens."""
+"""Names of the special tokens in transformers."""
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK], as in BERT."""
 MAX_ENTRIES = 1_000_000
-"""The largest known has half as many."""
+"""Twice the largest known vocabulary."""
 MAX_BYTES = 64 << 20
-"""The largest vocab.txt that is read; the largest known has 5 MB."""
+"""Largest vocab.txt that is read; the largest known has 5 MB."""
 
 
 @dataclass(frozen=True)
 class ExtraToken:
-    """A token that is looked for in the text itself, before the text is cut into words (`add_tokens`)."""
+    """A token that is matched in the text before it is split into words (`add_tokens`)."""
 
     content: str
     normalized: bool
-    """Looked for in the cleaned text, not in the text as it stands."""
+    """Matched in the normalized text instead of the original text."""
     special: bool = False
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Entries in order of their ids, and how text is cleaned before they are looked up."""
+    """Entries in order of their ids, and the normalization of text before lookup."""
 
     entries: tuple[str, ...]
     lowercase: bool
     strip_accents: bool | None = None
-    """None: together with the capitals."""
+    """None: as `lowercase`."""
     handle_chinese_chars: bool = True
     extra: tuple[ExtraToken, ...] = ()
-    """Those that are not among the entries have the ids that follow, in this order."""
+    """Tokens that are not entries get the following ids, in this order."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Return everything that has an id, in order of the ids."""
+        """Everything that has an id, in order of the ids."""
         known = set(self.entries)
         return (*self.entries, *(token.content for token in self.extra if token.content not in known))
 
 
 def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
-    """Entries of a vocab.txt, one a line, or of the only .txt file of a folder.
+    """Return the entries of a vocab.txt (one per line), or of the only .txt file of a folder.
 
     Args:
         path: file or folder.
-        key: the params key that named it, for messages.
+        key: params key that named it, for messages.
 
     Raises:
-        InputError: not there, several files, no text file, or a vocabulary that cannot be used.
+        InputError: not found, several files, not a text file, or a vocabulary that cannot be used.
     """
     path = Path(path)
     require_readable(path, key)
@@ -75,15 +75,15 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
         if len(inside) != 1:
             names = ", ".join(file.name for file in inside[:5]) or "none"
             raise InputError(
-                f"{key}={path} holds {len(inside)} .txt files ({names}), exactly one is required: "
-                f"set {key} to the vocabulary file itself"
+                f"{key}={path} has {len(inside)} .txt files ({names}); exactly one is required. "
+                f"Set {key} to the vocabulary file itself"
             )
         path = inside[0]
     if path.stat().st_size > MAX_BYTES:
-        raise InputError(f"{path} has {path.stat().st_size:,} bytes; vocabularies up to {MAX_BYTES:,} are read ({key})")
+        raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MAX_BYTES:,} are allowed ({key})")
     entries = [line.rstrip("\r\n") for line in itertools.islice(exact_lines(path, key), MAX_ENTRIES + 1)]
     if len(entries) > MAX_ENTRIES:
-        raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines; vocabularies up to that are read ({key})")
+        raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines, the most that are allowed ({key})")
     while entries and not entries[-1]:
         entries.pop()
     check_vocabulary(entries, f"{path} ({key})")
@@ -91,21 +91,22 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
 
 
 def check_vocabulary(entries: list[str], source: str) -> None:
-    """Refuse a vocabulary this project cannot train with; the list index is the token id.
+    """Refuse a vocabulary that Podium cannot train with; the list index is the token id.
 
     Raises:
-        InputError: empty, an empty or repeated entry, a special token missing, or [PAD] not id 0; all at once.
+        InputError: empty, an empty or repeated entry, a missing special token, or an id of [PAD] other than 0; all
+            problems in one message.
     """
     if not entries:
         raise InputError(f"{source} is empty: {', '.join(SPECIAL_TOKENS)} and word pieces are required")
     problems = []
     missing = [token for token in SPECIAL_TOKENS if token not in set(entries)]
     if missing:
-        problems.append(f"lacks {', '.join(missing)}: add the line(s), or take the vocabulary of a BERT model")
+        problems.append(f"lacks {', '.join(missing)}: add these lines, or use the vocabulary of a BERT model")
     elif entries[0] != "[PAD]":
         problems.append(
-            f"has [PAD] on line {entries.index('[PAD]') + 1}, id {entries.index('[PAD]')}: rows are padded "
-            "with id 0, so [PAD] must be the first line"
+            f"has [PAD] on line {entries.index('[PAD]') + 1} (id {entries.index('[PAD]')}): rows are padded "
+            "with id 0, so [PAD] must be on line 1"
         )
     blank = [number for number, entry in enumerate(entries, 1) if not entry.strip()]
     if blank:
@@ -116,13 +117,13 @@ def check_vocabulary(entries: list[str], source: str) -> None:
             f"{entry!r} on lines {' and '.join(str(n) for n, e in enumerate(entries, 1) if e == entry)}"
             for entry in repeated[:5]
         )
-        problems.append(f"has {len(repeated)} repeated entries: {shown}; every line must differ")
+        problems.append(f"has {len(repeated)} repeated entries: {shown}; every line must be unique")
     if problems:
         raise InputError(f"{source} " + "; it ".join(problems))
 
 
 def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
-    """BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1."""
+    """Build BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1."""
     ids = {entry: number for number, entry in enumerate(vocabulary.entries)}
     tokenizer = Tokenizer(
         WordPiece(
@@ -153,9 +154,9 @@ def write_tokenizer(vocabulary: Vocabulary, max_length: int, folder: Path) -> No
     """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and vocab.txt into `folder`.
 
     Args:
-        vocabulary: what to write.
-        max_length: tokens the model has positions for; the `model_max_length` that transformers warns or cuts at.
-        folder: exists.
+        vocabulary: the vocabulary to write.
+        max_length: positions of the model; the `model_max_length` at which transformers warns or truncates.
+        folder: an existing folder.
     """
     build_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
     config = {

@@ -1,9 +1,8 @@
-"""Training a WordPiece vocabulary, the same bytes for the same text.
+"""Deterministic training of a WordPiece vocabulary.
 
-The `tokenizers` library alone gives another vocabulary in each process: it numbers characters, and settles
-ties between equally frequent pairs, in the order of a hash map with a random seed. Here the characters are
-counted first and numbered in a fixed order (as reserved entries, which the library keeps in place), so that
-every tie is settled alike.
+The `tokenizers` library alone gives a different vocabulary in each process: it numbers characters, and breaks ties
+between equally frequent pairs, in the order of a hash map with a random seed. So characters are counted first and
+numbered in a fixed order (as reserved entries, which the library keeps in place), which breaks every tie the same way.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ from tokenizers.trainers import WordPieceTrainer
 from tasks.stage.errors import InputError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""In this order from id 0."""
+"""Special tokens, in order of their ids from 0."""
 PREFIX = "##"
-"""How a piece begins that continues a word."""
+"""Prefix of a piece that continues a word."""
 ENOUGH_CHARACTERS = 1000
-"""Characters that the vocabulary has where the text has them, rare as they may be, in at most a quarter of its
-entries; the rest become [UNK]. More are kept only for COVERAGE."""
+"""Most frequent characters that are always in the vocabulary, in at most a quarter of its entries. Further characters
+are added only to reach COVERAGE; the rest become [UNK]."""
 COVERAGE = 0.9995
-"""Share of the text's characters that the vocabulary covers where it has room. Characters of words take two entries
-each and get at most half of all; those that are words by themselves, such as Chinese ones, get what room there is."""
+"""Share of the text's characters that the vocabulary covers if it has room. Characters of words take two entries each
+and at most half of all entries; characters that are words by themselves, such as Chinese ones, may take the rest."""
 MIN_FREQUENCY = 2
-"""A pair of pieces seen once is not merged."""
+"""Occurrences from which a pair of pieces is merged."""
 BASIC_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!\"#$%&'()*+,-./:;<=>?@[]_`~"
-"""Questions may hold them even where the corpus does not; added after what was seen, if there is room."""
+"""Characters that questions may contain even if the corpus does not; added last, if there is room."""
 MAX_WORDS = 1 << 18
-"""Words remembered; past them all are forgotten, so that memory does not grow with the text."""
+"""Words cached; a full cache is cleared, which bounds its memory."""
 LONGEST_REMEMBERED = 64
-"""Characters. Longer ones are rarely words: text without spaces would fill the memory and never come again."""
+"""Characters of a cached word at most; longer ones are rarely words and rarely repeat."""
 COUNT_CHARACTERS = 16 << 20
-"""Characters of text whose different words are held at a time while characters are counted."""
+"""Characters of text whose distinct words are held in memory while characters are counted."""
 _REMOVED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-"""Where Python splits words and BERT's clean-up joins them."""
+"""Characters at which Python splits words but which BERT's normalization removes."""
 
 
 def bert_normalizer(lowercase: bool) -> BertNormalizer:
-    """Text clean-up of BERT; accents go with the capitals, as in the uncased models."""
+    """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
     return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
 
 
 def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, lowercase: bool) -> list[str]:
-    """WordPiece entries in order of their ids: special tokens, characters, then merges by frequency.
+    """Train a vocabulary: special tokens, characters, then merges by frequency, in order of their ids.
 
     Args:
-        texts: gives the corpus from its beginning; called twice; of it all only the different words are held.
-        vocabulary_size: entries at most; fewer when the text has no more pairs to merge.
+        texts: returns the corpus from its beginning; called twice. Only its distinct words are held in memory.
+        vocabulary_size: entries at most; fewer if the text has no more pairs to merge.
         lowercase: fold capitals and accents.
 
     Raises:
@@ -65,7 +64,7 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, l
     continued = [PREFIX + character for character in characters if _continues_words(character, lowercase)]
     reserved = [*SPECIAL_TOKENS, *characters, *continued]
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # `words` has done the rest
+    tokenizer.pre_tokenizer = WhitespaceSplit()  # `words` has normalized and split the rest
     trainer = WordPieceTrainer(
         vocab_size=vocabulary_size,
         min_frequency=MIN_FREQUENCY,
@@ -81,9 +80,9 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, l
 
 
 class _Words(dict[str, str]):
-    """Words as they stand in texts, cleaned and cut by BERT's rules: every word is once, not wherever it stands.
+    """Cache of words -> their pieces after BERT's normalization and pre-tokenization.
 
-    Both rules look at a character and never across white space. On the demo's text training takes half as long so.
+    Both work on single characters and never across white space. The cache halves the training time on the demo's text.
     """
 
     def __init__(self, lowercase: bool) -> None:
@@ -99,16 +98,16 @@ class _Words(dict[str, str]):
         return pieces
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, each to be cut by itself; the whole text where words cannot be told apart so."""
+        """Split a text into words that can be processed independently; the whole text if it cannot be split so."""
         return [text] if _REMOVED_SPACE.search(text) else text.split()
 
     def cut(self, text: str) -> str:
-        """The pieces of a text, apart by a space."""
+        """Return the pieces of a text, separated by spaces."""
         return " ".join(map(self.__getitem__, self.split(text)))
 
 
 def _characters(texts: Iterable[str], words: _Words, vocabulary_size: int, lowercase: bool) -> list[str]:
-    """The most frequent characters of the normalized text, in order of their code points."""
+    """Return the most frequent characters of the normalized text, in order of their code points."""
     counts: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
 
@@ -128,7 +127,7 @@ def _characters(texts: Iterable[str], words: _Words, vocabulary_size: int, lower
     count()
     seen = [character for character in counts if not character.isspace()]
     if not seen:
-        raise InputError("the corpus holds no characters to train a vocabulary on: check data/corpus (corpus.source)")
+        raise InputError("the corpus has no characters to train a vocabulary on: check data/corpus (corpus.source)")
     seen.sort(key=lambda character: (-counts[character], character))
     room = min(ENOUGH_CHARACTERS, vocabulary_size // 4)
     basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
@@ -137,7 +136,7 @@ def _characters(texts: Iterable[str], words: _Words, vocabulary_size: int, lower
 
 
 def _covering(seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: int, lowercase: bool) -> list[str]:
-    """Return the first of the characters `seen` that COVERAGE takes and the vocabulary has room for."""
+    """Return the first of the characters `seen` that reach COVERAGE and fit into the vocabulary."""
     missing = COVERAGE * sum(counts[character] for character in seen)
     room, room_in_words = vocabulary_size - len(SPECIAL_TOKENS), vocabulary_size // 2
     kept: list[str] = []
@@ -153,6 +152,6 @@ def _covering(seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: i
 
 
 def _continues_words(character: str, lowercase: bool) -> bool:
-    """False where the pre-tokenizer cuts: punctuation and Chinese characters are words of their own."""
+    """Tell whether the pre-tokenizer keeps a character with a word; punctuation and Chinese characters stand alone."""
     text = bert_normalizer(lowercase).normalize_str("a" + character)
     return len(BertPreTokenizer().pre_tokenize_str(text)) == 1

@@ -107,7 +107,7 @@ def test_ranges_count_on_from_every_start() -> None:
     [
         ((40000, 3, 0), "phase1.row_length=40000 must be 4 to 32767"),
         ((128, 300, 0), "max_sequences_per_row=300 must be 1 to 255"),
-        ((128, 3, 2), "max_predictions_per_row=2 must lie between max_sequences_per_row=3"),
+        ((128, 3, 2), "max_predictions_per_row=2 must be between max_sequences_per_row=3"),
         ((128, 3, 129), "row_length=128"),
     ],
 )

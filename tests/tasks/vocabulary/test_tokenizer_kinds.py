@@ -107,10 +107,10 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "another unknown": (("model", "unk_token"), "[MASK]", "unk_token '[MASK]'"),
     "another model": (("model", "type"), "BPE", "is of kind BPE"),
     "a vocabulary that is a list": (("model", "vocab"), ["a"], "'vocab', an object"),
-    "an id that is no number": (("model", "vocab", "ada"), "5", "ids are not 0 to"),
-    "an id that is a truth": (("model", "vocab", "[UNK]"), True, "ids are not 0 to"),
-    "an id past the end": (("model", "vocab", "ada"), 2**62, "ids are not 0 to"),
-    "an id twice": (("model", "vocab", "ada"), 0, "ids are not 0 to"),
+    "an id that is no number": (("model", "vocab", "ada"), "5", "has ids with gaps; 0 to"),
+    "an id that is a truth": (("model", "vocab", "[UNK]"), True, "has ids with gaps; 0 to"),
+    "an id past the end": (("model", "vocab", "ada"), 2**62, "has ids with gaps; 0 to"),
+    "an id twice": (("model", "vocab", "ada"), 0, "has ids with gaps; 0 to"),
     "a stripping token": (("added_tokens", 4, "lstrip"), True, "without single_word, lstrip"),  # type: ignore[dict-item]
     "two ids for a token": (("added_tokens", 4, "id"), 1, "gives '[MASK]' the ids"),  # type: ignore[dict-item]
     "a token that is none": (("added_tokens", 4), "x", "adds 'x'"),  # type: ignore[dict-item]
@@ -163,7 +163,7 @@ def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
     with pytest.raises(InputError, match="more than 5 lines"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
-    with pytest.raises(InputError, match="6 entries; up to 5"):
+    with pytest.raises(InputError, match="6 entries; at most 5"):
         load_tokenizer(folder)
     monkeypatch.setattr(tokenizer_files, "MAX_BYTES", 10)
     with pytest.raises(InputError, match="up to 10 are read"):
