@@ -1,1 +1,1 @@
-"""Pre-training: the model to start from, and the jobs of both phases."""
+"""Pre-training: the initial model, and the jobs of both phases."""

@@ -1,10 +1,10 @@
-"""Stage base_model: a BERT to start from, taken from a folder or the Hub, in place of untrained weights.
+"""Stage base_model: a BERT to start from, imported from a folder or the Hub, instead of untrained weights.
 
     python -m tasks.pretraining.base_model
 
-What is taken in is a model folder in Hugging Face layout: config.json with safetensors, whole or in shards, or
-PyTorch's own file, which is read as tensors and nothing else. It comes out as a model folder of ours beside
-`base_model.json`, which says what was read, what was left out and what is missing.
+The source is a model folder in Hugging Face layout: config.json with safetensors, whole or in shards, or PyTorch's own
+format, from which only tensors are read. The output is a model folder of Podium with `base_model.json`, which records
+what was read, left out and missing.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def write_base_model(
     tokenizer: Path = artifacts.TOKENIZER,
     folder: Path = artifacts.BASE_MODEL,
 ) -> dict[str, Any]:
-    """Write `folder`, whole or not at all.
+    """Import the base model into `folder`, atomically.
 
     Args:
         params: section `base_model`.
-        model: section `model`: the architecture that the rest of the run is made for.
+        model: section `model`: the architecture of the run.
         tokenizer: folder of the tokenizer that makes the rows.
 
     Returns:
-        What is in `base_model.json`.
+        Content of `base_model.json`.
 
     Raises:
-        InputError: no such model, no BERT that is computed here, weights incomplete or unsafe to read, or another
-            architecture or vocabulary than the parameters and the tokenizer have.
+        InputError: no such model, not a supported BERT, weights that are incomplete or unsafe to read, or a mismatch
+            with the architecture in the parameters or with the vocabulary of the tokenizer.
     """
     with new_folder(folder) as partial:
         record = _take_in(params, model, tokenizer, partial)
@@ -71,9 +71,9 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
         record: dict[str, Any] = {"source": "folder", "path": params.path, "origin": read_origin(source)}
         return record | import_checked(source, model, tokenizer, target, key)
     if params.source == "none":
-        raise InputError("base_model.source is none: there is no model to take in; set it to folder or hub")
+        raise InputError("base_model.source is none, so there is no model to import: set it to folder or hub")
     if not params.repository:
-        raise InputError("base_model.source is hub and base_model.repository is not set: set it to a model, user/name")
+        raise InputError("base_model.source is hub, but base_model.repository is not set: set it to a model, user/name")
     key = f"base_model.repository={params.repository}"
     commit, source = download_model(params.repository, params.revision, "base_model", extra=[CARD])
     record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
@@ -82,13 +82,13 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
 
 
 def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Path, key: str) -> dict[str, Any]:
-    """Take the model folder `source` in as `target`, once it is known to be the one the parameters speak of.
+    """Import the model folder `source` into `target`, if it matches the parameters and the tokenizer.
 
     Args:
-        key: the parameter that named it, for messages.
+        key: parameter that named the model, for messages.
 
     Returns:
-        What was read, left out and found missing.
+        Record of what was read, left out and missing.
 
     Raises:
         InputError: see write_base_model.
@@ -100,43 +100,43 @@ def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Pa
 
 
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
-    """Compare config.json of the model folder `source` with the parameters; no weight is read.
+    """Compare config.json of the model folder `source` with the parameters, without reading weights.
 
     Args:
-        key: the parameter that named it, for messages.
+        key: parameter that named the model, for messages.
 
     Returns:
-        How many word embeddings it has.
+        Number of word embeddings.
 
     Raises:
-        InputError: no BERT that is computed here, or another architecture.
+        InputError: not a supported BERT, or another architecture.
     """
     from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import differences
     from ipu_model.models.config import ModelConfig
 
-    found = read_architecture(source, key)
+    actual = read_architecture(source, key)
+    sizes = {"vocab_size": actual.vocab_size, "type_vocab_size": actual.type_vocab_size}
     try:
-        stated = ModelConfig(vocab_size=found.vocab_size, type_vocab_size=found.type_vocab_size, **model.model_dump())
+        expected = ModelConfig(**sizes, **model.model_dump())
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
-    if differ := differences(stated, found):
-        wanted = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
-        raise InputError(f"{key} is another model than section model states ({'; '.join(differ)}): {wanted}")
-    return found.vocab_size
+    if differ := differences(expected, actual):
+        options = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
+        raise InputError(f"{key} differs from section model of the parameters ({'; '.join(differ)}). Use {options}")
+    return actual.vocab_size
 
 
 def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
-    """What can be known of base_model.path before a tokenizer is made or a weight is read.
+    """Check base_model.path before a tokenizer is made or weights are read.
 
     Args:
-        params: section `base_model`, whose source is `folder`.
+        params: section `base_model`, with source `folder`.
         model: section `model`.
-        entries: of the vocabulary, where it is known already.
+        entries: entries of the vocabulary, if it is already known.
 
     Raises:
-        InputError: no model folder, no weights in it, no BERT that is computed here, another architecture or, where it
-            is known, another vocabulary.
+        InputError: not a model folder, no weights, not a supported BERT, another architecture, or another vocabulary.
     """
     source, key = Path(params.path), f"base_model.path={params.path}"
     require_config(source, key)
@@ -148,35 +148,35 @@ def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[
 
 
 def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
-    """The entries of the tokenizer must be those that the weights were trained with, in the same order."""
-    again = "take its own tokenizer (tokenizer.source: hub or file)"
+    """Require the tokenizer to have the entries that the weights were trained with, in the same order."""
+    again = "Use the tokenizer of the model (tokenizer.source: hub or file)"
     if len(entries) != size:
-        raise InputError(f"{key} has {size} word embeddings, the tokenizer {len(entries)} entries: {again}")
+        raise InputError(f"{key} has {size} word embeddings, but the tokenizer has {len(entries)} entries. {again}")
     if not any((source / name).is_file() for name in (TOKENIZER, VOCABULARY)):
         return
     theirs = given_vocabulary(source, True, key.partition("=")[0]).tokens
     different = [number for number, pair in enumerate(zip(theirs, entries, strict=False)) if pair[0] != pair[1]]
     if different or len(theirs) != size:
         at = different[0] if different else min(len(theirs), size)
-        said = [repr(words[at]) if at < len(words) else "nothing" for words in (theirs, entries)]
-        raise InputError(f"{key}: entry {at} of its vocabulary is {said[0]}, that of the tokenizer {said[1]}: {again}")
+        model, run = (repr(words[at]) if at < len(words) else "nothing" for words in (theirs, entries))
+        raise InputError(f"{key}: entry {at} of its vocabulary is {model}, but {run} in the tokenizer. {again}")
 
 
 def summary(record: dict[str, Any]) -> str:
-    """The stage's last line."""
-    words = [f"{record['architecture']} with {record['parameters']:,} parameters"]
+    """Return the stage's last line."""
+    parts = [f"{record['architecture']} with {record['parameters']:,} parameters"]
     if record["widened"]:
         kinds = ", ".join(f"{count} in {kind}" for kind, count in record["widened"].items())
-        words.append(f"{kinds}, kept in fp32")
+        parts.append(f"{kinds}, converted to fp32")
     if record["left_out"]:
-        words.append(f"not used: {', '.join(record['left_out'])}")
+        parts.append(f"not used: {', '.join(record['left_out'])}")
     if record["missing"]:
-        words.append(f"not there, and drawn fresh where a job needs them: {', '.join(record['missing'])}")
-    return f"base model: {'; '.join(words)}"
+        parts.append(f"missing, and initialized at random if a job needs them: {', '.join(record['missing'])}")
+    return f"base model: {'; '.join(parts)}"
 
 
 def main() -> None:
-    takes_no_words("Stage base_model: a BERT to start from, taken from a folder or the Hub.")
+    takes_no_words("Import the BERT to start from, from a folder or the Hub.")
     params = load_sections("base_model", "model")
     print(summary(write_base_model(params.base_model, params.model)))
 

@@ -1,4 +1,4 @@
-"""Stage compile_pretrain: the programs of pre-training, see tasks/jobs/programs.py.
+"""Stage compile_pretrain: compile the programs of pre-training (tasks/jobs/programs.py).
 
 python -m tasks.pretraining.compile phase1|phase2
 """
@@ -16,7 +16,7 @@ from tasks.stage.process import item
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the programs of a phase before anything is trained.")
+    parser = argparse.ArgumentParser(description="Compile the programs of a phase before training.")
     parser.add_argument("phase", type=item, choices=PHASES)
     phase, params = parser.parse_args().phase, load_sections("pretrain", "model", "device", "ipu")
     job = pretrain_job(phase, params, untrained=True)

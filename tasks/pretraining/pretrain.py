@@ -1,8 +1,9 @@
-"""Stage pretrain@phase1, pretrain@phase2: rows in, a BERT with its pre-training heads out.
+"""Stages pretrain@phase1 and pretrain@phase2: train a BERT with its pre-training heads on rows.
 
     python -m tasks.pretraining.pretrain phase1|phase2
 
-Phase 1 starts from a given model, or from fresh weights; phase 2 from phase 1's with a new optimizer and schedule.
+Phase 1 starts from the base model or from random weights; phase 2 from the weights of phase 1, with a new optimizer and
+schedule.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from tasks.stage.row_folders import read_manifest
 def pretrain_job(
     phase: str, params: Params, root: Path = Path(), *, base: bool = False, untrained: bool = False
 ) -> Job:
-    """The device job of one phase, its run folder still to be chosen.
+    """Return the device job of one phase, with an empty run folder.
 
     Args:
         phase: phase1 or phase2.
-        params: of which sections pretrain, model, device and ipu are read.
+        params: sections pretrain, model, device and ipu are used.
         root: the checkout.
-        base: phase 1 starts from the model that stage base_model took in.
-        untrained: phase 2 starts from fresh weights, too, so that it can be compiled before phase 1 has run.
+        base: phase 1 starts from the model of stage base_model.
+        untrained: phase 2 also starts from random weights, so that it can be compiled before phase 1 has run.
     """
     training, device = params.pretrain, params.device
     settings = training.phase1 if phase == "phase1" else training.phase2
@@ -85,12 +86,12 @@ def main() -> None:
     base = params.base_model.source != "none"
     job = pretrain_job(phase, params, base=base)
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
-        sys.stdout.write(f"no rows of {job.rows} were held out (pretrain_rows.held_out_fraction): none are evaluated\n")
+        sys.stdout.write(f"no evaluation: {job.rows} has no held-out rows (pretrain_rows.held_out_fraction)\n")
     launcher = launch_words(job, params.device)
     result = train(
         job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking
     )
-    for file in artifacts.TOKENIZER.iterdir():  # what reads a model folder finds its tokenizer there
+    for file in artifacts.TOKENIZER.iterdir():  # readers of a model folder expect its tokenizer there
         shutil.copyfile(file, Path(job.output) / file.name)
     sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")
 

@@ -1,1 +1,1 @@
-"""Rows for pre-training: sentence pairs, masking, shards made in parallel; or prepared sequences, packed."""
+"""Rows for pre-training: sentence pairs, masking, and shards made in parallel; or packed prepared sequences."""

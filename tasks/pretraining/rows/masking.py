@@ -1,7 +1,7 @@
-"""Masked tokens as in BERT (arXiv 1810.04805, section 3.1): 15% chosen, 80/10/10 replaced.
+"""Token masking as in BERT (arXiv 1810.04805, section 3.1): 15 % chosen, 80/10/10 replaced.
 
-Legend: N sequences, T their tokens one after the other, R rows, S sequences and P masked positions per
-row at most.
+Legend: N sequences, T tokens of all sequences, concatenated, R rows, S sequences and P masked positions per row at
+most.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 MASKED, RANDOM = 0.8, 0.1
-"""Shares of the chosen tokens that are replaced by [MASK], by a random token; the rest stays as it is."""
+"""Shares of the chosen tokens that are replaced by [MASK] and by a random token; the rest is unchanged."""
 KNOWN_BUDGETS = {128: 20, 384: 56, 512: 76}
-"""P of BERT's and its successors' recipes at 15%, by row length."""
+"""Row length -> P in the recipes of BERT and its successors at 15 %."""
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """Token ids after masking, and what was there before."""
+    """Token ids after masking, and the original ids of the chosen tokens."""
 
     token_ids: np.ndarray
     """unsigned int[T]."""
     places: np.ndarray
-    """int64[M] indices into token_ids of the tokens to predict, ascending."""
+    """int64[M], ascending indices into token_ids of the tokens to predict."""
     labels: np.ndarray
-    """unsigned int[M] the tokens that were there."""
+    """unsigned int[M], original ids of these tokens."""
 
 
 def default_predictions(row_length: int, masked_fraction: float) -> int:
-    """P when params.yaml leaves it open: the known recipes' at 15%, else floor(fraction * L) + 1."""
+    """Return the default of P: that of the known recipes at 15 %, else floor(fraction * L) + 1."""
     if masked_fraction == 0.15 and row_length in KNOWN_BUDGETS:
         return KNOWN_BUDGETS[row_length]
     return int(masked_fraction * row_length) + 1
@@ -38,16 +38,15 @@ def default_predictions(row_length: int, masked_fraction: float) -> int:
 def predictions_per_sequence(
     lengths: np.ndarray, maskable: np.ndarray, packs: np.ndarray, masked_fraction: float, max_predictions: int
 ) -> np.ndarray:
-    """How many tokens of every sequence are chosen.
+    """Return the number of tokens to mask in every sequence.
 
-    Every sequence asks for round(fraction * its tokens), at least 1, as in BERT, and no more than it
-    has maskable tokens. Where the sum over a row exceeds P, the largest of the row gives up one, again
-    and again, so that no sequence loses all.
+    It is round(fraction * tokens), at least 1, as in BERT, and at most the number of maskable tokens. If the sum over a
+    row exceeds P, the largest number of the row is repeatedly reduced by one, so that no sequence loses all.
 
     Args:
-        lengths: int[N] tokens, special ones included.
-        maskable: int[N] tokens that may be chosen.
-        packs: int[R, S] sequences of each row, -1 = none.
+        lengths: int[N], tokens of every sequence including special ones.
+        maskable: int[N], tokens that may be chosen.
+        packs: int[R, S], sequences of each row, -1 = none.
         max_predictions: P, at least S.
 
     Returns:
@@ -70,20 +69,20 @@ def mask_tokens(
     replacements: np.ndarray,
     rng: np.random.Generator,
 ) -> MaskedTokens:
-    """Choose `counts[n]` tokens of every sequence n, evenly at random, and replace them.
+    """Choose `counts[n]` tokens of every sequence n uniformly at random, and replace them.
 
     Args:
         token_ids: unsigned int[T].
-        lengths: int[N] tokens of every sequence, sum T.
-        counts: int[N] tokens to choose, never more than the sequence has ordinary ones.
+        lengths: int[N], tokens of every sequence; the sum is T.
+        counts: int[N], tokens to choose, at most the number of ordinary tokens of the sequence.
         special: ids that are never chosen.
         mask_id: id of [MASK].
-        replacements: ids that a random replacement is drawn from.
+        replacements: ids from which random replacements are drawn.
     """
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     candidates = np.flatnonzero(~np.isin(token_ids, special))
     owner = sequence[candidates]
-    # A random key per candidate, sorted within its sequence: its first counts[n] entries are the choice.
+    # Candidates are sorted by a random key within their sequence; the first counts[n] are chosen.
     by_key = np.argsort((owner << 32) | rng.integers(2**32, size=len(owner)))
     per_sequence = np.bincount(owner, minlength=len(lengths))
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(per_sequence) - per_sequence, per_sequence)
@@ -97,7 +96,7 @@ def mask_tokens(
 
 
 def count_maskable(token_ids: np.ndarray, lengths: np.ndarray, special: tuple[int, ...]) -> np.ndarray:
-    """int64[N]: tokens of every sequence that are not special."""
+    """Count the tokens of every sequence that are not special, int64[N]."""
     ordinary = np.concatenate([[0], np.cumsum(~np.isin(token_ids, special))])
     ends = np.cumsum(lengths)
     return ordinary[ends] - ordinary[ends - lengths]

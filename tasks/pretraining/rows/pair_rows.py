@@ -1,19 +1,19 @@
-"""One chunk of documents to packed, masked rows of sentence pairs: pure, whatever process runs it.
+"""Conversion of a chunk of documents into packed, masked rows of sentence pairs; a pure function of the chunk.
 
-A sentence ends at the end of a paragraph (newline), and after `.`, `!`, `?` or `...` with its closing quotes and
-brackets, when white space follows and what comes next does not begin in lower case (opening quotes and brackets are
-looked through). `.` attached to a single capital or to one of a few titles ("J. Smith", "Dr. Smith") ends nothing. The
-full stops of Chinese and Japanese need no space. Next-sentence prediction only needs pieces that follow each other, so
-a missed or a spare boundary costs nothing but a little variety.
+A sentence ends at the end of a paragraph (newline), and after `.`, `!`, `?` or `...` with closing quotes and brackets,
+if white space follows and the next word does not begin in lower case (opening quotes and brackets are ignored). `.`
+after a single capital or one of a few titles ("J. Smith", "Dr. Smith") does not end a sentence. The full stops of
+Chinese and Japanese need no space. Next-sentence prediction only needs consecutive pieces, so a missed or an extra
+boundary costs little variety.
 
-Pairs have next-sentence labels, as BERT's pre-training makes them (arXiv 1810.04805). A pair is two spans of one long
-array of token ids: nothing is copied until the rows are laid out. Tokens of a document lie together and in order, so
-sentences that follow each other are one span. One departure from BERT's data script: a sentence that alone would not
-fit into a row is cut into pieces of half a row, which are then paired like sentences (`cut_long`). The script
-truncates it to one pair, so that text without full stops would mostly be lost.
+Pairs have next-sentence labels as in BERT's pre-training (arXiv 1810.04805). A pair is two spans of one long array of
+token ids, which are copied only when the rows are built. Tokens of a document are contiguous and in order, so
+consecutive sentences are one span. One difference from BERT's data script: a sentence that does not fit into a row is
+split into pieces of half a row, which are paired like sentences (`split_long_sentence`). The script truncates it to one
+pair, which would discard most of a text without full stops.
 
 Legend: R rows, L tokens per row, S sequences per row at most, P masked positions per row at most, T tokens of all
-sequences one after the other.
+sequences, concatenated.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ _LONGEST_ABBREVIATION = 8
 class Documents:
     """Documents as token ids.
 
-    `token_ids` [T] holds all tokens; sentence n is token_ids[sentence_starts[n] : sentence_starts[n + 1]];
-    document d has the sentences document_starts[d] .. document_starts[d + 1] - 1, at least one. Both
-    starts end with one entry more: the total.
+    `token_ids` [T] has the tokens of all sentences; sentence n is token_ids[sentence_starts[n] :
+    sentence_starts[n + 1]]; document d has the sentences document_starts[d] .. document_starts[d + 1] - 1, at least
+    one. Both lists of starts have the total as an additional last entry.
     """
 
     token_ids: np.ndarray
@@ -118,7 +118,7 @@ class Pairs:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64[N] tokens of each pair with its special tokens."""
+        """int64[N], tokens of each pair including special tokens."""
         return self.first_length + self.second_length + SPECIAL_PER_PAIR
 
     def __len__(self) -> int:
@@ -126,9 +126,9 @@ class Pairs:
 
 
 def cut_long(length: int, row_length: int) -> list[int]:
-    """Lengths of the pieces that a sentence of `length` tokens goes into the pairs with.
+    """Return the lengths of the pieces into which a sentence of `length` tokens is split.
 
-    cut_long(70, row_length=64) == [30, 30, 10]; up to row_length - 3 tokens it stays whole; none of 0.
+    split_long_sentence(70, row_length=64) == [30, 30, 10]. Up to row_length - 3 tokens stay whole; 0 gives no piece.
     """
     budget = row_length - SPECIAL_PER_PAIR
     if length <= budget:
@@ -140,15 +140,15 @@ def cut_long(length: int, row_length: int) -> list[int]:
 def make_pairs(
     documents: Documents, row_length: int, short_sequence_probability: float, rng: np.random.Generator
 ) -> Pairs:
-    """Pair up all documents once.
+    """Make the sentence pairs of all documents.
 
-    Each document draws its target length: all of the row, or with `short_sequence_probability` any
-    length from 2 on. Sentences are collected up to the target and cut in two at random; half of the
-    time, and whenever there is only one sentence, B comes from a random place of another document (of
-    this document if it is the only one), and the sentences not used go back. What is too long loses
-    tokens of its longer segment, at the front or the back at random.
+    Each document draws a target length: the whole row, or with `short_sequence_probability` any length from 2 on.
+    Sentences are collected up to the target and divided in two at random. Half of the time, and whenever there is only
+    one sentence, B comes from a random position of another document (of this document if it is the only one), and the
+    unused sentences are put back. A pair that is too long loses tokens of its longer segment, at the front or the back
+    at random.
     """
-    draw = random.Random(int(rng.integers(2**63)))  # scalar draws: several times faster than numpy's
+    draw = random.Random(int(rng.integers(2**63)))  # scalar draws are several times faster than NumPy's
     budget = row_length - SPECIAL_PER_PAIR
     spans: list[tuple[int, int, int, int, int]] = []
     for document in range(len(documents)):
@@ -187,7 +187,7 @@ def _pair_document(
 
 
 def _random_span(documents: Documents, document: int, wanted: int, draw: random.Random) -> tuple[int, int]:
-    """Whole sentences from a random one on, of another document, at least `wanted` tokens if it has them."""
+    """Return the span of sentences of another document from a random one on, with `wanted` tokens if possible."""
     other = document
     for _ in range(OTHER_DOCUMENT_TRIES):
         other = int(draw.random() * len(documents))
@@ -203,15 +203,15 @@ def _random_span(documents: Documents, document: int, wanted: int, draw: random.
 
 
 def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Pairs:
-    """Cut pairs to `budget` tokens, one token at a time from the longer segment (from B when equal).
+    """Truncate pairs to `budget` tokens, one token at a time from the longer segment (from B if equal).
 
-    Which end each token comes off is a fair coin, so the number taken off the front is binomial; that
-    gives in one step what taking tokens off one by one gives.
+    A fair coin decides from which end each token is removed. So the number removed at the front is binomial, and one
+    draw gives the same distribution as removing tokens one by one.
     """
     first_start, first_end, second_start, second_end, labels = spans.T
     first, second = first_end - first_start, second_end - second_start
     excess = np.maximum(first + second - budget, 0)
-    # Down to equal lengths at the cost of the longer one, then in turns, B first.
+    # The longer segment shrinks to the length of the other; then both alternate, B first.
     level = np.minimum(excess, np.abs(first - second))
     turns = excess - level
     off_first = np.where(first > second, level, 0) + turns // 2
@@ -226,7 +226,7 @@ def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Pairs
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of `text`, stripped, none empty.
+    """Split `text` into stripped, non-empty sentences.
 
     split_sentences("He met Dr. Ay . It rained.\\nYes") == ["He met Dr. Ay .", "It rained.", "Yes"]
     """
@@ -257,13 +257,13 @@ def _ends_sentence(paragraph: str, match: re.Match[str]) -> bool:
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What decides the rows of one phase, besides the corpus."""
+    """Settings that, with the corpus, determine the rows of one phase."""
 
     tokenizer: Path
     """Folder of tokenizer.json."""
     seed: int
     phase: int
-    """1 or 2: the phases draw different pairs and masks."""
+    """1 or 2; the phases draw different pairs and masks."""
     duplicates: int
     row_length: int
     max_sequences: int
@@ -273,17 +273,17 @@ class RowSettings:
 
 
 class ChunkRows(NamedTuple):
-    """Rows made of one chunk."""
+    """Rows of one chunk."""
 
     shard: int
     part: str
     columns: list[dict[str, np.ndarray]]
-    """One set of columns per duplicate; none when no document of the chunk has tokens."""
+    """One set of columns per duplicate; empty if no document of the chunk has tokens."""
     counts: Counts
 
 
 def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> ChunkRows:
-    """The rows of a chunk, by the settings of its part: pure, whatever process runs it."""
+    """Make the rows of a chunk with the settings of its part; a pure function, for use in any process."""
     own = settings[chunk.part]
     tokenizer = load_tokenizer(own.tokenizer)
     vocabulary = read_vocabulary(tokenizer)
@@ -300,7 +300,7 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> ChunkR
 
 
 def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> Documents:
-    """Sentences of every text as token ids; texts without a token are left out."""
+    """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
     encoded = encode(tokenizer, list(itertools.chain.from_iterable(by_text)))
     sentence_starts, document_starts = [0], [0]
@@ -322,7 +322,7 @@ def make_rows(
     replacements: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """The columns of `pretrain` rows that hold all `pairs`, masked and packed."""
+    """Return the columns of `pretrain` rows with all `pairs`, masked and packed."""
     token_ids, lengths = lay_out_sequences(
         vocabulary,
         (text_ids, pairs.first_start, pairs.first_length),
@@ -340,11 +340,12 @@ def make_rows(
 def lay_out_rows(
     layout: Layout, masked: MaskedTokens, second_starts: np.ndarray, next_sentence_labels: np.ndarray, most: int
 ) -> dict[str, np.ndarray]:
-    """The columns of `pretrain` rows; of masked tokens there are `most` (P) a row, ascending by position in the row.
+    """Return the columns of `pretrain` rows, with masked tokens in ascending order of their positions.
 
     Args:
-        second_starts: int[N], see `Layout.columns`.
+        second_starts: int[N], see `RowLayout.columns`.
         next_sentence_labels: int[N].
+        most: masked positions per row at most (P).
     """
     targets = layout.targets()[masked.places]
     order = np.argsort(targets)

@@ -1,6 +1,6 @@
-"""Sequences that somebody else has tokenized, paired and masked: what is required of them, and their plain form.
+"""Prepared sequences, which were tokenized, paired and masked elsewhere: their validation and unpadding.
 
-Legend: N sequences, W tokens of the widest.
+Legend: N sequences, W tokens of the longest one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SHORTEST = 3
 
 @dataclass(frozen=True)
 class Prepared:
-    """Some sequences as their source holds them, padded with 0 to one width."""
+    """A batch of sequences as read from their source, padded with 0 to one width."""
 
     source: str
     """File or data set, for messages."""
     first: int
-    """Number of the first of these sequences in its source."""
+    """Number of the first sequence of the batch in its source."""
     input_ids: np.ndarray
     """int64[N, W], masked."""
     attention_mask: np.ndarray
@@ -35,31 +35,31 @@ class Prepared:
     token_type_ids: np.ndarray
     """int64[N, W]."""
     labels: np.ndarray
-    """int64[N, W]: the token that was there, IGNORED where nothing is to be predicted."""
+    """int64[N, W]: the original token, IGNORED where nothing is predicted."""
     next_sentence_labels: np.ndarray
     """int64[N]: 0 = real next, 1 = random."""
 
 
 class Limits(NamedTuple):
-    """What the rows can hold."""
+    """Limits of the rows that the sequences must fit into."""
 
     vocabulary: Vocabulary
     row_length: int
     max_predictions: int
     section: str
-    """The section of params.yaml, for messages."""
+    """Section of params.yaml, for messages."""
 
 
 def unpad(found: Prepared, limits: Limits) -> pa.Table:
-    """Return the sequences without their padding, when they are what rows can be made of.
+    """Validate sequences and return them without padding.
 
     Returns:
-        A line for each: `token_ids`; `second_start`, the position of the first token of the second segment, or the
-        length where there is none; `places`, the positions of the tokens to predict, ascending; `labels`, the tokens
-        that were there; and `next_sentence_label`.
+        One table row per sequence: `token_ids`; `second_start`, the position of the first token of the second segment,
+        or the length if there is none; `places`, the ascending positions of the tokens to predict; `labels`, their
+        original tokens; and `next_sentence_label`.
 
     Raises:
-        InputError: everything that is wrong with them, each with the first sequence it holds of and how many more.
+        InputError: invalid sequences; the message lists every problem with its first sequence and a count.
     """
     real = found.attention_mask == 1
     lengths = real.sum(axis=1)
@@ -82,7 +82,7 @@ def _lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
 
 
 def masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np.ndarray]:
-    """Return the tokens of all sequences, one after the other; int[N] the tokens of each, and how many are masked."""
+    """Return the concatenated tokens of all sequences, and int[N] the tokens and the masked tokens of each."""
     names = ("token_ids", "places", "labels")
     lists = [sequences[name].combine_chunks() for name in names]
     tokens, places, labels = (one.flatten().to_numpy() for one in lists)
@@ -91,7 +91,7 @@ def masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np.nda
 
 
 def original_tokens(sequences: pa.Table) -> list[bytes]:
-    """Return every sequence as it was before masking: equal for other maskings of the same text."""
+    """Return every sequence as it was before masking; different maskings of a text give equal results."""
     masked, lengths, _ = masked_tokens(sequences)
     restored = masked.token_ids.copy()
     restored[masked.places] = masked.labels
@@ -99,20 +99,20 @@ def original_tokens(sequences: pa.Table) -> list[bytes]:
 
 
 Problems = list[tuple[np.ndarray, str]]
-"""(bool[N] where it holds, what is found and required)"""
+"""(bool[N] sequences with the problem, description) of each problem."""
 
 
 def _layout_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, limits: Limits) -> Problems:
-    """What must hold before tokens can be looked at."""
+    """Return problems that prevent a check of the tokens."""
     mask = found.attention_mask
     return [
-        (np.any((mask != 0) & (mask != 1), axis=1), "has an attention_mask of other values than 0 and 1"),
-        (np.any(real[:, 1:] & ~real[:, :-1], axis=1), "has tokens after padding: padding must stand at the end"),
+        (np.any((mask != 0) & (mask != 1), axis=1), "has an attention_mask with values other than 0 and 1"),
+        (np.any(real[:, 1:] & ~real[:, :-1], axis=1), "has tokens after padding; padding must be at the end"),
         (lengths < SHORTEST, f"has fewer than {SHORTEST} tokens"),
         (
             lengths > limits.row_length,
             f"has more tokens than a row: raise {limits.section}.row_length={limits.row_length} to "
-            f"{int(lengths.max(initial=0))}, or name data that are prepared for it",
+            f"{int(lengths.max(initial=0))}, or use data prepared for this length",
         ),
     ]
 
@@ -122,12 +122,12 @@ def _content_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, li
     ids, types, labels = found.input_ids, found.token_type_ids, found.labels
     masked = labels != IGNORED
     size = vocabulary.size
-    other = "tokenizer.path or tokenizer.repository must be the vocabulary that the data were prepared with"
+    other = "set tokenizer.path or tokenizer.repository to the vocabulary of the data"
     return [
         (
             np.any(real & ((ids < 0) | (ids >= size)), axis=1),
-            f"has the token id {int(ids[real].max(initial=0))} or a negative one, the vocabulary has {size:,} entries: "
-            f"{other}",
+            f"has the token id {int(ids[real].max(initial=0))} or a negative one, but the vocabulary has {size:,} "
+            f"entries: {other}",
         ),
         (ids[:, 0] != vocabulary.cls, f"does not begin with [CLS], id {vocabulary.cls}: {other}"),
         (
@@ -143,7 +143,7 @@ def _content_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, li
         ),
         (
             np.any(masked & ((labels < 0) | (labels >= size)), axis=1),
-            f"has a label outside of the vocabulary of {size:,} entries: {other}",
+            f"has a label outside the vocabulary of {size:,} entries: {other}",
         ),
         (np.any(masked & ~real, axis=1), "has a label on padding"),
         (
@@ -165,4 +165,4 @@ def _refuse(found: Prepared, problems: Problems) -> None:
             more = f" (and {int(wrong.sum()) - 1} more of {len(wrong)})" if wrong.sum() > 1 else ""
             lines.append(f"\n  sequence {found.first + int(np.argmax(wrong))}{more} {what}")
     if lines:
-        raise InputError(f"{found.source} cannot be made into rows:{''.join(lines)}")
+        raise InputError(f"{found.source} cannot be used as pre-training rows:{''.join(lines)}")

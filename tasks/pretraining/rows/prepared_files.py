@@ -1,13 +1,13 @@
-"""Prepared pre-training data from Parquet, Arrow, a Hub data set or TFRecords.
+"""Readers of prepared pre-training data: Parquet, Arrow, Hub data sets and TFRecords.
 
-Two layouts. Columns as the Hub data sets Graphcore/wikipedia-bert-128 and -512 have them: input_ids, token_type_ids,
-attention_mask, labels, next_sentence_label. Features as create_pretraining_data of google-research/bert writes them:
-input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights (some programs leave these
-out), next_sentence_labels. In both, 1 is a random next sentence.
+There are two layouts. Tables have the columns of the Hub data sets Graphcore/wikipedia-bert-128 and -512: input_ids,
+token_type_ids, attention_mask, labels, next_sentence_label. TFRecords have the features that create_pretraining_data of
+google-research/bert writes: input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights
+(optional), next_sentence_labels. In both, 1 is a random next sentence.
 
-TFRecord files are read without TensorFlow. A record is length (8 bytes, little-endian), its CRC, the bytes of a
-tensorflow.Example, their CRC; both CRCs are masked CRC-32C (tensorflow/core/lib/io/record_writer.h). Every CRC is
-checked. The files may be packed with GZIP.
+TFRecord files are read without TensorFlow. A record consists of a length (8 bytes, little-endian), its CRC, the bytes
+of a tensorflow.Example, and their CRC; both CRCs are masked CRC-32C (tensorflow/core/lib/io/record_writer.h) and are
+checked. Files may be packed with GZIP.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tasks.stage.errors import InputError
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MAX_RECORD_BYTES = 4 << 20
-"""A sequence of 512 tokens takes some 5 KB, one of the longest row 300 KB."""
+"""A sequence of 512 tokens takes about 5 KB, one of the maximum row length 300 KB."""
 _GZIP = b"\x1f\x8b\x08"
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
@@ -66,10 +66,10 @@ message_type {
 }
 message_type { name: "Example" field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
 """
-"""tensorflow/core/example/example.proto and feature.proto."""
+"""Definitions from tensorflow/core/example/example.proto and feature.proto."""
 SEQUENCES_AT_ONCE = 2048
 NUMBERS_AT_ONCE = 8 << 20
-"""Numbers of one field, padded: long sequences come in smaller parts."""
+"""Padded numbers per field and batch: batches of long sequences are smaller."""
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 NEXT = ("next_sentence_label", "next_sentence_labels")
 PACKED = "packed_input_ids"
@@ -80,14 +80,15 @@ _KNOWN = (*_TABLES, *ENDINGS)
 
 
 def read_examples(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-    """The named features of every record, in order; one that a record lacks is left out.
+    """Yield the named features of every record, without those that a record lacks.
 
     Args:
         path: the file.
-        names: features that are asked for; of integers, or of floats that are whole numbers (weights).
+        names: features to read; integers, or floats that are whole numbers (weights).
 
     Raises:
-        InputError: cut off, damaged (a CRC does not fit), no record of examples, or a feature of text, with its record.
+        InputError: cut off, damaged (wrong CRC), records of another type, or a feature that is not numeric; the
+            message has the record.
     """
     wanted = set(names)
     for number, content in enumerate(_records(path)):
@@ -96,13 +97,13 @@ def read_examples(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.nda
         try:
             example.ParseFromString(content)
         except message.DecodeError:
-            raise InputError(f"{where} is no tensorflow.Example: name files of create_pretraining_data") from None
+            raise InputError(f"{where} is not a tensorflow.Example: use files of create_pretraining_data") from None
         features = example.features.feature
         yield {name: _numbers(features[name], f"{where}, {name}") for name in sorted(wanted & set(features))}
 
 
 def feature_names(path: Path) -> list[str]:
-    """Names of the features of the first record, sorted; none where the file holds no record."""
+    """Return the sorted feature names of the first record; empty if the file has no records."""
     for content in _records(path):
         example = _example_class()()
         with contextlib.suppress(message.DecodeError):
@@ -119,7 +120,7 @@ def _numbers(feature: Any, where: str) -> np.ndarray:
         values = np.array(feature.float_list.value, np.float32)
         if np.all(values == np.rint(values)):
             return values.astype(np.int64)
-    raise InputError(f"{where} must hold whole numbers, found {kind or 'nothing'}")
+    raise InputError(f"{where} must be whole numbers, found {kind or 'nothing'}")
 
 
 def _records(path: Path) -> Iterator[bytes]:
@@ -130,23 +131,23 @@ def _records(path: Path) -> Iterator[bytes]:
                 yield _record(stream, header, f"{path}, record {number}")
                 number += 1
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path} is cut off or damaged in record {number} ({error}): copy or make it again") from None
+        raise InputError(f"{path} is cut off or damaged at record {number} ({error}): copy or recreate it") from None
 
 
 def _record(stream: BinaryIO, header: bytes, where: str) -> bytes:
-    cut = f"{where} is cut off: copy or make the file again"
+    cut = f"{where} is cut off. Copy or create the file again"
     if len(header) < _HEADER.size:
         raise InputError(cut)
     length, crc = _HEADER.unpack(header)
     if _masked(header[:8]) != crc:
-        raise InputError(f"{where} has a length whose CRC does not fit: the file is damaged, or is no TFRecord file")
+        raise InputError(f"{where}: the CRC of its length is wrong, so the file is damaged or not a TFRecord file")
     if length > MAX_RECORD_BYTES:
-        raise InputError(f"{where} has {length:,} bytes; records up to {MAX_RECORD_BYTES:,} are read")
+        raise InputError(f"{where} has {length:,} bytes; at most {MAX_RECORD_BYTES:,} are allowed")
     content = stream.read(length + _CRC.size)
     if len(content) < length + _CRC.size:
         raise InputError(cut)
     if _masked(content[:length]) != _CRC.unpack_from(content, length)[0]:
-        raise InputError(f"{where} does not fit its CRC: the file is damaged; copy or make it again")
+        raise InputError(f"{where}: its CRC is wrong, so the file is damaged. Copy or create it again")
     return content[:length]
 
 
@@ -165,23 +166,23 @@ def _masked(content: bytes) -> int:
 
 @functools.cache
 def _example_class() -> Any:
-    """Return tensorflow.Example, in a pool of its own: the default pool is for whoever else has these messages here."""
+    """Return tensorflow.Example from a separate pool: TensorFlow registers its own in the default pool."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
 
 
 def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: Reading) -> Iterator[Prepared]:
-    """All sequences, some at a time; memory does not grow with their number.
+    """Yield all sequences in batches; memory does not grow with their number.
 
     Args:
-        params: of the phase.
+        params: parameters of the phase.
         source: `files` or `hub` (pretrain_rows.source).
-        section: of params.yaml, for messages.
-        reading: gets files, layout and columns not used.
+        section: section of params.yaml, for messages.
+        reading: report that gets files, layouts and unused columns.
 
     Raises:
-        InputError: nothing there, of another layout, damaged, or labels that mark what is not masked in two ways.
+        InputError: no data, another layout, damaged, or labels that mark unmasked tokens in two ways.
     """
     columns = _Columns(reading)
     if source == "hub":
@@ -198,18 +199,19 @@ def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: R
 
 
 def _files(path: Path, key: str, reading: Reading) -> list[Path]:
-    needed = f"{key} needs files ending in {', '.join(_KNOWN)}"
+    needed = f"{key} needs {', '.join(_KNOWN)} files"
     found = files_in(path, key)
     if (path / "dataset_dict.json").is_file():
         splits = sorted(p.name for p in path.iterdir() if p.is_dir())
-        raise InputError(f"{key}={path} holds several splits: name the folder of one ({', '.join(splits)})")
+        raise InputError(f"{key}={path} has several splits: name the folder of one of them ({', '.join(splits)})")
     usable = [file for file in found if file.name.lower().endswith(_KNOWN)]
     reading.ignored += [file.name for file in found if file not in usable]
     if not usable:
-        raise InputError(f"{key}={path} holds {', '.join(reading.ignored[:5]) or 'nothing'}: {needed}")
+        content = f"contains only {', '.join(reading.ignored[:5])}" if reading.ignored else "is empty"
+        raise InputError(f"{key}={path} {content}: {needed}")
     kinds = {file.name.lower().endswith(_TABLES) for file in usable}
     if len(kinds) > 1:
-        raise InputError(f"{key}={path} holds tables and TFRecords: put one kind of them into a folder of its own")
+        raise InputError(f"{key}={path} contains both tables and TFRecords: move one kind to another folder")
     return usable
 
 
@@ -217,11 +219,11 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
     try:
         yield from record_batches(file, SEQUENCES_AT_ONCE, str(file))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{file} cannot be read to its end ({error}): copy or make it again") from None
+        raise InputError(f"{file} cannot be read to its end ({error}). Copy or create it again") from None
 
 
 class _Columns:
-    """Sequences in columns of lists, whose labels mark what is not masked in one way throughout: -100, or 0."""
+    """Reader of tables with columns of lists; unmasked tokens have the label -100, or 0, throughout."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -242,7 +244,7 @@ class _Columns:
         missing += [] if set(NEXT) & set(names) else [NEXT[0]]
         if missing:
             raise InputError(
-                f"{source} has the columns {', '.join(names)} and lacks {', '.join(missing)}: prepared data need "
+                f"{source} has the columns {', '.join(names)} but not {', '.join(missing)}. Prepared data need "
                 f"{', '.join(LISTS)} and {NEXT[0]}; for text, set pretrain_rows.source to corpus"
             )
         self.reading.unused_columns |= set(names) - {*LISTS, *NEXT}
@@ -254,8 +256,8 @@ class _Columns:
             wrong = np.flatnonzero(np.diff(offsets) != lengths)
             if len(wrong):
                 raise InputError(
-                    f"{source}, sequence {first + wrong[0]}: {name} has {np.diff(offsets)[wrong[0]]} entries, "
-                    f"input_ids {lengths[wrong[0]]}; they must be as many"
+                    f"{source}, sequence {first + wrong[0]}: {name} has {np.diff(offsets)[wrong[0]]} entries, but "
+                    f"input_ids has {lengths[wrong[0]]}; equal numbers are required"
                 )
         labels = self._labels(lists["labels"], source, first)
         present = np.arange(lengths.max(initial=0)) < lengths[:, None]
@@ -275,14 +277,14 @@ class _Columns:
             elif len(there) and self.ignored != ignored:
                 at = first + int(np.searchsorted(offsets, there[0], side="right")) - 1
                 raise InputError(
-                    f"{source}, sequence {at} has the label {ignored}, others before it mark what is not masked with "
-                    f"{self.ignored}: one of {IGNORED} and 0 is required throughout"
+                    f"{source}, sequence {at} has the label {ignored}, but earlier ones mark unmasked tokens with "
+                    f"{self.ignored}. Use one of {IGNORED} and 0 throughout"
                 )
         return np.where(values == self.ignored, IGNORED, values)
 
 
 def _parts(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.RecordBatch]:
-    """The sequences of a batch, so many at a time that they have NUMBERS_AT_ONCE when they are padded."""
+    """Split a batch so that each part has about NUMBERS_AT_ONCE numbers after padding."""
     lengths = np.diff(_ragged(batch.column(LISTS[0]), f"{source}, column {LISTS[0]}", first)[1])
     width = _require_width(int(lengths.max(initial=1)), f"{source}, sequence {first + int(np.argmax(lengths))}")
     at_once = max(1, NUMBERS_AT_ONCE // max(1, width))
@@ -292,16 +294,16 @@ def _parts(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.Record
 
 def _require_width(width: int, where: str) -> int:
     if width > MAX_ROW_LENGTH:
-        raise InputError(f"{where} has {width:,} entries; rows have up to {MAX_ROW_LENGTH:,} tokens")
+        raise InputError(f"{where} has {width:,} entries; rows have at most {MAX_ROW_LENGTH:,} tokens")
     return width
 
 
 def _ragged(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """(values int64[T], offsets int64[N + 1]) of a column of lists of integers."""
+    """Return values, int64[T], and offsets, int64[N + 1], of a column of lists of integers."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not is_list or not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
-        raise InputError(f"{where} is {kind}, required is a list of integers")
+        raise InputError(f"{where} is {kind}; a list of integers is required")
     nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
     if len(nulls):
         raise InputError(f"{where} is null in sequence {first + nulls[0]}")
@@ -315,14 +317,14 @@ def _ragged(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _one_each(column: Any, where: str, first: int) -> np.ndarray:
-    """int64[N] of a column of integers, or of lists of one."""
+    """Return the values of a column of integers, or of lists with one integer, int64[N]."""
     if pa.types.is_nested(column.type):
         values, offsets = _ragged(column, where, first)
         if len(values) != len(column) or np.any(np.diff(offsets) != 1):
-            raise InputError(f"{where} must hold one label for each sequence")
+            raise InputError(f"{where} must have one label for each sequence")
         return values
     if not pa.types.is_integer(column.type) or column.null_count:
-        raise InputError(f"{where} is {column.type} with {column.null_count} nulls, required are integers, no nulls")
+        raise InputError(f"{where} is {column.type} with {column.null_count} nulls; integers, no nulls, are required")
     return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
@@ -336,10 +338,10 @@ def _from_tfrecords(file: Path) -> Iterator[Prepared]:
     names = feature_names(file)
     missing = [name for name in FEATURES if name not in names]
     if missing:
-        packed = "; packed files are not read, name those they were made of" if PACKED in names else ""
+        packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in names else ""
         raise InputError(
-            f"{file} has the features {', '.join(names) or 'of no record'} and lacks {', '.join(missing)}{packed}: "
-            "files of create_pretraining_data are required"
+            f"{file} has the features {', '.join(names) or '(no records)'} but not {', '.join(missing)}; files of "
+            f"create_pretraining_data are required{packed}"
         )
     first = 0
     examples = read_examples(file, (*FEATURES, WEIGHTS))
@@ -355,12 +357,12 @@ def _from_tfrecords(file: Path) -> Iterator[Prepared]:
 
 
 def _no_wider(examples: Iterable[dict[str, np.ndarray]], width: int, file: Path) -> Iterator[dict[str, np.ndarray]]:
-    """The records as they came: of each is made sure, before the next is read, that it is not wider than the first."""
+    """Yield the records, and refuse one that is wider than the first before the next is read."""
     for number, example in enumerate(examples):
         found = max(len(values) for values in example.values())
         if found > width:
             raise InputError(
-                f"{file}, record {number} has {found:,} entries, the first {width:,}: all must have as many"
+                f"{file}, record {number} has {found:,} entries, but the first {width:,}; equal numbers are required"
             )
         yield example
 
@@ -369,22 +371,22 @@ def _of_examples(examples: list[dict[str, np.ndarray]], source: str, first: int)
     def matrix(name: str) -> np.ndarray:
         lengths = {len(example.get(name, ())) for example in examples}
         if len(lengths) > 1:
-            raise InputError(f"{source}: {name} has {sorted(lengths)} entries, all records must have as many")
+            raise InputError(f"{source}: {name} has {sorted(lengths)} entries; equal numbers are required")
         return np.stack([example[name] for example in examples])
 
     ids, positions, slots = matrix("input_ids"), matrix(POSITIONS), matrix(IDS)
     used = slots != 0
     problems = [
-        (used & ((positions < 1) | (positions >= ids.shape[1])), f"has {POSITIONS} outside of the sequence"),
-        (~used & (positions != 0), f"has a position in a slot whose {IDS} is 0, which marks an unused slot"),
+        (used & ((positions < 1) | (positions >= ids.shape[1])), f"has {POSITIONS} outside the sequence"),
+        (~used & (positions != 0), f"has a position in an unused slot ({IDS} is 0)"),
     ]
     if all(WEIGHTS in example for example in examples):
-        problems.append((used != (matrix(WEIGHTS) != 0), f"has {WEIGHTS} that do not fit {IDS}, where 0 is unused"))
+        problems.append((used != (matrix(WEIGHTS) != 0), f"has {WEIGHTS} that contradict {IDS}, where 0 is unused"))
     labels = np.full(ids.shape, IGNORED, np.int64)
     row = np.repeat(np.arange(len(ids)), used.sum(axis=1))
     labels[row, np.clip(positions[used], 0, ids.shape[1] - 1)] = slots[used]
     twice = (labels != IGNORED).sum(axis=1) != used.sum(axis=1)
-    problems.append((twice[:, None], f"has one position twice in {POSITIONS}"))
+    problems.append((twice[:, None], f"repeats a position in {POSITIONS}"))
     for wrong, what in problems:
         if wrong.any():
             raise InputError(f"{source}, record {first + int(np.argmax(wrong.any(axis=1)))} {what}")

@@ -1,18 +1,18 @@
-"""Corpus to pre-training rows: sentence pairs, masking, packing.
+"""Stage pretrain_rows: make pre-training rows from the corpus (sentence pairs, masking, packing) or prepared data.
 
     python -m tasks.pretraining.rows.pretrain_rows phase1|phase2
 
-The corpus is made into rows shard by shard (row_shards.py), and a shard in chunks of a fixed size. A chunk is
-tokenized once and turned into rows `duplicates` times, each time with other pairs and other masks, drawn from (seed,
-phase, duplicate, chunk); random next sentences come from the same chunk, and a row is packed from one chunk and
-duplicate. So memory does not grow with the corpus, and the rows do not depend on how many processes share the work.
-Documents that are held out (tasks/rows/held_out.py) go through the same steps on their own, once.
+The corpus is processed shard by shard (row_shards.py), and a shard in chunks of a fixed size. A chunk is tokenized once
+and turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
+chunk). Random next sentences come from the same chunk, and a row is packed from one chunk and duplicate. So memory does
+not grow with the corpus, and the rows do not depend on the number of processes. Held-out documents
+(tasks/rows/held_out.py) go through the same steps separately, once.
 
-A run that was killed keeps the shards it has finished, and makes the others when it is run again. What
-other hosts made of them as their shares (tasks/pretraining/rows/row_share.py) is taken as it is.
+A killed run keeps its finished shards, and the next run makes the others. Shards that other hosts made as their shares
+(tasks/pretraining/rows/row_share.py) are reused.
 
-Of prepared data nothing is tokenized, paired or masked anew: rows are packed from SEQUENCES_PER_CHUNK sequences at a
-time. A sequence keeps its masked tokens whatever it shares a row with: rows with more of them than P are taken apart.
+Prepared data are not tokenized, paired or masked again: rows are packed from SEQUENCES_PER_CHUNK sequences at a time. A
+sequence keeps its masked tokens, so rows with more than P of them are split.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ TAKEN_APART = "rows taken apart, their masked tokens being more than max_predict
 def write_prepared_rows(
     params: PretrainRowsParams, phase: str, tokenizer: Path = artifacts.TOKENIZER, folder: Path | None = None
 ) -> str:
-    """Write the rows of `phase` from the prepared data it names, into `folder` (default: its own artifact).
+    """Write the rows of `phase` from prepared data to `folder` (default: its artifact).
 
     Args:
-        params: section pretrain_rows, its source `files` or `hub`.
+        params: section pretrain_rows, with source `files` or `hub`.
         phase: phase1 or phase2.
         tokenizer: folder of the tokenizer.json that the data were prepared with.
 
     Returns:
-        What was made, in words.
+        A summary for the stage's last line.
 
     Raises:
-        InputError: no data, data that cannot be used (with the sequence), or another vocabulary.
+        InputError: no data, invalid data (with the sequence), or another vocabulary.
     """
     own = params.phase1 if phase == "phase1" else params.phase2
     limits = _limits(params, own, f"pretrain_rows.{phase}", read_vocabulary(load_tokenizer(tokenizer)))
@@ -90,7 +90,7 @@ def write_prepared_rows(
             kept.rmdir()
         if manifest is None:
             raise InputError(
-                f"no sequence to train on was found ({reading.counts[SEQUENCES]} in all): look at "
+                f"no training sequence found ({reading.counts[SEQUENCES]} in all). Check "
                 f"{limits.section}.path, {limits.section}.dataset and pretrain_rows.held_out_fraction"
             )
         write_reading(partial, params.source, reading)
@@ -101,7 +101,7 @@ def write_prepared_rows(
 
 
 def rows_in_words(rows: Manifest) -> str:
-    """Describe rows for people."""
+    """Return a summary of rows for the terminal."""
     return (
         f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
         f"{rows.packing_efficiency:.1%} real tokens)"
@@ -111,7 +111,7 @@ def rows_in_words(rows: Manifest) -> str:
 def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: Vocabulary) -> Limits:
     predictions = own.max_predictions_per_row
     if predictions is None:
-        # every sequence of a row rounds its share up by itself
+        # every sequence of a row rounds its share up
         predictions = default_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
     check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
     return Limits(vocabulary, own.row_length, predictions, section)
@@ -133,7 +133,7 @@ def _read(
 
 
 def _held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndarray:
-    """bool[N]: by the tokens before masking, so that all maskings of a pair go the same way."""
+    """Choose the held-out sequences, bool[N], by their tokens before masking: all maskings of a pair stay together."""
     if not params.held_out_fraction:
         return np.zeros(len(sequences), bool)
     texts = (tokens.decode("latin-1") for tokens in original_tokens(sequences))
@@ -142,7 +142,7 @@ def _held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndarray:
 
 @dataclass
 class _Rows:
-    """A row folder that is filled chunk by chunk."""
+    """Writer of a row folder, chunk by chunk."""
 
     writer: RowWriter
     params: PretrainRowsParams
@@ -152,7 +152,7 @@ class _Rows:
     held: int = 0
 
     def add(self, sequences: pa.Table) -> None:
-        """Take some sequences, and write rows when there are enough to pack well."""
+        """Add sequences, and write rows once there are enough to pack well."""
         if len(sequences):
             self.waiting.append(sequences)
             self.held += len(sequences)
@@ -171,21 +171,21 @@ class _Rows:
         self.waiting, self.held = [], 0
 
     def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:
-        """The manifest, written; None, and no file, where there was no sequence."""
+        """Write the manifest and return it; without any sequence, write no file and return None."""
         if self.held:
             self._write()
         return self.writer.finish(tokenizer_sha256, seed) if self.writer.rows else None
 
 
 def within_budget(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
-    """Rows with at most `max_predictions` masked tokens: those with more give each sequence a row of its own.
+    """Split rows with more than `max_predictions` masked tokens: each of their sequences gets its own row.
 
     Args:
-        packs: int32[R, S] sequences of each row, -1 = none.
-        masked_counts: int64[N] of every sequence, none above max_predictions.
+        packs: int32[R, S], sequences of each row, -1 = none.
+        masked_counts: int64[N], masked tokens of every sequence, none above max_predictions.
 
     Returns:
-        int32[R', S], and how many rows were taken apart.
+        int32[R', S], and the number of rows that were split.
     """
     over = np.where(packs >= 0, masked_counts[packs], 0).sum(axis=1) > max_predictions
     if not over.any():
@@ -198,12 +198,12 @@ def within_budget(packs: np.ndarray, masked_counts: np.ndarray, max_predictions:
 
 @dataclass(frozen=True)
 class RowsSummary:
-    """What was made, for the stage's last line; all but `held_out` is of the training rows."""
+    """Summary of rows that were made; all fields except `held_out` are about the training rows."""
 
     manifest: Manifest
     counts: Counts
     held_out: int
-    """Documents whose rows are held out."""
+    """Number of held-out documents."""
     elapsed_s: float
 
 
@@ -216,14 +216,14 @@ def write_pretrain_rows(
     workers: int | None = None,
     work: Path | None = None,
 ) -> RowsSummary:
-    """Write the rows of `phase` into `folder` (default: its own artifact), whole or not at all.
+    """Write the rows of `phase` to `folder` (default: its artifact), atomically.
 
     Args:
-        workers: processes; None: what pays, at most PODIUM_WORKERS. The rows do not depend on it.
-        work: where finished shards wait for the others; None: beside `folder`. Removed when all is done.
+        workers: number of processes; None: as many as pay off, at most PODIUM_WORKERS. The rows do not depend on it.
+        work: folder for finished shards, removed at the end; None: next to `folder`.
 
     Raises:
-        InputError: corpus or tokenizer missing or unusable, no document with tokens, rows out of range.
+        InputError: corpus or tokenizer missing or unusable, no document with tokens, or row sizes out of range.
     """
     folder = Path(folder or artifacts.rows_folder(phase))
     making = RowMaking(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
@@ -234,8 +234,7 @@ def write_pretrain_rows(
             making.remove()
             raise InputError(
                 f"none of the {sum(shard.documents for shard in making.shards)} documents in {corpus} that are not "
-                "held out has a token, at least one is required: look at corpus.path, corpus.text_column and "
-                "pretrain_rows.held_out_fraction"
+                "held out has a token. Check corpus.path, corpus.text_column and pretrain_rows.held_out_fraction"
             )
         (partial / HELD_OUT).mkdir()
         others = making.join(HELD_OUT, partial / HELD_OUT)

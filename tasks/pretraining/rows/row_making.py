@@ -1,11 +1,11 @@
-"""Shards of a corpus to pre-training rows: what is there is taken, the rest is made by several processes.
+"""Building of pre-training rows from the shards of a corpus; finished shards are reused.
 
-    <work>/<fingerprint>/shard-00000/rows/        a row folder; none where the shard left no rows to train on
-                                     held-out/    the same of documents that are held out
+    <work>/<fingerprint>/shard-00000/rows/        a row folder; absent if the shard has no training rows
+                                     held-out/    the same for held-out documents
                                      shard.json   counts, and the SHA-256 of every file; written last
-    <work>/share-2/<fingerprint>/...    shards that were made as a share (row_share.py), most likely elsewhere
+    <work>/share-2/<fingerprint>/...    shards made as a share (row_share.py), usually on another host
 
-Shards are kept when a run is killed, and joined when all are there.
+Shards survive when a run is killed, and are joined when all are finished.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 
 CHUNKS_FOR_PROCESSES = 4
-"""From here on more processes pay. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker: 5.1 M
-tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
+"""Chunks from which more processes pay off. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker:
+5.1 M tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
 MADE_BY = (
     "ipu_model/row_kinds/pretrain.py",
     "ipu_model/rows",
@@ -47,16 +47,16 @@ MADE_BY = (
     "tasks/rows",
     "tasks/vocabulary",
 )
-"""Packages and modules that decide the rows: what others made of the same text is not taken for finished."""
+"""Packages and modules that affect the rows: shards made with other versions of them are not reused."""
 RECORD = "shard.json"
 logger = logging.getLogger(__name__)
 
 
 def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
-    """The settings of `phase` ("phase1" or "phase2"), P resolved.
+    """Return the row settings of `phase` ("phase1" or "phase2"), with P resolved.
 
     Raises:
-        InputError: the schema cannot hold such rows.
+        InputError: the schema cannot represent such rows.
     """
     own = params.phase1 if phase == "phase1" else params.phase2
     predictions = own.max_predictions_per_row
@@ -77,19 +77,19 @@ def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowS
 
 
 class RowMaking:
-    """Rows of one phase that are to be made of a corpus."""
+    """Builder of the rows of one phase from a corpus."""
 
     def __init__(self, params: PretrainRowsParams, phase: str, corpus: Path, tokenizer: Path, work: Path) -> None:
-        """Plan the shards of the rows that `params` asks for.
+        """Plan the shards.
 
         Args:
             work: folder of the shards of all sets of rows.
 
         Raises:
-            InputError: corpus or tokenizer missing or unusable, rows out of range.
+            InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
         """
         settings = settings_of(params, phase, tokenizer)
-        # Documents that are held out are masked once.
+        # Held-out documents are masked once.
         self._settings = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
         self._phase, self._vocabulary = phase, read_vocabulary(load_tokenizer(tokenizer)).size
         self._tokenizer_sha256 = sha256_of(tokenizer_file(settings.tokenizer))
@@ -103,12 +103,12 @@ class RowMaking:
         self._found: dict[int, Path] = {}
 
     def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], Progress]:
-        """Make those of `shards` that are not there yet; what went into all of them, by part."""
+        """Make those of `shards` that are not finished; return the counts of all of them, by part."""
         found = [self._finished(shard.number) for shard in shards]
         counts = [counts for counts in found if counts is not None]
         missing = [shard for shard, counts_of_it in zip(shards, found, strict=True) if counts_of_it is None]
         if counts:
-            logger.info("%d of %d shards are there from before", len(counts), len(shards))
+            logger.info("reusing %d of %d shards", len(counts), len(shards))
         if workers is None:
             text = sum(shard.bytes for shard in missing)
             workers = useful_workers(text // row_shards.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
@@ -124,7 +124,7 @@ class RowMaking:
         return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
 
     def _write(self, folder: Path, made: Iterator[ChunkRows], progress: Progress) -> dict[str, Counts]:
-        """Fill the folder of a shard with what its chunks became; returns what went into it, by part."""
+        """Write the rows of a shard's chunks to its folder; return the counts, by part."""
         own, counts = self._settings[TRAINING], {part: Counts() for part in PARTS}
         sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary)
         with contextlib.ExitStack() as stack:
@@ -144,11 +144,11 @@ class RowMaking:
         return counts
 
     def _path(self, number: int) -> Path:
-        """Folder of a shard: where it was found whole, else where it is to be made."""
+        """Return the folder of a shard: of the finished one, else where it will be made."""
         return self._found.get(number, self._folder / _name(number))
 
     def _finished(self, number: int) -> dict[str, Counts] | None:
-        """The counts of a shard that is there with the bytes it was written with; None: it has to be made."""
+        """Return the counts of a finished shard whose files are unchanged, else None."""
         for place in self._places:
             if (counts := _counts_of(place / _name(number))) is not None:
                 self._found[number] = place / _name(number)
@@ -156,14 +156,14 @@ class RowMaking:
         return None
 
     def join(self, part: str, target: Path) -> Manifest | None:
-        """One row folder of those of all shards, which are finished: their files under new names, and their sums.
+        """Join the row folders of all shards, which must be finished, into one.
 
         Args:
-            part: of PARTS.
+            part: one of PARTS.
             target: an existing folder.
 
         Returns:
-            The manifest as written; None where no shard has rows.
+            The manifest as written; None if no shard has rows.
         """
         folders = [self._path(shard.number) / part for shard in self.shards]
         found = [(folder, read_manifest(folder)) for folder in folders if (folder / MANIFEST).is_file()]
@@ -187,25 +187,25 @@ class RowMaking:
         return whole
 
     def hand_over(self, share: int, shards: Sequence[Shard]) -> None:
-        """Put finished shards into the folder of the share with that number, which holds nothing else then."""
+        """Move finished shards into the folder of the share with that number, replacing its content."""
         numbers = [shard.number for shard in shards]
         with new_folder(self._work / f"share-{share}") as partial:
             for number in numbers:
                 target = partial / self._folder.name / _name(number)
                 shutil.copytree(self._path(number), target, copy_function=link_or_copy)
-            # also where a corpus has fewer shards than there are shares: DVC wants an output
+            # also if a corpus has fewer shards than shares: DVC requires an output
             write_json(partial / "share.json", {"shards": numbers})
         self.remove()
 
     def remove(self) -> None:
-        """Remove the shards that were made here, those of other sets too: what they were made for is done.
+        """Remove the shards made here, including those of other sets: they are no longer needed.
 
-        Shares stay, as the outputs of their stages; where a file system has links they take no room of their own.
+        Shares remain, since they are outputs of stages; on file systems with links they take no extra space.
         """
-        for made in self._work.glob("*"):
-            if not made.name.startswith("share-"):
-                shutil.rmtree(made)
-        with contextlib.suppress(OSError):  # shares are left
+        for folder in self._work.glob("*"):
+            if not folder.name.startswith("share-"):
+                shutil.rmtree(folder)
+        with contextlib.suppress(OSError):  # shares remain
             self._work.rmdir()
 
 
@@ -214,7 +214,7 @@ def _name(number: int) -> str:
 
 
 def _counts_of(folder: Path) -> dict[str, Counts] | None:
-    """By part; None where no shard is, or one that is not as it was written."""
+    """Return the counts of a shard by part; None if it is missing or its files have changed."""
     if not folder.is_dir():
         return None
     try:
@@ -223,12 +223,12 @@ def _counts_of(folder: Path) -> dict[str, Counts] | None:
             return {part: Counts(values) for part, values in record["counts"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.debug("%s: %s", folder, error)
-    logger.warning("%s is damaged; it is made again", folder)
+    logger.warning("%s is damaged, making it again", folder)
     return None
 
 
 def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:
-    """Everything that decides the rows of a corpus, by content: the same on every host."""
+    """Return everything that affects the rows of a corpus, by content, so that it is the same on every host."""
     root = Path(__file__).parents[3]
     of_chunks = row_shards.CHUNK_DOCUMENTS, row_shards.CHUNK_CHARACTERS, row_shards.LAST_CHUNK_DOCUMENTS
     return {
@@ -242,5 +242,5 @@ def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, f
 
 
 def _modules(path: Path) -> list[Path]:
-    """The modules of a package, or the one module that it is."""
+    """Return the modules of a package, or the path itself if it is a module."""
     return sorted(path.glob("*.py")) if path.is_dir() else [path]

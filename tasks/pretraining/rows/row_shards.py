@@ -1,7 +1,7 @@
-"""Shards of a corpus, the pieces in which pre-training rows are made, and the chunks that their texts are cut into.
+"""Shards of a corpus, the units in which pre-training rows are made, and the chunks of their texts.
 
-Where a shard begins and ends follows from the row groups of the corpus alone, so that a shard has the same bytes
-whatever process or host makes it, and whatever others were made before.
+The boundaries of shards depend only on the row groups of the corpus. So a shard has the same bytes whichever process or
+host makes it, and in whichever order.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tasks.records.parquet import read_batches, sizes_of_groups
 from tasks.stage.row_folders import HELD_OUT
 
 SHARD_BYTES = 64 << 20
-"""Text of a shard, about; a smaller rest at the end joins the shard before. A shard takes 20 to 50 s on one core, and
-no more than that is lost when a run is killed. Another number gives other rows, so it is no parameter."""
+"""Approximate text of a shard; a smaller rest at the end joins the previous shard. A shard takes 20 to 50 s on one
+core, which is the most that a killed run loses. Another number gives other rows, so it is not a parameter."""
 CHUNK_DOCUMENTS = 2048
-"""Documents per chunk at most. Another number gives other rows, so it is no parameter."""
+"""Documents per chunk at most. Another number gives other rows, so it is not a parameter."""
 CHUNK_CHARACTERS = 1 << 20
-"""A chunk ends with the document that reaches this many characters (about 250,000 tokens)."""
+"""Characters that close a chunk (about 250,000 tokens)."""
 LAST_CHUNK_DOCUMENTS = 16
-"""A last chunk of fewer documents joins the one before: random next sentences need documents to draw from."""
+"""A last chunk with fewer documents joins the previous one: random next sentences need documents to draw from."""
 TRAINING = "rows"
 PARTS = (TRAINING, HELD_OUT)
 Counts = Counter[str]
-"""What went into rows: `documents`, `skipped` ones that have no tokens, and `tokens` of the text, before pairing."""
+"""Counts of `documents`, of `skipped` documents without tokens, and of `tokens` before pairing."""
 READ_AT_ONCE = 256
 """Documents decoded from Parquet at a time."""
 
@@ -40,17 +40,17 @@ class Shard:
 
     number: int
     groups: tuple[tuple[Path, int], ...]
-    """File and the number of the row group in it, in reading order."""
+    """Files and row group numbers, in reading order."""
     documents: int
     bytes: int
     """Bytes of text."""
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
-    """The shards of a corpus, from what its Parquet files say of themselves: no text is read.
+    """Divide a corpus into shards, using only the metadata of its Parquet files.
 
     Raises:
-        InputError: a file cannot be read, or has no text.
+        InputError: a file cannot be read, or has no text column.
     """
     shards: list[Shard] = []
     groups = [
@@ -71,7 +71,7 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
 
 
 def texts_of(shard: Shard) -> Iterator[str]:
-    """The texts of a shard in order, few in memory at a time; "" for null."""
+    """Yield the texts of a shard in order, with few in memory; "" for null."""
     for path, groups in itertools.groupby(shard.groups, key=itemgetter(0)):
         for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus", [group for _, group in groups]):
             for text in batch.column("text").to_pylist():
@@ -84,12 +84,12 @@ class Chunk(NamedTuple):
     shard: int
     part: str
     number: int
-    """No other chunk of the corpus and part has it."""
+    """Unique number within the corpus and part."""
     texts: list[str]
 
 
 def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk]:
-    """The texts of a shard in chunks, those that are held out apart from the others."""
+    """Yield the texts of a shard in chunks, with held-out texts in separate chunks."""
     cutters = {part: _Cutter() for part in PARTS}
     numbers = {part: itertools.count(shard.number << 32) for part in PARTS}
     for text in texts_of(shard):
@@ -102,7 +102,7 @@ def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk
 
 
 class _Cutter:
-    """Cuts texts into chunks, whose borders depend on these texts alone. The newest is held back: the last may join."""
+    """Divider of texts into chunks, which depend only on these texts. It delays each chunk, as the last may join it."""
 
     def __init__(self) -> None:
         self._before: list[str] = []
@@ -110,7 +110,7 @@ class _Cutter:
         self._characters = 0
 
     def add(self, text: str) -> list[str] | None:
-        """Take a text; gives a chunk that is complete now."""
+        """Add a text, and return a chunk if one is complete."""
         self._chunk.append(text)
         self._characters += len(text)
         if len(self._chunk) < CHUNK_DOCUMENTS and self._characters < CHUNK_CHARACTERS:
@@ -120,7 +120,7 @@ class _Cutter:
         return complete or None
 
     def rest(self) -> list[list[str]]:
-        """The chunks that are left after the last text."""
+        """Return the remaining chunks after the last text."""
         if self._before and len(self._chunk) >= LAST_CHUNK_DOCUMENTS:
             return [self._before, self._chunk]
         return [self._before + self._chunk] if self._before or self._chunk else []

@@ -1,9 +1,9 @@
-"""Stage `row_share`: every n-th shard of the pre-training rows of both phases, so that n workers make them together.
+"""Stage `row_share`: make every n-th shard of the pre-training rows of both phases, so that n workers share the work.
 
     python -m tasks.pretraining.rows.row_share 2
 
-`pretrain_rows.shares` says how many shares there are. The stage pretrain_rows joins what all of them made, and makes
-what none of them did: with any number of shares, or none, the rows are the same bytes.
+`pretrain_rows.shares` sets the number of shares. The stage pretrain_rows joins their shards and makes the missing ones:
+with any number of shares, or none, the rows have the same bytes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def write_share(
     work: Path | None = None,
     workers: int | None = None,
 ) -> tuple[list[Shard], float]:
-    """Make every `of`-th shard, from shard `share` - 1 on; returns them, and the seconds that it took.
+    """Make every `of`-th shard, from shard `share` - 1 on; return the shards and the seconds taken.
 
     Args:
-        work: folder of the shards of that phase (default: its own artifact).
-        workers: processes; None: what pays, at most PODIUM_WORKERS.
+        work: folder of the shards of the phase (default: its artifact).
+        workers: number of processes; None: as many as pay off, at most PODIUM_WORKERS.
 
     Raises:
-        InputError: corpus or tokenizer missing or unusable, rows out of range.
+        InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
     """
     work = work or artifacts.row_shards(phase)
     making = RowMaking(params, phase, corpus, tokenizer, work)
@@ -59,7 +59,7 @@ def main() -> None:
     own = load_sections("pretrain_rows", "packing")
     params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
     if share not in map(str, params.shares):
-        raise ParamsError(f"share {share}: pretrain_rows.shares={params.shares} has no such share")
+        raise ParamsError(f"no share {share}; pretrain_rows.shares={params.shares}")
     number = int(share)
     for phase in PHASES:
         shards, seconds = write_share(params, phase, number, len(params.shares))

@@ -63,7 +63,7 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     assert said.startswith("error: nothing was started, for 5 reasons:\n")
     assert "device.runtime to cpu or auto" in said
     assert "HF_TOKEN is empty" in said
-    assert "is another model than section model states" in said
+    assert "differs from section model of the parameters" in said
     assert "--set model.hidden_size=768" in said
     assert "downstream.squad.data.train_path='nowhere.json' is not there" in said
     assert f"PREFECT_API_URL=http://127.0.0.1:{port}/api does not answer" in said
@@ -368,9 +368,9 @@ def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(proj
     assert "is of the architecture that section model states" in look(project, *given)["base model", "ok"]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     vocabulary = ("tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}")
-    assert "has 100 word embeddings, the tokenizer 6 entries" in str(refuse(project, *given, *vocabulary))
+    assert "has 100 word embeddings, but the tokenizer has 6 entries" in str(refuse(project, *given, *vocabulary))
     (tmp_path / "model" / "model.safetensors").unlink()
-    assert "holds no weights" in str(refuse(project, *given))
+    assert "has no weights" in str(refuse(project, *given))
     (tmp_path / "model" / "config.json").write_text('{"model_type": "roberta"}')
     assert "model_type is 'roberta'" in str(refuse(project, *given))
 

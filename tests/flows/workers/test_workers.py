@@ -225,7 +225,7 @@ def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_p
     monkeypatch.setattr(row_shards, "SHARD_BYTES", 20_000)
     data = folder.parents[1]
     shards = len(row_shards.plan_shards(sorted((data / "corpus").glob("*.parquet"))))
-    taken = f"{shards} of {shards} shards are there from before"
+    taken = f"reusing {shards} of {shards} shards"
     assert shards > 2
     assert any(taken in (host.folder / "worker.log").read_text() for host in hosts)
     params = load_params(data.parent / "params.yaml").pretrain_rows

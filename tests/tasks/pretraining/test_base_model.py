@@ -77,7 +77,7 @@ def refusal(given: Path, *overrides: str) -> str:
 
 def test_without_a_given_model_there_is_nothing_to_take_in(tmp_path: Path):
     params = params_with()
-    with pytest.raises(InputError, match="base_model.source is none: there is no model to take in"):
+    with pytest.raises(InputError, match="base_model.source is none, so there is no model to import"):
         write_base_model(params.base_model, params.model, tmp_path / "no tokenizer needed", tmp_path / "base")
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +116,9 @@ def test_a_model_with_one_kind_of_segments_is_taken_in(given: Path):
 
 def test_another_vocabulary_is_refused(given: Path):
     write_tiny_model(given.parent / "tokenizer", [*VOCABULARY, "more"])
-    assert f"has {5 + len(VOCABULARY)} word embeddings, the tokenizer {6 + len(VOCABULARY)} entries" in refusal(given)
+    assert f"has {5 + len(VOCABULARY)} word embeddings, but the tokenizer has {6 + len(VOCABULARY)} entries" in refusal(
+        given
+    )
     swapped = [VOCABULARY[1], VOCABULARY[0], *VOCABULARY[2:]]
     write_tiny_model(given.parent / "tokenizer", swapped)
     assert "entry 5 of its vocabulary is 'a', that of the tokenizer 'b'" in refusal(given)

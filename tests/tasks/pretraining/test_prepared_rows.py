@@ -267,16 +267,16 @@ DEFECTS = [
     (change(5, "input_ids", 0, 7), "sequence 5 does not begin with [CLS], id 2: tokenizer.path"),
     (change(5, "input_ids", 4, -1), "or a negative one"),
     (change(5, "attention_mask", 1, 0), "sequence 5 has tokens after padding"),
-    (change(5, "attention_mask", 1, 2), "attention_mask of other values"),
+    (change(5, "attention_mask", 1, 2), "attention_mask with values other"),
     (change(5, "token_type_ids", 0, 1), "token_type_ids that are not 0, 0, ..., 1, 1"),
-    (change(5, "labels", 3, 9999), "sequence 5 has a label outside of the vocabulary"),
-    (only_zeros, "sequence 3 has the label 0, others before it mark what is not masked with -100"),
-    (shorter, f"sequence 2: labels has {LENGTH - 1} entries, input_ids {LENGTH}"),
+    (change(5, "labels", 3, 9999), "sequence 5 has a label outside the vocabulary"),
+    (only_zeros, "sequence 3 has the label 0, but earlier ones mark unmasked tokens with -100"),
+    (shorter, f"sequence 2: labels has {LENGTH - 1} entries, but input_ids has {LENGTH}"),
     (lambda columns: columns["next_sentence_label"].__setitem__(4, 2), "sequence 4 has a next_sentence_label other"),
     (lambda columns: columns["input_ids"].__setitem__(4, None), "input_ids is null in sequence 4"),
     (change(4, "labels", 6, None), "labels has a null in sequence 4"),
     (lambda columns: columns.pop("labels"), "lacks labels"),
-    (lambda columns: columns.update(labels=[[0.5]] * len(columns["labels"])), "required is a list of integers"),
+    (lambda columns: columns.update(labels=[[0.5]] * len(columns["labels"])), "a list of integers is required"),
 ]
 
 
@@ -302,15 +302,15 @@ def test_paths_that_lead_nowhere_say_what_is_needed(source: Source, tmp_path: Pa
     assert "path=" in refusal(source, tmp_path, tmp_path / "absent")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/README.md").write_text("no data")
-    assert "holds README.md: pretrain_rows.phase1.path needs files ending in" in refusal(
+    assert "contains only README.md: pretrain_rows.phase1.path needs .parquet" in refusal(
         source, tmp_path, tmp_path / "in"
     )
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"a": [1]})})
     splits.save_to_disk(tmp_path / "splits")
-    assert "name the folder of one (train)" in refusal(source, tmp_path, tmp_path / "splits")
+    assert "name the folder of one of them (train)" in refusal(source, tmp_path, tmp_path / "splits")
     as_parquet(source, tmp_path / "in")
     as_tfrecords(source, tmp_path / "in")
-    assert "holds tables and TFRecords" in refusal(source, tmp_path, tmp_path / "in")
+    assert "contains both tables and TFRecords" in refusal(source, tmp_path, tmp_path / "in")
 
 
 # ---------------------------------------------------------------------------------------------- tfrecords
@@ -349,12 +349,12 @@ def test_a_file_cut_off_is_noticed(tmp_path: Path, length: int, packed: bool) ->
 @pytest.mark.parametrize(
     ("name", "slot", "value", "said"),
     [
-        ("masked_lm_weights", 0, 0.0, "record 1 has masked_lm_weights that do not fit"),
-        ("masked_lm_weights", 0, 0.5, "record 1, masked_lm_weights must hold whole numbers"),
+        ("masked_lm_weights", 0, 0.0, "record 1 has masked_lm_weights that contradict"),
+        ("masked_lm_weights", 0, 0.5, "record 1, masked_lm_weights must be whole numbers"),
         ("masked_lm_positions", 0, 99, "record 1 has masked_lm_positions outside"),
-        ("masked_lm_positions", 1, None, "record 1 has one position twice"),
-        ("masked_lm_ids", 0, 0, "record 1 has a position in a slot whose masked_lm_ids is 0"),
-        ("input_ids", slice(5, None), [], "all records must have as many"),
+        ("masked_lm_positions", 1, None, "record 1 repeats a position"),
+        ("masked_lm_ids", 0, 0, "record 1 has a position in an unused slot (masked_lm_ids is 0)"),
+        ("input_ids", slice(5, None), [], "equal numbers are required"),
     ],
 )
 def test_features_that_contradict_each_other_are_refused(
@@ -369,4 +369,4 @@ def test_features_that_contradict_each_other_are_refused(
 
 def test_files_of_other_features_are_refused_with_what_they_hold(source: Source, tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(tfrecord([{"packed_input_ids": [1, 2]}]))
-    assert "packed files are not read" in refusal(source, tmp_path, tmp_path / "a.tfrecord")
+    assert "Packed sequences are not supported" in refusal(source, tmp_path, tmp_path / "a.tfrecord")
