@@ -1,1 +1,1 @@
-"""The checks of corpus, questions and rows, and the page of a verdict."""
+"""Validation of corpus, examples and rows: checks, verdicts and their pages."""

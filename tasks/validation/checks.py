@@ -1,7 +1,7 @@
-"""What is required of data, and the verdict on it; knows neither the data's format nor the judge.
+"""Checks of data sets and their results, independent of the data's format and of the validator.
 
-A data set says which checks it must pass and yields scalar features: one integer per record for every
-record check, one number per total check. tasks/validation/judge.py judges them.
+A data set declares its checks and yields scalar features: one integer per record for every record check, and one number
+for every total check. tasks/validation/validators.py compares them with the limits of the checks.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Any, ClassVar
 import numpy as np
 
 Frame = dict[str, np.ndarray]
-"""Features of some records: "record" (labels) and one integer array per record check, of equal length."""
+"""Features of a batch of records: "record" (labels) and one integer array per record check, of equal length."""
 
 RECORD = "record"
 FRAME_RECORDS = 100_000
-"""Records judged at a time; a frame of scalars of this size is 10 to 20 MB."""
+"""Records validated at a time; a frame of scalars of this size takes 10 to 20 MB."""
 MAX_EXAMPLES = 3
 MAX_UNEXPECTED = 20
-"""Features that the pages of Great Expectations show of a failed check."""
+"""Failing values that the pages of Great Expectations show for a check."""
 MAX_EXAMPLE_CHARACTERS = 160
 
 
 @dataclass(frozen=True)
 class Check:
-    """One requirement. Its feature has the check's name and must lie in [minimum, maximum].
+    """A requirement. Its feature has the name of the check and must be within [minimum, maximum].
 
-    A feature without either limit counts faults, of which there may be none.
+    A feature without limits counts errors and must be 0.
     """
 
     name: str
     column: str
-    """Column, file or key of the data that the check speaks of."""
+    """Column, file or key of the data that is checked."""
     required: str
-    """The requirement, in words."""
+    """Description of the requirement."""
     advice: str
-    """Which knob to turn or which file to look at when it fails."""
+    """What to change or inspect if the check fails."""
     minimum: float | None = None
     maximum: float | None = None
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the largest value of its feature."""
+        """Smallest and largest valid value of its feature."""
         if self.minimum is None and self.maximum is None:
             return -math.inf, 0.0
         low, high = -math.inf if self.minimum is None else self.minimum, self.maximum
@@ -54,34 +54,34 @@ class Check:
 
 @dataclass(frozen=True)
 class Total:
-    """The feature of a total check, with what a person wants to see of it."""
+    """Feature of a total check, with its description and examples."""
 
     value: float
     shown: str = ""
-    """Text that says what was found, where the bare number does not."""
+    """Description of what was found; empty: the number is shown."""
     examples: Sequence[str] = ()
 
     @classmethod
     def of_differences(cls, differences: Sequence[str]) -> Total:
-        """Return what was found where something is compared with what is required of it."""
+        """Return the feature of a comparison with a requirement."""
         count = len(differences)
-        return cls(count, f"{count} difference{'s' * (count > 1)}" if count else "as required", differences)
+        return cls(count, f"{count} difference{'s' * (count > 1)}" if count else "no differences", differences)
 
 
 Totals = dict[str, Total]
-"""By the name of the total check."""
+"""Name of a total check -> its feature."""
 
 
 class DataSet(ABC):
-    """A data set that can be judged; `prepare` is called first, then `frames`, then the others."""
+    """A data set to validate; `prepare` is called first, then `frames`, then the others."""
 
     name: str
     record: str
-    """What one record is called: document, question, row."""
+    """Noun for a record: document, question, row."""
     is_given: ClassVar[bool] = True
-    """Whether people gave the data; else this program made them."""
+    """The data come from the user; otherwise Podium made them."""
     prerequisites: Sequence[Check]
-    """Total checks that must hold before anything else can be looked at: schema, files, tokenizer."""
+    """Total checks that must pass before anything else can be checked: schema, files, tokenizer."""
     total_checks: tuple[Check, ...] = ()
     """Checks of the whole set."""
     record_checks: tuple[Check, ...] = ()
@@ -96,50 +96,51 @@ class DataSet(ABC):
         return iter(())
 
     def totals(self) -> Totals:
-        """Return the features of the total checks, once all records were seen."""
+        """Return the features of the total checks, after all frames were read."""
         return {}
 
     def numbers(self) -> dict[str, Any]:
-        """Return the figures of the page, by label."""
+        """Return the figures for the page, by label."""
         return {}
 
     def histograms(self) -> list[dict[str, Any]]:
-        """Return what the page draws, as `Lengths.histogram` gives it."""
+        """Return the histograms for the page, see `LengthHistogram.histogram`."""
         return []
 
     def notes(self) -> list[str]:
-        """Return sentences that people must see, on the page and on the terminal."""
+        """Return notes to show on the page and on the terminal."""
         return []
 
 
 @dataclass(frozen=True)
 class Unexpected:
-    """A feature that does not lie where its check requires."""
+    """A feature outside the limits of its check."""
 
     value: float
     of: str
-    """The record, or what was found of the whole set."""
+    """Label of the record, or description of what was found in the whole set."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the judge says of one check."""
+    """Number of records that failed a check."""
 
     failed: int
-    """Records that do not meet the requirement; 0 or 1 for a check of the whole set."""
+    """Failed records; 0 or 1 for a check of the whole set."""
     of: int
+    """All records."""
     unexpected: tuple[Unexpected, ...] = ()
-    """The first MAX_UNEXPECTED of them."""
+    """First MAX_UNEXPECTED failures."""
 
     def __add__(self, after: Judgement) -> Judgement:
-        """Of the records of two frames."""
+        """Add the counts of the next frame."""
         unexpected = (*self.unexpected, *after.unexpected)[:MAX_UNEXPECTED]
         return Judgement(self.failed + after.failed, self.of + after.of, unexpected)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one check."""
+    """Result of a check."""
 
     check: Check
     judgement: Judgement
@@ -151,7 +152,7 @@ class Finding:
         return self.judgement.failed == 0
 
     def to_values(self) -> dict[str, Any]:
-        """The entry of the verdict's `checks`."""
+        """Return the entry for `checks` in the verdict's JSON."""
         return {
             "name": self.check.name,
             "column": self.check.column,
@@ -166,34 +167,32 @@ class Finding:
 
 
 def explain(values: Mapping[str, Any], page: str) -> str:
-    """One message of all failed checks: which, how many of how many, examples, where to look."""
+    """Return the error message about the failed checks: requirement, counts, examples and advice."""
     failed = [check for check in values["checks"] if not check["ok"]]
-    lines = [
-        f"{values['data']} is not fit to train on: {len(failed)} of {len(values['checks'])} checks failed (see {page})"
-    ]
+    lines = [f"{values['data']} is not valid: {len(failed)} of {len(values['checks'])} checks failed (see {page})"]
     for check in failed:
         lines.append(f"  {check['name']} ({check['column']}): found {check['found']}; required: {check['required']}")
         if check["examples"]:
             lines.append(f"    for example {'; '.join(check['examples'])}")
         lines.append(f"    {check['advice']}")
     if values["not_checked"]:
-        lines.append(f"  not checked because of this: {', '.join(values['not_checked'])}")
+        lines.append(f"  skipped, because they need the failed checks: {', '.join(values['not_checked'])}")
     return "\n".join(lines)
 
 
 def short(text: str) -> str:
-    """`text` cut to the length of an example, on one line."""
+    """Return `text` on one line, truncated to the length of an example."""
     line = " ".join(str(text).split())
     return line if len(line) <= MAX_EXAMPLE_CHARACTERS else line[: MAX_EXAMPLE_CHARACTERS - 3] + "..."
 
 
 def number(value: float) -> str:
-    """A count with thousands separators, or a share with four significant digits."""
+    """Format a count with thousands separators, or a share with four significant digits."""
     return f"{int(value):,}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def gathered(frames: Iterable[Frame], records: int = FRAME_RECORDS) -> Iterator[Frame]:
-    """Join small frames until they hold at least `records`: the judge has a fixed price per frame."""
+    """Join small frames until they have at least `records`: validation has a fixed cost per frame."""
     waiting: list[Frame] = []
     held = 0
     for frame in frames:

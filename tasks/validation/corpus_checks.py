@@ -1,4 +1,4 @@
-"""What a corpus must be: data/corpus/*.parquet with document_id, title, text."""
+"""Checks of a corpus: data/corpus/*.parquet with document_id, title, text."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tasks.validation.histograms import Lengths
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30
-"""Characters that the longest document must exceed: five or six words. Sentence pairs need more than titles."""
-LOOK = "look at corpus.path, corpus.text_column and corpus.layout in params.yaml"
+"""Characters that the longest document must exceed, five or six words: sentence pairs need more than titles."""
+LOOK = "check corpus.path, corpus.text_column and corpus.layout in params.yaml"
 
 
 def corpus_data(folder: Path, limits: ValidateParams) -> DataSet:
-    """The corpus in `folder`; one that is there to hold nothing (corpus.source: none) is judged as such."""
+    """Open the corpus in `folder`; with corpus.source: none it must be empty."""
     return NoCorpus(folder) if read_reading(folder)["source"] == "none" else CorpusData(folder, limits)
 
 
 class NoCorpus(DataSet):
-    """The folder of a plan whose rows of pre-training are prepared elsewhere."""
+    """Empty corpus of a plan whose pre-training rows come from prepared data."""
 
     name, record = "corpus", "document"
     prerequisites = (
         Check(
-            "no_files", "*.parquet", "no document: corpus.source is none", "delete the folder and run the corpus stage"
+            "no_files", "*.parquet", "no documents: corpus.source is none", "delete the folder and run the corpus stage"
         ),
     )
 
@@ -49,7 +49,7 @@ class NoCorpus(DataSet):
 
 
 class CorpusData(ParquetFiles):
-    """The documents of a corpus folder."""
+    """Documents of a corpus folder."""
 
     name, record = "corpus", "document"
     texts: ClassVar[Mapping[str, str]] = {"id": "document_id", "title": "title", "text": "text"}
@@ -60,7 +60,7 @@ class CorpusData(ParquetFiles):
         self.total_checks = _total_checks(limits)
         most = limits.max_document_characters
         size = f"at most {most:,} characters in a document"
-        whole = f"the text was not cut into documents: {LOOK}, or raise validate.max_document_characters"
+        whole = f"the text was not split into documents: {LOOK}, or raise validate.max_document_characters"
         self.record_checks = (*self.text_checks(LOOK), Check("document_size", "text", size, whole, maximum=most))
         self._lengths = {"documents": Lengths()}
         self._control = 0
@@ -82,7 +82,7 @@ class CorpusData(ParquetFiles):
 
     def totals(self) -> Totals:
         lengths = self._lengths["documents"]
-        worst = [f"{label}: {-count:,} such characters" for count, label in self._worst]
+        worst = [f"{label}: {-count:,} control characters" for count, label in self._worst]
         return {
             "documents": Total(lengths.count),
             "ids_unique": self.repeated_ids(),
@@ -110,25 +110,24 @@ def _total_checks(limits: ValidateParams) -> tuple[Check, ...]:
             "documents",
             "rows",
             f"at least {limits.min_documents:,} documents",
-            "give more text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
+            "add text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
             minimum=limits.min_documents,
         ),
         Check(
-            "ids_unique", "document_id", "no id twice", "two inputs may hold the same documents: look at corpus.path"
+            "ids_unique", "document_id", "unique ids", "two inputs may contain the same documents: check corpus.path"
         ),
         Check(
             "control_characters",
             "text",
             f"at most {limits.max_control_share:.4g} of all characters are control characters or U+FFFD",
-            "the files are binary or of another encoding than UTF-8: look at corpus.path, "
-            "or raise validate.max_control_share",
+            "the files may be binary or not UTF-8: check corpus.path, or raise validate.max_control_share",
             maximum=limits.max_control_share,
         ),
         Check(
             "longest_document",
             "text",
             f"the longest document has more than {FEW_WORDS} characters",
-            f"these are titles or lines, not documents: {LOOK}",
+            f"these may be titles or single lines, not documents: {LOOK}",
             minimum=FEW_WORDS + 1,
         ),
     )

@@ -1,4 +1,4 @@
-"""Parquet files as they are judged: of a corpus, or a file for each split of an entry's examples; read in batches."""
+"""Data sets of Parquet files, read in batches: a corpus, or the splits of an entry's examples."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ MAY_BE_EMPTY = "title"
 
 
 class ParquetFiles(DataSet):
-    """Files of one schema; a kind of data adds its checks, the features of a batch, totals and figures."""
+    """Files of one schema; subclasses add checks, the features of a batch, totals and figures."""
 
     unit: ClassVar[str] = "characters"
-    """What the histograms count."""
+    """Unit of the histograms."""
     texts: ClassVar[Mapping[str, str]] = {}
-    """Columns that must have text in every record, by what people call it."""
+    """Noun -> column that must have text in every record."""
 
     def __init__(self, files: Mapping[str, Path], schema: pa.Schema, columns: str, stage: str) -> None:
-        """Take note of what is required.
+        """Set the requirements.
 
         Args:
-            files: by name, in one folder, which has a reading.json.
-            columns: the schema in words.
-            stage: that writes them, for messages.
+            files: files by name, in one folder, which has a reading.json.
+            columns: description of the schema.
+            stage: stage that writes the files, for messages.
         """
         self.files, self.schema = files, schema
         folder = next(iter(files.values())).parent
         self.reading: dict[str, int] = read_reading(folder)["numbers"]
-        advice = f"{folder} was written by something else than {stage}: delete it and run that stage"
+        advice = f"{folder} was not written by {stage}: delete it and run that stage"
         self.prerequisites = (Check("schema", ", ".join(schema.names), columns, advice),)
         self._count = dict.fromkeys(files, 0)
         self._ids = text_features.Keys()
         self._lengths: dict[str, Lengths] = {}
-        """By what is measured."""
+        """Histograms by noun for the measured texts."""
 
     def text_checks(self, advice: str) -> list[Check]:
         """Return a check for each of `texts`."""
@@ -79,16 +79,16 @@ class ParquetFiles(DataSet):
         return {RECORD: np.array(labels, dtype=object), **missing, **self._features(name, batch, labels)}
 
     def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
-        """Return what people call each record."""
+        """Return a label for each record."""
         first = self._count[name]
         return [f"{name} {self.record} {number}" for number in range(first, first + len(batch))]
 
     @abstractmethod
     def _features(self, name: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
-        """Return what the checks of every record look at, but for `texts`; the records of the batch are counted."""
+        """Return the features of the record checks without those of `texts`; `_count` includes the batch."""
 
     def repeated_ids(self) -> Total:
-        """Count the ids that came before, compared as text where their hashes are equal."""
+        """Count repeated ids, compared as text if their hashes are equal."""
         column = self.texts["id"]
         repeated, examples = self._ids.repetitions(
             lambda: (
@@ -105,31 +105,32 @@ class ParquetFiles(DataSet):
 
 
 class ExampleFiles(ParquetFiles):
-    """The examples of an entry, all splits."""
+    """Examples of an entry, all splits."""
 
     def __init__(self, folder: Path, splits: Sequence[str], schema: pa.Schema, columns: str) -> None:
         """Open the splits in `folder`.
 
         Args:
-            splits: training first.
-            columns: the schema in words.
+            splits: names of the splits, training first.
+            columns: description of the schema.
 
         Raises:
-            InputError: a split is not there.
+            InputError: the file of a split is missing.
         """
         files = {split: Path(folder) / f"{split}.parquet" for split in splits}
         for path in files.values():
             if not path.is_file():
-                raise InputError(f"{path} is not there: run its stage of examples first")
+                raise InputError(f"{path} does not exist: run its stage examples first")
         super().__init__(files, schema, columns, "the stage examples")
         self._keys = {split: text_features.Keys() for split in splits}
-        """What makes an example the same as another one."""
+        """Split -> keys that identify equal examples."""
 
     def count_checks(self, least: int, advice: str) -> list[Check]:
-        """Return a check for each split that it has at least so many examples.
+        """Return a check of the number of examples for each split.
 
         Args:
-            advice: may name the split as {split}.
+            least: examples that every split must have.
+            advice: may contain {split}.
         """
         return [
             Check(
@@ -149,12 +150,12 @@ class ExampleFiles(ParquetFiles):
         return {f"{split} {self.record}s": count for split, count in self._count.items()}
 
     def _repetitions(self, before: str, in_train: str, further: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Count examples that repeat one of training: most data sets have some, so they are shown and not refused.
+        """Count examples that repeat a training example: most data sets have some, so they are reported, not refused.
 
         Args:
-            before: what to call those of training that came before, after the name of the split.
-            in_train: what to call those of another split that are also in training.
-            further: figures of those of training.
+            before: label of repeated training examples, after the name of the split.
+            in_train: label of another split's examples that are also in training.
+            further: further figures of the training examples.
         """
         (training, ours), *others = ((split, keys.all_hashes()) for split, keys in self._keys.items())
         return {

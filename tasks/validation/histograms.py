@@ -1,4 +1,4 @@
-"""Distributions of small whole numbers (lengths, counts), gathered piece by piece in fixed memory."""
+"""Distributions of small whole numbers (lengths, counts), accumulated in fixed memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 HIGHEST = 100_000
-"""Numbers above it are counted as this one; sums, and so means, stay exact."""
+"""Larger numbers are counted as this one; sums and means stay exact."""
 BARS = 32
 LINEAR_RATIO = 30
-"""Largest / smallest number up to which bars of equal width show more than bars of equal ratio."""
+"""Ratio of largest to smallest number above which the bars have a logarithmic scale."""
 
 
 class Lengths:
-    """How often each length was seen."""
+    """Counter of lengths."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(1, np.int64)
@@ -23,7 +23,7 @@ class Lengths:
         self.largest = 0
 
     def add(self, lengths: np.ndarray) -> None:
-        """Count some lengths; integers [n], not negative."""
+        """Count lengths; integers [n], not negative."""
         if not len(lengths):
             return
         self.count += len(lengths)
@@ -36,20 +36,19 @@ class Lengths:
 
     @property
     def mean(self) -> float:
-        """Rounded to one decimal; 0 when nothing was seen."""
+        """Mean, rounded to one decimal; 0 without lengths."""
         return round(self.sum / self.count, 1) if self.count else 0.0
 
     def quantile(self, share: float) -> int:
-        """The smallest length that at least `share` (0 to 1) of those seen do not exceed."""
+        """Return the smallest length that at least `share` (0 to 1) of all lengths do not exceed."""
         if not self.count:
             return 0
         return int(np.searchsorted(np.cumsum(self._counts), share * self.count))
 
     def histogram(self, title: str, unit: str) -> dict[str, Any]:
-        """Bars for the page: bar i counts the lengths from edges[i] up to, not including, edges[i + 1].
+        """Return the bars for the page: bar i counts the lengths from edges[i] up to, not including, edges[i + 1].
 
-        `open_end` says that the last bar also counts everything above it, `widening` that bars are not of equal
-        width.
+        With `open_end`, the last bar also counts everything above it. With `widening`, bars differ in width.
         """
         seen = np.flatnonzero(self._counts)
         low, high = (int(seen[0]), int(seen[-1])) if len(seen) else (0, 0)
@@ -67,7 +66,7 @@ class Lengths:
 
 
 def _edges(low: int, high: int) -> list[int]:
-    """Whole, rising edges of at most BARS bars over low..high: _edges(3, 5) == [3, 4, 5, 6]."""
+    """Return ascending integer edges of at most BARS bars over low..high: _edges(3, 5) == [3, 4, 5, 6]."""
     if high - low < BARS or high <= LINEAR_RATIO * max(1, low):
         width = -(-(high + 1 - low) // BARS)
         bars = -(-(high + 1 - low) // width)

@@ -1,8 +1,8 @@
-"""Great Expectations as the judge of checks, and its suites of them; the only file that imports it.
+"""Validators of checks, one of which uses Great Expectations, and its suites; the only file that imports it.
 
-It sees scalar features only (tasks/validation/checks.py): its own expectations on list columns measure their text form,
-or take quadratic time. Half of what its import takes is packages that it needs for other work: plots, statistical
-tests, databases, clouds. They are not loaded.
+It gets only scalar features (tasks/validation/checks.py): its own expectations on list columns measure their text form,
+or take quadratic time. Half of its import time is spent on packages for plots, statistical tests, databases and clouds,
+which are not loaded.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tasks.stage.errors import ParamsError
 from tasks.validation.checks import MAX_UNEXPECTED, RECORD, Check, Frame, Judgement, Unexpected, short
 
 LATER = ("altair", "scipy.stats")
-"""Requirements of Great Expectations that load when something of them is first used, which no check of ours does."""
+"""Requirements of Great Expectations that are loaded on first use, which no check of Podium needs."""
 LEFT_OUT = (
     "azure", "boto3", "botocore", "google.api_core", "google.auth", "google.cloud", "google.oauth2", "pyspark",
     "snowflake", "sqlalchemy",
 )  # fmt: skip
-"""Extras that it asks for and goes without where they are not installed; here others need some of them."""
+"""Optional requirements that it tries to import, hidden from it even if they are installed."""
 
 
 class _Later(MetaPathFinder):
@@ -46,10 +46,10 @@ class _Later(MetaPathFinder):
 
 @contextmanager
 def _lightly() -> Iterator[None]:
-    """Imports inside leave the extras out, and load LATER on first use."""
+    """Hide LEFT_OUT from imports inside the context, and load LATER on first use."""
     finder = _Later()
     left_out = [name for name in LEFT_OUT if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: not to be found
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: import fails
     sys.meta_path.insert(0, finder)
     try:
         with process.loading_packages():
@@ -63,15 +63,15 @@ def _lightly() -> Iterator[None]:
 
 @cache
 def great_expectations() -> Any:
-    """The package.
+    """Import Great Expectations and return the package.
 
     Raises:
-        ParamsError: Python was told to forget docstrings.
+        ParamsError: Python runs without docstrings.
     """
     if sys.flags.optimize > 1:
         raise ParamsError(
-            "PYTHONOPTIMIZE=2 (python -OO) takes docstrings away, without which Great Expectations is not even "
-            "imported: unset PYTHONOPTIMIZE"
+            "PYTHONOPTIMIZE=2 (python -OO) removes docstrings, and Great Expectations cannot be imported without "
+            "them: unset PYTHONOPTIMIZE"
         )
     with _lightly():
         import great_expectations as package
@@ -83,30 +83,33 @@ NO_BARS = {"globally": False, "metric_calculations": False}
 
 
 class CheckCrashed(RuntimeError):
-    """A check could not be evaluated. It says nothing of the data: it is a defect of ours, so no verdict is written."""
+    """A check could not be evaluated, which is a bug and not a property of the data; no verdict is written."""
 
 
 class LimitJudge:
-    """Judges rows: their features and limits follow from declared columns, and Great Expectations would only compare
-    the same numbers with the same limits, after an import that takes longer than the rows of most runs."""
+    """Validator that compares features with the limits of checks, used for rows.
+
+    Features and limits of rows are derived from declared columns. Great Expectations would only repeat the comparison,
+    after an import that takes longer than the rows of most runs.
+    """
 
     def judge(self, checks: Sequence[Check], frame: Frame) -> dict[str, Judgement]:
-        """Judge every check on the records of `frame`."""
-        judged = {}
+        """Evaluate every check on the records of `frame`."""
+        counts = {}
         for check in checks:
             values, (low, high) = frame[check.name], check.limits
             failed = np.flatnonzero(~((values >= low) & (values <= high)))
             shown = failed[:MAX_UNEXPECTED].tolist()
             unexpected = tuple(Unexpected(float(values[one]), short(frame[RECORD][one])) for one in shown)
-            judged[check.name] = Judgement(len(failed), len(values), unexpected)
-        return judged
+            counts[check.name] = Judgement(len(failed), len(values), unexpected)
+        return counts
 
 
 class Judge(LimitJudge):
-    """Great Expectations in memory: no project folder, no progress bars, no network."""
+    """Validator that uses Great Expectations in memory: no project folder, no progress bars, no network."""
 
     def __init__(self) -> None:
-        """Raises ParamsError where Python was told to forget docstrings."""
+        """Raise ParamsError if Python runs without docstrings."""
         self._gx = great_expectations()
         context = self._gx.get_context(mode="ephemeral")
         context.variables.progress_bars = NO_BARS
@@ -114,10 +117,10 @@ class Judge(LimitJudge):
         self._batches = asset.add_batch_definition_whole_dataframe("all")
 
     def judge(self, checks: Sequence[Check], frame: Frame) -> dict[str, Judgement]:
-        """Judge every check on the records of `frame`.
+        """Evaluate every check on the records of `frame`.
 
         Raises:
-            CheckCrashed: an expectation raised, was not evaluated on every record, or counts other failures.
+            CheckCrashed: an expectation raised, was not evaluated on every record, or counted other failures.
         """
         import pandas as pd
 
@@ -125,25 +128,25 @@ class Judge(LimitJudge):
         suite = self._gx.ExpectationSuite("checks", expectations=[expectation(check) for check in checks])
         result = batch.validate(suite, result_format=COUNTS)
         failed = {one.expectation_config.meta["check"]: _failed(one, len(frame[RECORD])) for one in result.results}
-        # An expectation that Great Expectations does not know is dropped without a word, and all is well.
+        # Great Expectations silently drops expectations that it does not know.
         evaluated = result.statistics["evaluated_expectations"]
         if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
             raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(failed)}")
-        # Which records these are would take Great Expectations half as long again.
-        judged = super().judge(checks, frame)
-        if other := [name for name, one in judged.items() if one.failed != failed[name]]:
-            raise CheckCrashed(f"Great Expectations counts other failures of {', '.join(other)} than there are")
-        return judged
+        # Listing the failing records would take Great Expectations 50 % more time.
+        counts = super().judge(checks, frame)
+        if other := [name for name, one in counts.items() if one.failed != failed[name]]:
+            raise CheckCrashed(f"Great Expectations counts the failures of {', '.join(other)} differently")
+        return counts
 
 
 def _failed(result: Any, records: int) -> int:
-    """Return how many records failed an expectation."""
+    """Return the number of records that failed an expectation."""
     name = result.expectation_config.meta["check"]
     found = result.result
-    # `exception_info` has two shapes; what was evaluated has counts in either.
+    # `exception_info` has two shapes; an evaluated expectation has counts in both.
     if "unexpected_count" not in found:
         raise CheckCrashed(f"check {name} raised: {result.exception_info}")
-    # Missing values would be passed over as if they were right.
+    # Great Expectations counts missing values as valid.
     if found["element_count"] != records or found["missing_count"]:
         raise CheckCrashed(
             f"check {name} saw {found['element_count']} of {records} records, "
@@ -155,23 +158,25 @@ def _failed(result: Any, records: int) -> int:
 
 
 def expectation(check: Check) -> Any:
-    """Return a check as an expectation on the column of features that has its name."""
+    """Return the expectation of a check, on the column of its feature."""
     values = _expectation_values(check)
-    del values["type"], values["severity"]  # of the class, and as by default
+    del values["type"], values["severity"]  # implied by the class, and the default
     return great_expectations().expectations.ExpectColumnValuesToBeBetween(**values.pop("kwargs"), **values)
 
 
 def suite_values(name: str, checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the suite of a data set as Great Expectations writes it: an expectation for every check, of records and of
-    the whole set. Writing it does not take the package."""
+    """Return the suite of a data set in Great Expectations' JSON format, without importing the package.
+
+    It has an expectation for every check, of records and of the whole set.
+    """
     return {
         "name": name,
         "id": None,
         "expectations": list(map(_expectation_values, checks)),
         "meta": {"great_expectations_version": version("great_expectations")},
         "notes": (
-            f"What Podium requires of {name} before anything is trained on it. A column holds one integer per record, "
-            "or one number for the whole set, which tasks/validation makes of the data that meta.column names."
+            f"Podium's requirements of {name} before training. A column has one integer per record, or one number for "
+            "the whole set, which tasks/validation computes from the data named in meta.column."
         ),
     }
 

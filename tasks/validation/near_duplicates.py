@@ -1,15 +1,14 @@
-"""Near-duplicates of some texts among any number of others: of development examples in what a model learns from.
+"""Search for near-duplicates of development examples in training data of any size.
 
-Two texts are near-duplicates where the Jaccard similarity of their sets of shingles reaches a threshold. The texts that
-are asked about are indexed in memory by MinHash, with bands that miss fewer than one pair in a thousand at the
-threshold, looked up for many texts at once; whatever shares a band is compared exactly, so that nothing is called a
-near-duplicate that is none.
+Two texts are near-duplicates if the Jaccard similarity of their sets of shingles reaches a threshold. The development
+texts are indexed in memory by MinHash, with bands that miss fewer than one pair in a thousand at the threshold; many
+texts are looked up together. Pairs that share a band are compared exactly, so there are no false positives.
 
-A shingle is a run of so many neighbouring characters, as a 64-bit hash. What differs only in case, punctuation, white
-space or the form of a character (NFKC) has the same letters, and so the same shingles. Runs of characters and not of
-words, so that a text of three words and a script without blanks have some.
+A shingle is the 64-bit hash of a fixed number of consecutive characters. Texts that differ only in case, punctuation,
+white space or character form (NFKC) have the same letters, and so the same shingles. Shingles of characters instead of
+words also work for texts of three words and for scripts without spaces.
 
-Legend: n letters of all texts together, m texts, k shingles.
+Legend: n letters of all texts, m texts, k shingles.
 """
 
 from __future__ import annotations
@@ -33,76 +32,76 @@ from tasks.validation import text_features
 
 Hashes = NDArray[np.uint64]
 BASE = 0x9E3779B97F4A7C15
-"""Odd, so that it has an inverse modulo 2**64."""
+"""Base of the rolling hash; odd, so that it has an inverse modulo 2**64."""
 _BLANK = 32
 _BASIC = 0x10000
-"""Characters from here on are few, and not looked up in a table."""
+"""Code points from here on are rare and are not looked up in a table."""
 SHINGLE = 5
-"""Characters."""
+"""Characters of a shingle."""
 PERMUTATIONS = 128
 MOST_MISSED = 0.001
 """Share of the pairs at the threshold that the bands may miss."""
 ERRORS = 4
-"""Standard errors by which the estimate of a pair's similarity may lie below the threshold."""
+"""Standard errors by which a pair's estimated similarity may be below the threshold."""
 RUN = 32
 """Letters that a piece of a document must share with a text to be compared with it."""
 STRIDE = 8
-"""Every so manieth run of a document is looked up, so that RUN + STRIDE - 1 equal letters are always seen."""
+"""Distance between the runs of a document that are looked up; RUN + STRIDE - 1 equal letters are always found."""
 _TABLE_BITS = (16, 27)
 Name = TypeVar("Name")
 Read = Callable[[str], Iterator[Sequence[str]]]
-"""Name of a split -> the texts of its examples, some at a time."""
+"""Name of a split -> batches of the texts of its examples."""
 TRAINING, TEXT = "training examples", "pre-training text"
 AT_ONCE = 1 << 20
-"""Characters whose shingles are made at a time: some 60 MB of memory."""
+"""Characters whose shingles are made at a time: about 60 MB of memory."""
 SHOWN = 10
-"""Pairs that people see of a source."""
+"""Pairs of a source that the page shows."""
 EXCERPT = 1200
-"""Characters of each of their texts."""
+"""Characters shown of each text."""
 
 
 @dataclass(frozen=True)
 class Letters:
-    """The letters of some texts in a row: lower case, a blank before each word, nothing else between words."""
+    """Normalized letters of texts, concatenated: lower case, one space before each word, no other characters."""
 
     codes: NDArray[np.uint32]
-    """[n] code points."""
+    """Code points, [n]."""
     bounds: NDArray[np.int64]
-    """[m + 1]: text i is codes[bounds[i] : bounds[i + 1]]; empty where a text is."""
+    """[m + 1]; text i is codes[bounds[i] : bounds[i + 1]]."""
 
     def text(self, first: int, last: int) -> str:
-        """Some of them as a person reads them."""
+        """Return a range of letters as readable text."""
         return self.codes[first:last].astype("<u4").tobytes().decode("utf-32-le", "replace").strip()
 
 
 @dataclass(frozen=True)
 class Shingles:
-    """The shingles of some texts."""
+    """Shingles of texts."""
 
     hashes: Hashes
-    """[k], those of a text in their order, equal ones as often as they occur."""
+    """Shingles in order of the text, with repetitions, [k]."""
     bounds: NDArray[np.int64]
-    """[m + 1]: those of text i are hashes[bounds[i] : bounds[i + 1]]."""
+    """[m + 1]; text i has the shingles hashes[bounds[i] : bounds[i + 1]]."""
 
     def of(self, text: int) -> Hashes:
-        """Those of one text."""
+        """Return the shingles of one text."""
         return self.hashes[self.bounds[text] : self.bounds[text + 1]]
 
 
 def letters_of(texts: Sequence[str]) -> Letters:
-    """The letters of texts."""
+    """Return the normalized letters of texts."""
     plain = [" " + _plain(text) for text in texts]
     codes = np.frombuffer("".join(plain).encode("utf-32-le", "replace"), "<u4").astype(np.uint32, copy=False)
     ends = np.cumsum([0, *map(len, plain)])
     letter = _are_letters(codes)
     kept = letter.copy()
-    kept[:-1] |= letter[1:]  # of all that stands between words the last one, which becomes a blank
+    kept[:-1] |= letter[1:]  # the last character between two words becomes a space
     bounds = np.concatenate([[0], np.cumsum(kept)])[ends]
     return Letters(np.where(letter, codes, _BLANK)[kept].astype(np.uint32), bounds.astype(np.int64))
 
 
 def _plain(text: str) -> str:
-    """A text in lower case; one without a letter as the numbers of its characters, so that it is like itself alone."""
+    """Return a text in lower case; a text without letters as its code points, so that it only matches itself."""
     found = unicodedata.normalize("NFKC", text).casefold()
     return found if any(map(str.isalnum, found)) else " ".join(f"u{ord(sign):x}" for sign in "".join(found.split()))
 
@@ -121,10 +120,10 @@ def _basic_letters() -> NDArray[np.bool_]:
 
 
 def shingles_of(letters: Letters, size: int) -> Shingles:
-    """The shingles of texts.
+    """Return the shingles of texts.
 
     Args:
-        size: characters of a shingle; a text that has fewer is one shingle, an empty one has none.
+        size: characters of a shingle; a shorter text is one shingle, an empty one has none.
     """
     lengths = np.diff(letters.bounds)
     counts = np.maximum(lengths - size + 1, lengths > 0)
@@ -134,22 +133,22 @@ def shingles_of(letters: Letters, size: int) -> Shingles:
 
 
 def hashes_at(letters: Letters, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> Hashes:
-    """Hashes of runs of letters.
+    """Return the hashes of runs of letters.
 
     Args:
-        starts: [k] first letter of each.
-        lengths: [k] how many letters each has, or one number for all.
+        starts: first letter of each run, [k].
+        lengths: letters of each run, [k], or one number for all.
     """
     powers, inverses = _powers(1 << max(10, int(len(letters.codes)).bit_length()))
-    # Differences of sums of codes[i] * BASE**i, moved back to exponent 0: any run costs the same, whatever its length.
+    # Differences of sums of codes[i] * BASE**i, shifted to exponent 0: the cost does not depend on the length.
     sums = np.zeros(len(letters.codes) + 1, np.uint64)
     np.cumsum(letters.codes * powers[: len(letters.codes)], out=sums[1:])
     found = (sums[starts + lengths] - sums[starts]) * inverses[starts]
-    return mixed(found)  # the low bits of such a sum hardly depend on the high ones of the letters
+    return mixed(found)  # low bits of the sum hardly depend on high bits of the letters
 
 
 def mixed(numbers: Hashes) -> Hashes:
-    """Other numbers, one for each, every bit of which depends on all bits of the first."""
+    """Map numbers one-to-one so that every bit depends on all bits of the input."""
     found = numbers ^ (numbers >> np.uint64(32))
     found *= np.uint64(0xD6E8FEB86659FD93)
     found ^= found >> np.uint64(32)
@@ -158,7 +157,7 @@ def mixed(numbers: Hashes) -> Hashes:
 
 @lru_cache(maxsize=2)
 def _powers(count: int) -> tuple[Hashes, Hashes]:
-    """BASE**i and BASE**-i modulo 2**64 for i below `count`. uint64 [count] each."""
+    """Return BASE**i and BASE**-i modulo 2**64 for i below `count`. uint64 [count] each."""
     return _powers_of(BASE, count), _powers_of(pow(BASE, -1, 1 << 64), count)
 
 
@@ -170,17 +169,17 @@ def _powers_of(base: int, count: int) -> Hashes:
 
 @dataclass(frozen=True)
 class Match:
-    """A text that is like one that is asked about."""
+    """A near-duplicate of an indexed text."""
 
     other: int
-    """Its number among those that were looked up."""
+    """Number of the text that was looked up."""
     text: int
-    """Number of the one that is asked about."""
+    """Number of the indexed text."""
     similarity: float
 
 
 def bands_for(threshold: float) -> tuple[int, int]:
-    """How many bands of how many rows: the fewest candidates at MOST_MISSED pairs missed."""
+    """Return numbers of bands and rows with the fewest candidates that miss at most MOST_MISSED of the pairs."""
     for rows in range(PERMUTATIONS // 2, 1, -1):
         bands = PERMUTATIONS // rows
         if (1 - threshold**rows) ** bands <= MOST_MISSED:
@@ -189,14 +188,14 @@ def bands_for(threshold: float) -> tuple[int, int]:
 
 
 class NearDuplicates:
-    """Texts that are asked about."""
+    """MinHash index of texts."""
 
     def __init__(self, texts: Sequence[str], threshold: float) -> None:
         """Index the texts.
 
         Args:
-            texts: each once.
-            threshold: Jaccard similarity, above 0 up to 1.
+            texts: distinct texts.
+            threshold: Jaccard similarity, above 0 and up to 1.
         """
         self.letters = letters_of(texts)
         self._shingles = shingles_of(self.letters, SHINGLE)
@@ -209,13 +208,13 @@ class NearDuplicates:
         self._sorted = np.take_along_axis(keys, self._order, axis=0)
 
     def _keys(self, signed: NDArray[np.uint32]) -> Hashes:
-        """One number for each band of each signature, equal where the band is. uint64 [m, bands]."""
+        """Return a hash of each band of each signature. uint64 [m, bands]."""
         bands = signed[:, : self._bands * self._rows].astype(np.uint64).reshape(len(signed), self._bands, self._rows)
-        # Unequal bands with equal numbers cost a comparison and change nothing.
+        # A collision costs one comparison and changes no result.
         return mixed((bands * mixed(np.arange(1, self._rows + 1, dtype=np.uint64))).sum(axis=2, dtype=np.uint64))
 
     def _candidates(self, signed: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Numbers of those that are looked up and of those that are asked about, that share a band. [k, 2], rising."""
+        """Return the pairs that share a band, as numbers of looked-up and indexed texts. [k, 2], ascending."""
         keys, found = self._keys(signed), [np.zeros((0, 2), np.int64)]
         for band in range(self._bands):
             first = np.searchsorted(self._sorted[:, band], keys[:, band], "left")
@@ -226,7 +225,7 @@ class NearDuplicates:
         return np.unique(np.concatenate(found), axis=0)
 
     def matches(self, others: Shingles) -> Iterator[Match]:
-        """The near-duplicates among some other texts, in order of their numbers and of those asked about."""
+        """Yield the near-duplicates among other texts, in order of their numbers and those of indexed texts."""
         signed = signatures(others)
         pairs = self._candidates(signed)
         alike = (signed[pairs[:, 0]] == self._signatures[pairs[:, 1]]).mean(axis=1)
@@ -237,15 +236,15 @@ class NearDuplicates:
 
 
 def signatures(shingles: Shingles) -> NDArray[np.uint32]:
-    """The MinHash of each text; of one without shingles it says nothing. uint32 [m, PERMUTATIONS].
+    """Return the MinHash signature of each text; undefined without shingles. uint32 [m, PERMUTATIONS].
 
-    One permutation after the other for all texts: a call for each text would cost five times as much.
+    Each permutation is applied to all texts together: a call per text would take five times as long.
     """
     found = np.zeros((PERMUTATIONS, len(shingles.bounds) - 1), np.uint32)
     full = np.flatnonzero(np.diff(shingles.bounds))
     if len(full):
         hashes, starts = _high(shingles.hashes), shingles.bounds[full]
-        # factor * hash + term modulo 2**32 takes no two hashes to one, as the factor is odd.
+        # factor * hash + term modulo 2**32 is one-to-one, because the factor is odd.
         factors = _high(np.arange(PERMUTATIONS, dtype=np.uint64)) | np.uint32(1)
         terms = _high(np.arange(PERMUTATIONS, 2 * PERMUTATIONS, dtype=np.uint64))
         for number in range(PERMUTATIONS):
@@ -254,26 +253,26 @@ def signatures(shingles: Shingles) -> NDArray[np.uint32]:
 
 
 def _high(numbers: Hashes) -> NDArray[np.uint32]:
-    """The better half of the bits of other numbers, one for each."""
+    """Return the high 32 bits of the mixed numbers."""
     return (mixed(numbers) >> np.uint64(32)).astype(np.uint32)
 
 
 def jaccard(one: Hashes, other: Hashes) -> float:
-    """The share of the shingles of either that both have, 0 to 1."""
+    """Return the Jaccard similarity of two sets of shingles, 0 to 1."""
     first, second = np.unique(one), np.unique(other)
     both = len(np.intersect1d(first, second, assume_unique=True))
     return both / (len(first) + len(second) - both)
 
 
 class Pieces:
-    """Cuts those pieces out of documents that may be near-duplicates of a text.
+    """Finder of pieces of documents that may be near-duplicates of a text.
 
-    A document is passed over unless it shares a run of letters with a text; where it does, the pieces are what lies
-    beside that text when the common runs lie beside each other. So a text is found in a document of any length.
+    A document is skipped unless it shares a run of letters with a text. Otherwise the pieces are the parts of the
+    document that align with the text where the common runs align. So texts are found in documents of any length.
     """
 
     def __init__(self, letters: Letters) -> None:
-        """Take note of all runs of the texts."""
+        """Index all runs of the texts."""
         self._lengths = np.diff(letters.bounds)
         starts, owner = _runs(letters, 1)
         kept = ~self.too_short[owner]
@@ -285,17 +284,17 @@ class Pieces:
         low, high = _TABLE_BITS
         bits = min(high, max(low, (16 * len(hashes)).bit_length()))
         self._mask = np.uint64((1 << bits) - 1)
-        # A look at a table costs a tenth of a search among all runs, and says no to nearly all of a document.
+        # A table lookup takes a tenth of a search among all runs, and rules out nearly all of a document.
         self._table = np.zeros(1 << bits, np.bool_)
         self._table[self._hashes & self._mask] = True
 
     @property
     def too_short(self) -> np.ndarray:
-        """Which texts are looked for nowhere: copies of so few letters might be passed over. bool [m]."""
+        """Texts that are not searched for, because copies of so few letters might be missed. bool [m]."""
         return self._lengths < RUN + STRIDE - 1
 
     def of(self, documents: Letters) -> list[tuple[int, int, int]]:
-        """Number of the document, first letter and letter after the last one, of each piece."""
+        """Return (document, first letter, end) of each piece."""
         hits = self._hits(documents)
         pieces: list[tuple[int, int, int]] = []
         for some in np.split(hits, np.flatnonzero(np.diff(hits[:, :2], axis=0).any(axis=1)) + 1):
@@ -307,7 +306,7 @@ class Pieces:
         return list(dict.fromkeys(pieces))
 
     def _hits(self, documents: Letters) -> np.ndarray:
-        """Document, text, first letter in the documents and first letter in the text, of each common run. [k, 4]."""
+        """Return document, text, first letter in the documents and first letter in the text of common runs. [k, 4]."""
         starts, owner = _runs(documents, STRIDE)
         hashes = hashes_at(documents, starts, RUN)
         seen = np.flatnonzero(self._table[hashes & self._mask])
@@ -321,17 +320,17 @@ class Pieces:
 
 
 def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[int, int]]:
-    """Where a text of `length` letters may lie in a document, as first letter and letter after the last one.
+    """Return possible (first letter, end) of a text of `length` letters in a document.
 
-    Both ends are tried as the outermost common runs stand and as far out as the text goes on beyond them: the one is
-    right where the document lacks an end of the text, the other where it has another word there.
+    Each end is tried at the outermost common run, and as far beyond it as the text extends. The former is right if the
+    document lacks that end of the text, the latter if it has other words there.
 
     Args:
-        starts: [k] of each common run in the document, rising.
-        offsets: [k] of the same in the text.
+        starts: ascending starts of the common runs in the document, [k].
+        offsets: starts of the same runs in the text, [k].
     """
     places, votes = np.unique(starts - offsets, return_counts=True)
-    # What is added or missing between two runs moves the second one; what lies farther off is another occurrence.
+    # Insertions and deletions between two runs shift the second; runs that are farther away are another occurrence.
     near = np.abs(starts - offsets - places[votes.argmax()]) <= length // 4
     first, last = np.flatnonzero(near)[[0, -1]]
     ends = int(starts[last]) + RUN, int(starts[last] - offsets[last]) + length
@@ -340,7 +339,7 @@ def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[in
 
 
 def _runs(letters: Letters, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """First letter, and text, of every `stride`-th run of RUN letters of each text."""
+    """Return the first letter and the text of every `stride`-th run of RUN letters."""
     lengths = np.diff(letters.bounds)
     counts = np.maximum(0, (lengths - RUN) // stride + 1)
     before = np.concatenate([[0], np.cumsum(counts)])
@@ -350,14 +349,14 @@ def _runs(letters: Letters, stride: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pieces_as_texts(documents: Letters, pieces: Iterable[tuple[int, int, int]]) -> Shingles:
-    """The shingles of pieces, each as a text of its own."""
+    """Return the shingles of pieces, each treated as a text."""
     cut = [documents.codes[first:last] for _, first, last in pieces]
     bounds = np.cumsum([0, *map(len, cut)])
     return shingles_of(Letters(np.concatenate(cut) if cut else documents.codes[:0], bounds), SHINGLE)
 
 
 class Development:
-    """The texts of all development examples, each different one once, and the best that was found for each."""
+    """Distinct texts of all development examples."""
 
     def __init__(self, read: Read, splits: Sequence[str]) -> None:
         """Read the texts.
@@ -374,11 +373,11 @@ class Development:
         self._order = {split: place for place, split in enumerate(splits)}
 
     def count(self, which: Iterable[int]) -> int:
-        """How many examples have one of these texts."""
+        """Count the examples that have one of these texts."""
         return sum(len(self._examples[self.texts[text]]) for text in which)
 
     def source(self, name: str, compared: int, passed_over: int, best: Best) -> Source:
-        """What was found in one thing that a model learnt from."""
+        """Return the report on one source of training data."""
         pairs = {text: self._pairs(text, best) for text in best.found}
         every = [pair for some in pairs.values() for pair in some]
         ordered = tuple(sorted(every, key=lambda pair: (self._order[pair.split], pair.example)))
@@ -393,19 +392,19 @@ class Development:
 
 
 class Best:
-    """The nearest of the near-duplicates of each text; of equally near ones the first."""
+    """Most similar near-duplicate of each text; the first one if several are equally similar."""
 
     def __init__(self) -> None:
         self.found: dict[int, tuple[float, str, str]] = {}
-        """Number of the text -> similarity, name and text of the other one."""
+        """Number of the text -> similarity, name and text of the near-duplicate."""
 
     def note(self, text: int, similarity: float, name: str, other: str) -> None:
-        """Keep a near-duplicate, if it is the best so far."""
+        """Add a near-duplicate if it is more similar than the present one."""
         if text not in self.found or similarity > self.found[text][0]:
             self.found[text] = (similarity, name, other)
 
     def spread(self, most: int) -> list[int]:
-        """Some of the texts that were found, from the nearest to the farthest pair."""
+        """Return up to `most` texts with a near-duplicate, evenly spread from most to least similar."""
         ranked = sorted(self.found, key=lambda text: (-self.found[text][0], text))
         places = np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int)
         return [ranked[place] for place in places.tolist()]
@@ -414,14 +413,14 @@ class Best:
 def contamination(
     read: Read, training: str, development: Sequence[str], corpus: Path | None, threshold: float, record: str
 ) -> Report:
-    """Look for near-duplicates of development examples in all that a model learnt from.
+    """Search for near-duplicates of development examples in the training examples and the pre-training text.
 
     Args:
-        training: name of the split of training.
+        training: name of the training split.
         development: names of the development sets.
-        corpus: folder of the text of pre-training; None: there was none, or it is not known.
+        corpus: folder of the pre-training text; None: there is none, or it is unknown.
         threshold: Jaccard similarity from which two texts are near-duplicates.
-        record: what an example is called.
+        record: noun for an example.
 
     Raises:
         InputError: a file is missing or damaged.
@@ -477,14 +476,14 @@ def _look_in(documents: Sequence[tuple[str, str]], index: NearDuplicates, pieces
 
 
 def parts(text: str, overlap: int) -> Iterator[str]:
-    """A document in parts of about AT_ONCE characters, so that what has `overlap` characters stands whole in one."""
+    """Split a document into parts of about AT_ONCE characters that overlap by at least `overlap` characters."""
     step = max(AT_ONCE - overlap, AT_ONCE // 2)
     for first in range(0, max(1, len(text) - overlap), step):
         yield text[first : first + step + overlap]
 
 
 def portions(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
-    """Named texts, some at a time: no more than AT_ONCE characters, or one text."""
+    """Yield named texts in batches of at most AT_ONCE characters, or of one text."""
     some: list[tuple[Name, str]] = []
     size = 0
     for name, text in texts:
@@ -498,6 +497,6 @@ def portions(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str
 
 
 def short(text: str) -> str:
-    """A text as people see it: on one line, cut where it is long."""
+    """Return a text on one line, truncated to an excerpt."""
     line = " ".join(text.split())
     return line if len(line) <= EXCERPT else line[:EXCERPT] + " …"

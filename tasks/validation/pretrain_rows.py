@@ -1,4 +1,4 @@
-"""What rows of pre-training must be: masked tokens and next sentences. Legend: n rows of L tokens, P masks."""
+"""Checks of pre-training rows: masked tokens and next sentences. Legend: n rows of L tokens, P masks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tasks.validation.histograms import Lengths
 from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences
 
 ENOUGH_SEQUENCES = 100
-"""From here on the share of random next sentences says something."""
+"""Sequences from which the share of random next sentences is meaningful."""
 RANDOM_NEXT_SHARE = (0.05, 0.95)
-"""Half is meant; documents too short for two segments move it up, so only what cannot be learnt from is refused."""
+"""The target is one half; documents too short for two segments raise the share, so only useless data are refused."""
 
 
 class PretrainRows(RowData):
-    """Masked positions and their labels, next-sentence labels, and how many there are of each."""
+    """Pre-training rows: checks of masked positions and their labels, and of next-sentence labels."""
 
     kinds: ClassVar[tuple[str, ...]] = ("pretrain",)
 
@@ -31,7 +31,7 @@ class PretrainRows(RowData):
         """
         super().__init__(source)
         self.total_checks += self._label_checks(masked_fraction)
-        real = "masked positions hold real tokens, not padding"
+        real = "masked positions are real tokens, not padding"
         self.record_checks += (
             Check("masked_in_sequence", "masked_positions", real, self.again),
             Check("masked_once", "masked_positions", "no position masked twice", self.again),
@@ -41,7 +41,7 @@ class PretrainRows(RowData):
 
     def _label_checks(self, masked_fraction: float) -> tuple[Check, ...]:
         manifest = self.manifest
-        # A sequence has its share of masked tokens rounded up, and one at least.
+        # The number of masked tokens in a sequence is rounded up, and at least one.
         most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
         low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
         return (
@@ -50,16 +50,16 @@ class PretrainRows(RowData):
                 "masked_share",
                 "masked_labels",
                 f"at most {most:.4g} of the real tokens: masked_fraction "
-                f"{masked_fraction:.4g} and one token more in every sequence",
-                f"look at pretrain_rows.masked_fraction; {self.again}",
+                f"{masked_fraction:.4g} and one more token per sequence",
+                f"check pretrain_rows.masked_fraction; {self.again}",
                 maximum=most,
             ),
             Check(
                 "random_next_share",
                 "next_sentence_labels",
                 f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
-                + ("" if low else f" (from {ENOUGH_SEQUENCES} sequences on this is stricter)"),
-                "documents of one sentence have no next one: look at corpus.layout",
+                + ("" if low else f" (stricter for {ENOUGH_SEQUENCES} or more sequences)"),
+                "documents of one sentence have no next sentence: check corpus.layout",
                 minimum=low,
                 maximum=high,
             ),
@@ -98,12 +98,12 @@ class PretrainRows(RowData):
 
 
 def mask_features(rows: Columns, found: Sequences) -> Columns:
-    """Features [n] of masked_positions that masked_labels say are used."""
+    """Return the features [n] of the masked_positions that have masked_labels."""
     positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
     length = found.real.shape[1]
     inside = (positions >= 0) & (positions < length)
     is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
-    # Unused slots get values of their own, so that equal neighbours are positions masked twice.
+    # Unused slots get unique values, so that equal neighbours are positions masked twice.
     own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
     return {
         "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),

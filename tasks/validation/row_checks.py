@@ -1,7 +1,7 @@
-"""What packed rows must be: those of a folder of data/rows, by the rules of all rows and their declared columns.
+"""Checks of packed rows in a folder of data/rows: rules for all rows, and limits from their declared columns.
 
-A kind adds what its columns cannot say: that of pre-training in pretrain_rows.py, those of downstream work in
-tasks/downstream/<kind>/checks.py, which `ChecksTask.row_data` offers. Legend: n rows of L tokens and S slots.
+Kinds add checks that columns cannot declare: pre-training in pretrain_row_checks.py, downstream kinds in
+tasks/downstream/<kind>/checks.py. Legend: n rows of L tokens and S slots.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tasks.validation.histograms import Lengths
 
 CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
 BATCH_TOKENS = 1 << 20
-"""Tokens looked at together: the temporary arrays stay in the processor's cache."""
+"""Tokens checked at a time: temporary arrays stay in the processor's cache."""
 
 STRUCTURE = ("sequence_ids", "cls_positions")
-"""Columns that say where sequences are, and so what is in use; the checks of sequences hold them against each other."""
+"""Columns that define where sequences are; the checks of sequences compare them with each other."""
 NOWHERE = {TOKENS: "in padding", SEQUENCES: "where no sequence is", PREDICTIONS: "where nothing is masked"}
 TOKEN_TYPES = 2
 Columns = dict[str, np.ndarray]
@@ -47,29 +47,29 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Sequences:
-    """Where the sequences of some rows are, found from sequence_ids alone."""
+    """Positions of the sequences in rows, derived from sequence_ids alone."""
 
     row: np.ndarray
     """Row of every sequence, in order of row and position. int64 [sequences]."""
     slot: np.ndarray
-    """Its number within the row, from 0. int64 [sequences]."""
+    """Number of every sequence within its row, from 0. int64 [sequences]."""
     start: np.ndarray
-    """Its first token. int64 [sequences]."""
+    """First token of every sequence. int64 [sequences]."""
     length: np.ndarray
-    """Its tokens, up to the next sequence or the last real token. int64 [sequences]."""
+    """Tokens of every sequence, up to the next sequence or the last real token. int64 [sequences]."""
     per_row: np.ndarray
-    """Sequences of every row. int64 [n]."""
+    """Number of sequences of every row. int64 [n]."""
     real: np.ndarray
-    """True where a token is no padding. [n, L]."""
+    """True for tokens that are not padding. [n, L]."""
     start_of_token: np.ndarray
-    """First token of the sequence that a token is in. int16 [n, L]."""
+    """First token of the sequence of every token. int16 [n, L]."""
 
     def present(self, slots: int) -> np.ndarray:
-        """Return where a row has a sequence. bool [n, slots]."""
+        """Return the slots with a sequence. bool [n, slots]."""
         return np.arange(slots) < self.per_row[:, None]
 
     def table(self, values: np.ndarray, slots: int, absent: int) -> np.ndarray:
-        """One value per sequence as [n, slots]; `absent` where there is no sequence."""
+        """Arrange one value per sequence as [n, slots], with `absent` in unused slots."""
         table = np.full((len(self.per_row), slots), absent, np.int64)
         fits = self.slot < slots
         table[self.row[fits], self.slot[fits]] = values[fits]
@@ -77,14 +77,14 @@ class Sequences:
 
 
 def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
-    """Sequences of rows, and what is wrong with their order.
+    """Locate the sequences of rows, and check their order.
 
     Args:
         sequence_ids: uint8 [n, L], 1.. in order, 0 = padding.
 
     Returns:
-        The sequences; features [n] `sequences` (how many), `padding_at_end` (padding before the last real
-        token), `sequences_in_order` (tokens that break 1, 1, 2, 2, 3 ...).
+        The sequences; features [n] `sequences` (their number), `padding_at_end` (padding before the last real token),
+        `sequences_in_order` (tokens that break 1, 1, 2, 2, 3 ...).
     """
     n, length = sequence_ids.shape
     real = sequence_ids > 0
@@ -93,7 +93,7 @@ def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
     columns = np.arange(length, dtype=np.int16)
     before = np.zeros_like(sequence_ids)
     before[:, 1:] = sequence_ids[:, :-1]
-    if holes.any():  # a sequence goes on after padding inside it
+    if holes.any():  # a sequence continues after padding inside it
         last_real = np.maximum.accumulate(np.where(real, columns, np.int16(0)), axis=1)
         before[:, 1:] = np.take_along_axis(sequence_ids, last_real.astype(np.int64), axis=1)[:, :-1]
     is_start = real & (sequence_ids != before)
@@ -114,24 +114,24 @@ def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
 
 
 Side = Callable[[pa.RecordBatch], pa.Array]
-"""Which examples of a batch are wanted: booleans."""
+"""Filter of the examples in a batch; returns booleans."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples that the rows of one folder were made from."""
+    """Examples that the rows of a folder were made from."""
 
     path: Path
     stage: str
-    """That writes them, for messages."""
+    """Stage that writes the examples, for messages."""
     choose: Callable[[], tuple[Side, Sequence[str]]] | None = None
-    """Finds which of a batch the rows were made from, and the columns that say so; None: all."""
+    """Returns a filter of the examples that rows were made from, and the columns it needs; None: all examples."""
 
     def read(self, columns: Sequence[str], at_once: int = 8192) -> Iterator[pa.RecordBatch]:
-        """Yield them in order, with these columns among others.
+        """Yield the examples in order, with at least these columns.
 
         Raises:
-            InputError: they are missing or damaged.
+            InputError: the file is missing or damaged.
         """
         side, others = self.choose() if self.choose is not None else (None, ())
         for batch in read_batches(self.path, tuple(dict.fromkeys((*columns, *others))), at_once, self.stage):
@@ -140,41 +140,41 @@ class Examples:
 
 @dataclass(frozen=True)
 class RowSource:
-    """A folder of rows, and what they are held against."""
+    """A folder of rows, and what they are compared with."""
 
     name: str
     folder: Path
     tokenizer: Path
     """Folder of tokenizer.json."""
     section: str
-    """Section of params.yaml that made the rows."""
+    """Section of params.yaml for the rows."""
     max_positions: int
-    """Of the model."""
+    """Positions of the model."""
     max_unknown_share: float = 1.0
     """Share of [UNK] among the tokens at most."""
     training: bool = True
-    """Whether the rows are learnt from, or were held out of such."""
+    """The rows are for training; otherwise they are held out."""
     examples: Examples | None = None
-    """Those that the rows were made from; None: labels are not compared with them."""
+    """Examples that the rows were made from; None: labels are not compared with examples."""
 
     @property
     def again(self) -> str:
-        """What to do where rows are not as they must be."""
+        """Advice for invalid rows."""
         return f"make the rows again (section {self.section} of params.yaml)"
 
 
 class RowData(DataSet):
-    """The rows of one folder. A kind adds its checks to those of all rows, and what they look at."""
+    """Rows of one folder. Kinds add checks and features to those of all rows."""
 
     record, is_given = "row", False
     kinds: ClassVar[tuple[str, ...]]
-    """Kinds of rows, as manifests name them, that are judged."""
+    """Accepted kinds of rows, as in manifests."""
 
     def __init__(self, source: RowSource) -> None:
         """Open the rows.
 
         Raises:
-            InputError: no manifest, or no tokenizer that can be used.
+            InputError: there is no manifest, or no usable tokenizer.
         """
         self.name, self.folder, self.section, self.again = source.name, source.folder, source.section, source.again
         self.manifest = read_manifest(self.folder)
@@ -191,7 +191,7 @@ class RowData(DataSet):
         self.record_checks = (*self._sequence_checks(), *self._column_checks())
         self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
         self._features_seen = np.zeros(self.manifest.sequences, np.int64)
-        """How often each number of feature_ids was seen."""
+        """Occurrences of each number in feature_ids."""
         self._tokens_per_sequence, self._sequences_per_row = Lengths(), Lengths()
 
     def _prerequisites(self, vocab_size: int) -> tuple[Check, ...]:
@@ -199,26 +199,26 @@ class RowData(DataSet):
         columns = f"the columns and types of a {self.manifest.kind} row, {self.manifest.row_length} tokens long"
         tokenizer = f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {self.tokenizer_sha256}"
         later = f"the tokenizer changed after the rows were made: {self.again}"
-        words = f"the tokenizer's {vocab_size:,} tokens"
+        size = f"the {vocab_size:,} tokens of the tokenizer"
         return (
             Check("schema", "all", columns, changed),
-            Check("manifest_files", "manifest.json", "the files and rows that manifest.json names", changed),
+            Check("manifest_files", "manifest.json", "the files and rows that manifest.json lists", changed),
             Check("tokenizer", "manifest.json", tokenizer, later),
-            Check("vocab_size", "manifest.json", words, self.again, minimum=vocab_size, maximum=vocab_size),
+            Check("vocab_size", "manifest.json", size, self.again, minimum=vocab_size, maximum=vocab_size),
         )
 
     def _total_checks(self, max_unknown_share: float) -> tuple[Check, ...]:
-        no_text = "there was no text to make rows of: look at the corpus or the questions"
+        no_text = "there was no text to make rows from: check the corpus or the examples"
         counts = {"sequences": self.manifest.sequences, "real tokens": self.manifest.real_tokens}
         once = Check("features_once", FEATURE_IDS.name, "every feature, from 0 on, exactly once", self.again)
         return (
             Check("rows", "all", "at least one row", no_text, minimum=1),
-            Check("nulls", "all", "no null anywhere", self.again),
+            Check("nulls", "all", "no nulls", self.again),
             *(
                 Check(
                     f"manifest_{name.replace(' ', '_')}",
                     "sequence_ids",
-                    f"{count:,} {name}, as manifest.json says",
+                    f"{count:,} {name}, as in manifest.json",
                     self.again,
                     minimum=count,
                     maximum=count,
@@ -238,14 +238,14 @@ class RowData(DataSet):
         )
 
     def _sequence_checks(self) -> tuple[Check, ...]:
-        """Return the checks of where the sequences of every row are."""
+        """Return the checks of the sequences in every row."""
         again, most = self.again, self.manifest.max_sequences
-        number, fewer = f"1 to {most} sequences in a row", f"look at max_sequences_per_row; {again}"
+        number, fewer = f"1 to {most} sequences in a row", f"check max_sequences_per_row; {again}"
         starts = "every sequence begins with [CLS], of token type 0"
         changed = f"the tokenizer may have changed: {again}"
         return (
             Check("sequences", "sequence_ids", number, fewer, minimum=1, maximum=most),
-            Check("sequences_in_order", "sequence_ids", "1, 2, 3, ... one after the other", again),
+            Check("sequences_in_order", "sequence_ids", "1, 2, 3, ... in order", again),
             Check("padding_at_end", "sequence_ids", "padding only after the last sequence", again),
             Check("positions_restart", "position_ids", "0, 1, 2, ... from the start of every sequence", again),
             Check("first_tokens", "input_ids, token_type_ids", starts, changed),
@@ -253,7 +253,7 @@ class RowData(DataSet):
         )
 
     def _column_checks(self) -> Iterator[Check]:
-        """Yield a check for each column, by what it may hold."""
+        """Yield a check of the values of each column."""
         advice = {
             "vocab_size": f"the tokenizer may have changed: {self.again}",
             "max_positions": f"raise model.max_positions or lower {self.section}.row_length",
@@ -267,7 +267,7 @@ class RowData(DataSet):
             file = _open(self.folder / name)
             found = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
             if found != rows:
-                examples["manifest_files"].append(f"{name} holds {found:,} rows, manifest.json says {rows:,}")
+                examples["manifest_files"].append(f"{name} has {found:,} rows, manifest.json lists {rows:,}")
             examples["schema"] += [
                 f"{name}: {field.name} must be {field.type}"
                 for field in self.schema
@@ -276,7 +276,7 @@ class RowData(DataSet):
         unnamed = {path.name for path in self.folder.glob("*.arrow")} - set(self.manifest.files)
         examples["manifest_files"] += [f"{name} is not in manifest.json" for name in sorted(unnamed)]
         if sum(self.manifest.files.values()) != self.manifest.rows:
-            examples["manifest_files"].append(f"manifest.json says {self.manifest.rows:,} rows in all")
+            examples["manifest_files"].append(f"manifest.json states {self.manifest.rows:,} rows in all")
         if self.manifest.kind not in self.kinds:
             examples["schema"].append(f"these are rows of kind {self.manifest.kind}, not {' or '.join(self.kinds)}")
         examples["schema"] += self.prepare_kind()
@@ -288,7 +288,7 @@ class RowData(DataSet):
         }
 
     def prepare_kind(self) -> Sequence[str]:
-        """Read what lies next to the rows; returns what is wrong with its columns."""
+        """Read further files of the folder, and return the problems with their columns."""
         return ()
 
     def frames(self) -> Iterator[Frame]:
@@ -323,7 +323,7 @@ class RowData(DataSet):
         return {RECORD: np.array(labels, dtype=object), **judged}
 
     def _matrix(self, column: pa.FixedSizeListArray) -> np.ndarray:
-        """[n, width] of a column, without a copy; nulls, which no column may have, are counted and read as 0."""
+        """Return a column as [n, width], without a copy; nulls, which are invalid, are counted and read as 0."""
         width = column.type.list_size
         values = column.values.slice(column.offset * width, len(column) * width)
         nulls = column.null_count + values.null_count
@@ -333,7 +333,7 @@ class RowData(DataSet):
         return from_arrow(values).reshape(-1, width)
 
     def _start_features(self, rows: Columns, found: Sequences) -> Columns:
-        """Features [n] of where sequences begin, which the columns that all rows have state in several ways."""
+        """Return the features [n] of the starts of sequences, which several columns encode."""
         expected = np.arange(found.real.shape[1], dtype=np.int16) - found.start_of_token
         first = found.row, found.start
         other_start = (rows["input_ids"][first] != self._cls_id) | (rows["token_type_ids"][first] != 0)
@@ -346,7 +346,7 @@ class RowData(DataSet):
         }
 
     def _column_features(self, rows: Columns, found: Sequences) -> Columns:
-        """Features [n]: the number of values that are not as declared, by column."""
+        """Return the features [n] of columns: the number of values that are not as declared."""
         used = {TOKENS: found.real, SEQUENCES: found.present(rows["cls_positions"].shape[1])}
         for column in self._ends:
             if column.width == PREDICTIONS and column.least == IGNORED:
@@ -360,14 +360,14 @@ class RowData(DataSet):
         """Return the features [n] of the record checks that a kind adds.
 
         Args:
-            rows: the columns of n rows, as stored.
-            found: where their sequences are.
+            rows: columns of n rows, as stored.
+            found: their sequences.
         """
         return {}
 
     def totals(self) -> Totals:
         seen, times, wrong = self._seen, self._features_seen, np.flatnonzero(self._features_seen != 1)
-        shown = f"{len(wrong):,} of {len(times):,} features are not there exactly once"
+        shown = f"{len(wrong):,} of {len(times):,} features do not occur exactly once"
         return {
             "rows": Total(seen["rows"]),
             "nulls": Total(seen["nulls"]),
@@ -404,7 +404,7 @@ def _requirement(column: Column, end: float) -> str:
     values = "a finite number" if end == float("inf") else f"from 0 to {int(end) - 1:,}"
     if isinstance(column.below, str):
         values += f", as {column.below} is {int(end):,}"
-    # A token or a sequence may be without a label, which its kind allows or not; what is masked has one.
+    # Kinds may allow tokens or sequences without a label; masked tokens always have one.
     or_none = f", or {IGNORED} for none" if column.least == IGNORED and column.width != PREDICTIONS else ""
     return f"{values}{or_none}; {column.least} {NOWHERE[column.width]}"
 
@@ -420,27 +420,27 @@ def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except pa.ArrowInvalid as error:
-        raise InputError(f"{path} is no Arrow file, or was cut off ({error}); make the rows again") from None
+        raise InputError(f"{path} is not an Arrow file, or cut off ({error}): make the rows again") from None
 
 
 def read_tokenizer(path: Path) -> tuple[dict[str, int], int]:
-    """Read the ids of the special tokens that there are, and the size of the vocabulary, from tokenizer.json.
+    """Read the ids of the special tokens and the size of the vocabulary from tokenizer.json.
 
     Raises:
-        InputError: not there, not JSON, or without [CLS].
+        InputError: missing, not JSON, or without [CLS].
     """
     try:
         values = read_json(path)
     except FileNotFoundError:
-        raise InputError(f"{path} is not there: run the tokenizer stage first") from None
+        raise InputError(f"{path} does not exist: run the tokenizer stage first") from None
     except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); run the tokenizer stage again") from None
+        raise InputError(f"{path} is not JSON ({error}): rerun the tokenizer stage") from None
     try:
         vocabulary = dict(values.get("model", {}).get("vocab", {}))
         vocabulary.update({token["content"]: token["id"] for token in values.get("added_tokens", [])})
         size = max(vocabulary.values(), default=0) + 1
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise InputError(f"{path} is not laid out as a tokenizer; run the tokenizer stage again") from None
+        raise InputError(f"{path} is not a tokenizer: rerun the tokenizer stage") from None
     if CLS not in vocabulary:
-        raise InputError(f"{path} has no token [CLS]; BERT needs one: look at tokenizer.path")
+        raise InputError(f"{path} has no token [CLS], which BERT needs: check tokenizer.path")
     return {token: vocabulary[token] for token in (CLS, SEP, UNK) if token in vocabulary}, size

@@ -1,4 +1,4 @@
-"""Scalar features of text columns in Parquet files, in memory that does not grow with the files."""
+"""Scalar features of text columns in Parquet files; memory does not grow with the files."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tasks.stage.errors import InputError
 
 BATCH_RECORDS = 8192
 BATCH_BYTES = 16 << 20
-"""Text decoded at a time, about; a batch has fewer records where they are long."""
+"""Approximate text decoded at a time; a batch has fewer records if they are long."""
 CONFIRMED_HASHES = 1_000
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}\x{fffd}]"
-"""Control characters (C0, DEL and C1, without tab, line ends and NEL) and U+FFFD, which decoders write in place of what
-they could not read."""
+"""Control characters (C0, DEL and C1, without tab, line ends and NEL) and U+FFFD, which decoders write for invalid
+bytes."""
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open a Parquet file.
 
     Raises:
-        InputError: it is no Parquet file, or was cut off.
+        InputError: not a Parquet file, or cut off.
     """
     try:
         return pq.ParquetFile(path, pre_buffer=False)
     except pa.ArrowInvalid as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}); delete it and make it again") from None
+        raise InputError(f"{path} cannot be read as Parquet ({error}): delete it and rerun its stage") from None
 
 
 def schema_differences(path: Path, required: pa.Schema) -> list[str]:
-    """What separates a file's columns from `required`, in words; string and large_string count as equal."""
+    """Describe how a file's columns differ from `required`; string and large_string are equivalent."""
     found = open_parquet(path).schema_arrow
     differences = []
     for column in required:
@@ -59,10 +59,10 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Records of a Parquet file, by at most BATCH_RECORDS and about BATCH_BYTES of text.
+    """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text.
 
     Raises:
-        InputError: the content is damaged, or text is not UTF-8.
+        InputError: damaged content, or text that is not UTF-8.
     """
     metadata = open_parquet(path).metadata
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -72,68 +72,68 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise InputError(f"{path} is damaged ({error}); delete it and make it again") from None
+            raise InputError(f"{path} is damaged ({error}): delete it and rerun its stage") from None
         yield batch
 
 
 def characters(texts: pa.Array) -> np.ndarray:
-    """Characters (code points) of every text, 0 for null. int64 [n]."""
+    """Count the characters (code points) of every text, 0 for null. int64 [n]."""
     return pc.utf8_length(pc.fill_null(texts, "")).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def is_null(values: pa.Array) -> np.ndarray:
-    """1 where a value is null. int64 [n]."""
+    """Return 1 for each null. int64 [n]."""
     return values.is_null().to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def is_missing(texts: pa.Array) -> np.ndarray:
-    """1 where a text is null or only white space. int64 [n]."""
+    """Return 1 for each text that is null or only white space. int64 [n]."""
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(texts, ""))), 0)
     return blank.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def control_characters(texts: pa.Array) -> np.ndarray:
-    """Count the characters of every text that no text should have. int64 [n]."""
+    """Count the control characters and U+FFFD of every text. int64 [n]."""
     counts = pc.count_substring_regex(pc.fill_null(texts, ""), _CONTROL)
     return counts.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def strings(texts: pa.Array) -> np.ndarray:
-    """Python strings, "" for null. object [n]."""
+    """Return Python strings, "" for null. object [n]."""
     return pc.fill_null(texts, "").to_numpy(zero_copy_only=False).astype(object)
 
 
 def hashes(values: np.ndarray) -> np.ndarray:
-    """64-bit hashes of strings, the same on every machine. uint64 [n]."""
+    """Return 64-bit hashes of strings, the same on every machine. uint64 [n]."""
     from pandas.util import hash_array
 
     return hash_array(values, categorize=False)
 
 
 class Keys:
-    """Which keys of a large set occur more than once, in 8 bytes per key.
+    """Detector of repeated keys in a large set, with 8 bytes per key.
 
-    Keys with equal 64-bit hashes are read again and compared as strings, so that two keys that only share a hash
-    are never called equal. When more than CONFIRMED_HASHES hashes repeat, they are taken as they are: that
-    many collisions by chance do not happen (10**9 keys make 0.03 on average).
+    Keys with equal 64-bit hashes are read again and compared as strings, so a hash collision is never counted as a
+    repetition. If more than CONFIRMED_HASHES hashes repeat, they are not confirmed: that many collisions do not happen
+    by chance (0.03 are expected among 10**9 keys).
     """
 
     def __init__(self) -> None:
         self._hashes: list[np.ndarray] = []
 
     def add(self, keys: np.ndarray) -> None:
-        """Note some keys; object [n] of strings."""
+        """Add keys; object [n] of strings."""
         self._hashes.append(hashes(keys))
 
     def all_hashes(self) -> np.ndarray:
-        """Sorted hashes of all keys, with repetitions. uint64 [n]."""
+        """Return the sorted hashes of all keys, with repetitions. uint64 [n]."""
         return np.sort(np.concatenate(self._hashes)) if self._hashes else np.zeros(0, np.uint64)
 
     def repetitions(self, read_again: Callable[[], Iterable[np.ndarray]]) -> tuple[int, list[str]]:
-        """How many keys are one too many, and some of those that occur more than once.
+        """Count the keys that repeat an earlier one, and describe some of them.
 
         Args:
-            read_again: Yields the same keys as were added, in arrays of strings.
+            read_again: yields the keys that were added again, in arrays of strings.
         """
         ordered = self.all_hashes()
         extra = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -149,7 +149,7 @@ class Keys:
 
 
 def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]:
-    """How often each key occurs whose hash is in `wanted` (uint64)."""
+    """Count each key whose hash is in `wanted` (uint64)."""
     counts: dict[str, int] = {}
     for some in keys:
         for key in some[np.isin(hashes(some), wanted)]:

@@ -1,12 +1,12 @@
-"""The verdict on a data set: Great Expectations' on what people gave, that of the declared limits on rows.
+"""Stages validate_*: validate a data set, users' data with Great Expectations and rows by the limits of their columns.
 
     python -m tasks.validation.validate corpus|phase1|phase2
 
-Writes reports/validation/<name>.json, a page for people beside it, and the suite of expectations for other users of
-Great Expectations; data that are not fit to train on end the stage with exit code 1, after all are written.
+Writes the verdict to reports/validation/<name>.json with a page next to it, and the suite of expectations for Great
+Expectations. If the data are not valid, the stage exits with code 1 after writing all files.
 
-Great Expectations' renderers make its own pages of a data set (Data Docs). What they load from elsewhere (styles,
-scripts, a logo that is counted) is taken out, and what people wrote is escaped, which its tables leave to others.
+Great Expectations' renderers make its own pages of a data set (Data Docs). Everything they would load from elsewhere
+(styles, scripts, a tracking logo) is removed, and users' text is escaped, which its tables do not do.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from tasks.validation.row_checks import RowSource
 
 NAMES = ("corpus", *PHASES)
 LEAST = 0.0125
-"""Of the highest bar."""
+"""Smallest height of a bar, as a share of the highest."""
 RESULTS, SUITE = "index.html", "expectations.html"
 _NOT_KEPT = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
     re.DOTALL,
 )
 _LOGO = re.compile(r'<a href="[^"]*">\s*</a>')
-"""What the picture leaves of the first link of a page."""
+"""First link of a page, without its picture."""
 _HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>
 :root { color-scheme: light dark; --line: light-dark(#d5d9e0, #3d4450); --quiet: light-dark(#566070, #a3adbb);
@@ -82,31 +82,31 @@ body:has(#option2:checked) .ge-section:has(.hide-succeeded-validations-column-se
   .table > tbody > tr > td { border: 0; min-width: 0; max-width: calc(100% - 48px); } }
 </style>
 </head>"""
-"""Instead of what the pages load: plain styles, and a filter that works without a script."""
+"""Replacement for what the pages load: plain styles, and a filter that works without a script."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a data set; equal data give equal verdicts."""
+    """Result of the validation of a data set; equal data give equal verdicts."""
 
     name: str
     record: str
     rows: int
     checks: tuple[Check, ...]
-    """All that is required."""
+    """All checks."""
     findings: tuple[Finding, ...]
-    """What came of those checks that could be made."""
+    """Results of the checks that could be evaluated."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     histograms: Sequence[dict[str, Any]] = ()
     notes: tuple[str, ...] = ()
     more_rows: Mapping[str, int] = field(default_factory=dict)
-    """Those of other sets that share the verdict, by key of the JSON."""
+    """Rows of other sets that share the verdict, by key of the JSON."""
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The content of reports/validation/<name>.json."""
-        made = {finding.check.name for finding in self.findings}
-        not_checked = [check.name for check in self.checks if check.name not in made]
+        """Content of reports/validation/<name>.json."""
+        evaluated = {finding.check.name for finding in self.findings}
+        not_checked = [check.name for check in self.checks if check.name not in evaluated]
         numbers = [{"name": name, "value": value} for name, value in self.numbers.items()]
         return {
             "data": self.name,
@@ -121,10 +121,10 @@ class Judged:
         }
 
     def with_another(self, other: Judged, prefix: str) -> Judged:
-        """One verdict for two sets, such as rows and those held out of them: valid if both are, all checks listed.
+        """Combine the results of two sets, such as training rows and held-out rows; valid if both are.
 
         Args:
-            prefix: what the names of the second set's checks begin with.
+            prefix: prefix for the names of the second set's checks.
         """
 
         def named(check: Check) -> Check:
@@ -140,16 +140,16 @@ class Judged:
 
 
 def judge_of(data: DataSet) -> LimitJudge:
-    """Return who judges a data set: Great Expectations what people gave, the limits alone what this program made."""
+    """Return Great Expectations for users' data, and the limits alone for data that Podium made."""
     return Judge() if data.is_given else LimitJudge()
 
 
 def judged(data: DataSet, judge: LimitJudge) -> Judged:
-    """Judge all that is required of `data`.
+    """Evaluate all checks of `data`.
 
     Raises:
         CheckCrashed: a check could not be evaluated.
-        InputError: the data cannot be read at all.
+        InputError: the data cannot be read.
     """
     checks = (*data.prerequisites, *data.total_checks, *data.record_checks)
     findings = _judge_totals(judge, data.prerequisites, data.prepare())
@@ -168,10 +168,10 @@ def judged(data: DataSet, judge: LimitJudge) -> Judged:
 
 
 def _of_records(data: DataSet, check: Check, judgement: Judgement, records: int) -> Finding:
-    said = f"all {records:,} {data.record}s meet this"
+    found = f"all {records:,} {data.record}s pass"
     if judgement.failed:
-        said = f"{judgement.failed:,} of {records:,} {data.record}s do not meet this"
-    return Finding(check, judgement, said, tuple(one.of for one in judgement.unexpected[:MAX_EXAMPLES]))
+        found = f"{judgement.failed:,} of {records:,} {data.record}s fail"
+    return Finding(check, judgement, found, tuple(one.of for one in judgement.unexpected[:MAX_EXAMPLES]))
 
 
 def _judge_totals(judge: LimitJudge, checks: Sequence[Check], totals: Totals) -> list[Finding]:
@@ -190,7 +190,7 @@ def _judge_totals(judge: LimitJudge, checks: Sequence[Check], totals: Totals) ->
 
 
 def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
-    """The data set of that name, at its place in the checkout `root`, then what was held out of it."""
+    """Open the data set of that name in the checkout `root`, and its held-out rows if there are any."""
     if name == "corpus":
         return [corpus_data(root / artifacts.CORPUS, params.validate_)]
     rows = root / artifacts.rows_folder(name)
@@ -217,18 +217,18 @@ def judge_and_report(
     data_docs: bool,
     more: Callable[[], Mapping[str, float]] = dict,
 ) -> str:
-    """Judge data sets that share a verdict, write it, its page and its suite; the line that says so.
+    """Validate data sets that share a verdict, write it with its page and suite, and return the stage's last line.
 
     Args:
-        more: gives further figures of valid data for the page, by name.
+        more: returns further figures of valid data for the page, by name.
 
     Raises:
-        DataInvalid: the data are not fit to train on; what is wrong is in the message and on the page.
-        CheckCrashed: a check could not be evaluated; there is no verdict then.
+        DataInvalid: the data are not valid; the message and the page list the failed checks.
+        CheckCrashed: a check could not be evaluated, so there is no verdict.
     """
     started_at = time.perf_counter()
     report = artifacts.validation_report(name)
-    report.unlink(missing_ok=True)  # an older verdict does not speak of these data, nor do older pages
+    report.unlink(missing_ok=True)  # older verdicts and pages are about other data
     shutil.rmtree(artifacts.DATA_DOCS / name, ignore_errors=True)
     data, *others = open_sets()
     judge = judge_of(data)
@@ -256,7 +256,7 @@ def judge_and_report(
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """The page of a verdict, as `Judged.verdict` gives it."""
+    """Render the page of a verdict, see `ValidationResult.verdict`."""
     statistics = values["statistics"]
     return html_page(
         __file__,
@@ -268,14 +268,14 @@ def page(values: Mapping[str, Any]) -> str:
 
 
 def _figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
-    """Title, plot and note: bars of equal width whatever their bins, with the bins' lower edges below them."""
+    """Return title, plot and note of a histogram: bars of equal width, labelled with the lower edges of their bins."""
     counts, edges, unit = histogram["counts"], histogram["edges"], histogram["unit"]
-    least = LEAST * max(counts)  # what was seen at all stays visible
+    least = LEAST * max(counts)  # every non-empty bin stays visible
     heights = [max(count, least) if count else 0 for count in counts]
     tips = [f"{_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
     label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
     plot = bar_plot(heights, tips, [_compact(edge) for edge in edges[:-1]], unit, "number", label)
-    return histogram["title"], plot, "Bars cover ever wider ranges." if histogram["widening"] else ""
+    return histogram["title"], plot, "Bins widen to the right (log scale)." if histogram["widening"] else ""
 
 
 def _bin(histogram: Mapping[str, Any], i: int) -> str:
@@ -286,7 +286,7 @@ def _bin(histogram: Mapping[str, Any], i: int) -> str:
 
 
 def _compact(value: int) -> str:
-    """1250 as 1.2k, so that five of them fit under a histogram."""
+    """Abbreviate a number, 12500 as 12.5k, so that five of them fit below a histogram."""
     for limit, letter in ((1_000_000, "M"), (10_000, "k")):
         if value >= limit:
             return f"{value / (limit if letter == 'M' else 1000):.3g}{letter}"
@@ -296,7 +296,7 @@ def _compact(value: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.validation.validate",
-        description="Give the verdict on a data set.",
+        description="Validate a data set.",
     )
     parser.add_argument("name", type=item, choices=NAMES)
     name = parser.parse_args().name
@@ -307,10 +307,10 @@ def main() -> None:
 def write_data_docs(
     name: str, checks: Sequence[Check], findings: Sequence[Finding], report: Path, folder: Path
 ) -> None:
-    """Write the pages: index.html of what was found of a data set in all frames, and one of its suite.
+    """Write the Data Docs of a data set: index.html with the results, and a page of its suite.
 
     Args:
-        report: the verdict that was given on it.
+        report: file of its verdict.
     """
     great_expectations()
     pages = importlib.import_module("great_expectations.render.renderer.page_renderer")
@@ -326,10 +326,10 @@ def write_data_docs(
 
 
 def alone(page: str, name: str) -> str:
-    """A page of Great Expectations that needs nothing from elsewhere, and leads to Podium's page of the data set.
+    """Make a page of Great Expectations self-contained, and link it to Podium's page of the data set.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
     """
     page = _NOT_KEPT.sub("", page).replace("<html>", '<html lang="en">', 1).replace("</head>", _HEAD, 1)
     verdict = f'<a href="../../{artifacts.VALIDATION.name}/{quote(name)}.html">Validation of {html.escape(name)}</a>'
@@ -343,7 +343,7 @@ def _escaped(check: Check) -> Check:
 
 
 def suite_result(name: str, findings: Sequence[Finding]) -> Any:
-    """What Great Expectations found, as its own result of the whole suite."""
+    """Return results as Great Expectations' result of the whole suite."""
     gx = great_expectations()
     successful = sum(finding.ok for finding in findings)
     return great_expectations().core.ExpectationSuiteValidationResult(

@@ -1,4 +1,4 @@
-"""What rows of windows must be: features.parquet of their folder held against their sequences.
+"""Checks of window rows: features.parquet of their folder is compared with their sequences.
 
 Legend: n rows of S slots.
 """
@@ -23,22 +23,22 @@ FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines that the slots of some rows name. n rows of S slots."""
+    """Lines of features.parquet for the slots of n rows."""
 
     present: np.ndarray
-    """Where a sequence is. bool [n, S]."""
+    """Slots with a sequence. bool [n, S]."""
     known: np.ndarray
-    """Where the file has the line that it names. bool [n, S]."""
+    """Slots whose line exists in the file. bool [n, S]."""
     starts: np.ndarray
     """First token of the sequence. int64 [n, S]."""
     lengths: np.ndarray
-    """Tokens of the sequence, 0 where there is none. int64 [n, S]."""
+    """Tokens of the sequence, 0 if there is none. int64 [n, S]."""
     columns: Columns
-    """Integers of these lines by column; they mean nothing where the line is not known. int64 [n, S]."""
+    """Integers of the lines by column; undefined if the line is not known. int64 [n, S]."""
 
 
 class WindowData(RowData):
-    """Rows of windows; a kind adds the checks of labels."""
+    """Rows of windows; kinds add the checks of labels."""
 
     def __init__(
         self, source: RowSource, schema: pa.Schema, labels: Sequence[Check], columns: Sequence[str] = ()
@@ -46,9 +46,9 @@ class WindowData(RowData):
         """Open the rows.
 
         Args:
-            schema: columns of features.parquet; feature_id and n_tokens are among them.
+            schema: columns of features.parquet, including feature_id and n_tokens.
             labels: checks of the labels of every row.
-            columns: others of its columns, of integers, that the lines are to have.
+            columns: further integer columns of features.parquet to read.
         """
         super().__init__(source)
         numbered = "feature_id 0, 1, 2, ..., one for each sequence"
@@ -87,15 +87,15 @@ class WindowData(RowData):
         """Return the features [n] of the checks of labels.
 
         Args:
-            lines: of features.parquet, that the slots of the rows name.
+            lines: lines of features.parquet for the slots of the rows.
         """
 
     def _lines(self, rows: Columns, found: Sequences) -> Lines:
-        """The lines of the slots of some rows."""
+        """Return the lines of features.parquet for the slots of rows."""
         ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
         present = found.present(ids.shape[1])
         starts, lengths = (found.table(values, ids.shape[1], 0) for values in (found.start, found.length))
-        # Without lines there is nothing to take from; `known` is false everywhere then.
+        # Without lines there are no values to look up, and `known` is false everywhere.
         taken = np.clip(ids, 0, max(0, count - 1))
         columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
         return Lines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)

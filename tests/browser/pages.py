@@ -74,7 +74,7 @@ def _check(name: str, ok: bool) -> dict[str, Any]:
         "failed": 0 if ok else 2,
         "of": 1200,
         "examples": [] if ok else [EVIL, LONG],
-        "advice": "look at corpus.path",
+        "advice": "check corpus.path",
     }
 
 

@@ -52,6 +52,6 @@ def test_stages_run_without_docstrings_and_asserts(tmp_path: Path) -> None:
         assert made.returncode == 0, f"{stage}: {made.stderr}"
     refused = run(tmp_path, VALIDATE, "2")
     assert refused.returncode == WRONG_USAGE
-    assert refused.stderr.startswith("error: PYTHONOPTIMIZE=2 (python -OO) takes docstrings away")
+    assert refused.stderr.startswith("error: PYTHONOPTIMIZE=2 (python -OO) removes docstrings")
     assert refused.stderr.count("\n") == 1
     assert (tmp_path / "data/rows/phase1/manifest.json").is_file()

@@ -89,7 +89,7 @@ def test_null_texts_and_ids_count_as_missing(judge, tmp_path):
     verdict = judged_corpus(judge, tmp_path, columns)
     # Two missing ids are missing, not equal.
     assert failed_checks(verdict) == ["ids_present", "texts_present"]
-    assert "found 2 of 12 documents do not meet this" in explain(verdict, "")
+    assert "found 2 of 12 documents fail" in explain(verdict, "")
 
 
 def test_a_character_at_the_limit_is_allowed_and_tabs_and_line_ends_are_no_control_characters(judge, tmp_path):
@@ -191,7 +191,7 @@ def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
 def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(InputError, match="run the corpus stage first"):
         CorpusData(tmp_path, LIMITS)
-    with pytest.raises(InputError, match=r"train\.parquet is not there: run its stage of examples first"):
+    with pytest.raises(InputError, match=r"train\.parquet does not exist: run its stage examples first"):
         QuestionData(tmp_path, MIN_QUESTIONS)
     (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
@@ -221,5 +221,5 @@ def test_a_corpus_that_holds_nothing_on_purpose_is_valid_only_when_empty(judge, 
 def test_damaged_notes_of_a_stage_are_refused(tmp_path):
     folder = noted(tmp_path / "corpus", "none")
     (folder / "reading.json").write_text('{"numbers": []}')
-    with pytest.raises(InputError, match="reading.json is not what its stage writes"):
+    with pytest.raises(InputError, match="reading.json is damaged"):
         corpus_data(folder, LIMITS)

@@ -41,7 +41,7 @@ def test_a_manifest_of_other_files_stops_the_validation(judge, tmp_path, tokeniz
     verdict = judged(judge, tmp_path, tokenizer, files=files)
     assert failed_checks(verdict) == ["manifest_files"]
     message = explain(verdict, "")
-    assert "rows-00000.arrow holds 3 rows, manifest.json says 2; manifest.json says 4 rows in all" in message
+    assert "rows-00000.arrow has 3 rows, manifest.json lists 2; manifest.json states 4 rows in all" in message
     verdict = judged(judge, tmp_path, tokenizer, files={"rows-00000.arrow": 3}, rows=3)
     assert failed_checks(verdict) == ["manifest_files"]
     assert "rows-00001.arrow is not in manifest.json" in explain(verdict, "")
@@ -98,5 +98,5 @@ def test_a_row_file_that_was_cut_off_is_named(tmp_path, tokenizer):
     folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
     path = folder / "rows-00000.arrow"
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match="rows-00000.arrow is no Arrow file, or was cut off"):
+    with pytest.raises(InputError, match="rows-00000.arrow is not an Arrow file, or cut off"):
         pretrain_data(folder, tokenizer).prepare()

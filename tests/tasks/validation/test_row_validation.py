@@ -113,7 +113,7 @@ def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(
     damage(columns)
     verdict = judged(judge, tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == [name]
-    assert "found 1 of 4 rows do not meet this" in explain(verdict, "")
+    assert "found 1 of 4 rows fail" in explain(verdict, "")
     assert f"for example {said}\n" in explain(verdict, "")
 
 
@@ -138,7 +138,7 @@ def test_unknown_tokens_are_counted_noted_from_one_percent_and_refused_above_the
     share = "1 of 29 tokens (3.45%) are [UNK]"
     assert {check["found"] for check in verdict["checks"] if check["name"] == "unknown_share"} == {share}
     assert verdict["notes"] == [
-        f"phase1 rows: {share}. A vocabulary that fits the text has fewer than 1%: check its language and size"
+        f"phase1 rows: {share}; less than 1% is normal. Check the language and size of the vocabulary"
     ]
     assert {"name": "share of [UNK]", "value": 0.0345} in verdict["statistics"]["numbers"]
     assert bool(failed) == ("validate.max_unknown_share" in explain(verdict, ""))

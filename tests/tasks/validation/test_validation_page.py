@@ -19,7 +19,7 @@ CHECK = {
     "failed": 0,
     "of": 1200,
     "examples": [],
-    "advice": "look at corpus.path",
+    "advice": "check corpus.path",
 }
 VERDICT = {
     "data": "corpus",
@@ -76,7 +76,7 @@ class Elements(HTMLParser):
 def failed_verdict():
     verdict = copy.deepcopy(VERDICT)
     verdict["valid"] = False
-    verdict["checks"][0].update(ok=False, found=EVIL, examples=[EVIL], advice="look at corpus.path", failed=2)
+    verdict["checks"][0].update(ok=False, found=EVIL, examples=[EVIL], advice="check corpus.path", failed=2)
     verdict["not_checked"] = ["ids_unique"]
     return verdict
 
@@ -98,13 +98,13 @@ def test_the_verdict_stands_in_words_before_everything_else():
     assert "All 1 checks passed on 1,200 documents." in good
     assert "Not valid" not in good
     assert bad.index("Not valid") < bad.index("What failed") < bad.index("Checks")
-    assert "1 of 1 checks failed; 1 more could not be made." in bad
+    assert "1 of 1 checks failed; 1 more were skipped." in bad
     assert "ids unique" in bad
 
 
 def test_a_failed_check_shows_what_was_found_and_what_to_do():
     text = Elements(page(failed_verdict())).text
-    for said in ("texts present", "no text is null or empty", EVIL, "Look at corpus.path", "✕ failed"):
+    for said in ("texts present", "no text is null or empty", EVIL, "Check corpus.path", "✕ failed"):
         assert said in text
 
 
@@ -126,4 +126,4 @@ def test_bars_are_as_high_as_their_share_and_say_their_range():
     assert share == pytest.approx(0.0125, rel=0.05), "3 of 1,000 would be 0.003: too low to be seen"
     assert low["data-tip"] == "10 to 19 characters: 3"
     assert high["data-tip"] == "20 and more characters: 1,000"
-    assert "Bars cover ever wider ranges" in elements.text
+    assert "Bins widen to the right" in elements.text
