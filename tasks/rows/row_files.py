@@ -54,7 +54,7 @@ __all__ = [
 ROWS_PER_FILE = 65536
 Columns = Mapping[str, np.ndarray]
 WARN_SHARE = 0.01
-"""Share from which on there is a warning. English text has less than 0.1 % with BERT's vocabulary, tweets some 1 %."""
+"""Share that causes a warning. With BERT's vocabulary, English text has less than 0.1 %, and tweets about 1 %."""
 
 
 def row_file(number: int) -> str:
@@ -260,27 +260,27 @@ class RowWriter:
 
 
 class UnknownTokens:
-    """Counts of the tokens of rows, and of those that are [UNK]."""
+    """Counter of the text tokens in rows, and of [UNK] among them."""
 
     def __init__(self, unknown: int | None, special: Collection[int]) -> None:
-        """Prepare to count.
+        """Start at zero.
 
         Args:
             unknown: id of [UNK]; None: the tokenizer has none.
-            special: ids that stand for no text: [CLS] and [SEP].
+            special: ids without text: [CLS] and [SEP].
         """
         self._unknown, self._special = unknown, np.array(sorted(special))
         self.tokens = self.unknown = 0
 
     def add(self, ids: np.ndarray, real: np.ndarray) -> None:
-        """Count the ids that are `real`, no padding."""
+        """Count the ids where `real` is true, that is, not padding."""
         self.tokens += int((real & ~np.isin(ids, self._special)).sum())
         if self._unknown is not None:
             self.unknown += int((real & (ids == self._unknown)).sum())
 
     @property
     def share(self) -> float:
-        """Share of [UNK] among the tokens of text."""
+        """Share of [UNK] among the text tokens."""
         return self.unknown / max(1, self.tokens)
 
     def __str__(self) -> str:
@@ -288,7 +288,7 @@ class UnknownTokens:
 
     @property
     def warning(self) -> str:
-        """A message from WARN_SHARE on; empty below."""
+        """Warning if the share reaches WARN_SHARE, else empty."""
         if self.share < WARN_SHARE:
             return ""
-        return f"{self}. A vocabulary that fits the text has fewer than {WARN_SHARE:.0%}: check its language and size"
+        return f"{self}; less than {WARN_SHARE:.0%} is normal. Check the language and size of the vocabulary"
