@@ -138,7 +138,7 @@ NOT_RUN = {
         "needs the demo; tests/tasks/downstream/inference has others"
     ),
     "podium predict published/reviews new.csv labels.csv": (
-        "needs the run before it; tests/tasks/downstream/applying has others"
+        "needs the run before it; tests/tasks/downstream/inference has others"
     ),
     "podium score dev.json evaluation/squad/spans.json --na-probs evaluation/squad/null_odds.json "
     "--na-threshold -2.5": "needs a run on questions without an answer; tests/tasks/downstream has small ones",

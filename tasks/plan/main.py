@@ -38,7 +38,7 @@ def run_main(main: Callable[[], None]) -> None:
             write_stage_run(stage, began)
         sys.stdout.flush()
     except PodiumError as error:
-        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
+        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc/session.py knows the line by it
         streams.note(str(error), f"{word}: ")
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:

@@ -68,9 +68,9 @@ SAME_BYTES = ("data", "models", "predictions", "evaluation", "metrics", "plots")
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
 SOME_STAGES = """
 import sys
-from flows import plan
+from flows.runs import stage_plan
 stages = sys.argv.pop(1).split(",")
-plan.stages_to_run = lambda *what, **ever: stages
+stage_plan.stages_to_run = lambda *what, **ever: stages
 from flows import cli
 cli.main(["run", *sys.argv[1:]])
 """

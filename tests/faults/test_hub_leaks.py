@@ -47,13 +47,15 @@ sys.exit(os.environ.get("TOY_FAILS"))
 PUBLISH = """
 from pathlib import Path
 from tasks.plan.main import run_main
-from tasks.release import publish, release_subject
-release_subject.PROJECT = Path.cwd()  # whose plan ran: the toy gate alone
+from tasks.downstream.gate import subject
+from tasks.release import publish
+subject.PROJECT = Path.cwd()  # whose plan ran: the toy gate alone
 run_main(publish.main)
 """
 FLOW = """
 import sys
-from flows import checkout, cli
+from flows import cli
+from flows.runs import checkout
 checkout.CODE = ("dvc.yaml", "stage.py", "publish_toy.py")
 cli.main(["run", *sys.argv[1:]])
 """

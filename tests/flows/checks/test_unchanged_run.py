@@ -119,7 +119,8 @@ def test_prefect_is_not_even_imported(prefect_session, toy_project, command):
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from flows import checkout, cli
+from flows import cli
+from flows.runs import checkout
 try:
     cli.main(["run"])
 except SystemExit as end:

@@ -21,9 +21,9 @@ HOLDS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from flows import run_locks
+from flows.runs import locks
 from tests.plans import prepare_own
-with run_locks.held(Path.cwd(), sys.argv[2], print):
+with locks.held(Path.cwd(), sys.argv[2], print):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow
 COMMAND = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from flows import checkout, cli
+from flows import cli
+from flows.runs import checkout
 checkout.CODE = ("dvc.yaml", "stage.py", "tasks", ".dvcignore")
 cli.main(["run", *sys.argv[1:]])
 """

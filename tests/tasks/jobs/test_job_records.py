@@ -13,7 +13,7 @@ import pytest
 
 from flows.commands import ledger as flows_ledger
 from ipu_model.errors import OutOfMemory
-from tasks.estimates import measuring
+from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import NotMeasured, measure
 from tasks.estimates.planned_jobs import Rows
 from tasks.host import ledger
@@ -118,7 +118,7 @@ def test_what_needs_more_memory_than_there_is_is_stopped_and_said(
     """Unless others hold the memory of the host: that says nothing of the job."""
     model = ModelConfig(30000, hidden_size=768, num_layers=12, num_heads=12, intermediate_size=3072)
     job = dataclasses.replace(job_in(tmp_path, "first"), model=model)
-    monkeypatch.setattr(measuring, "free_memory", lambda: MEGABYTES)
-    monkeypatch.setattr(measuring, "memory_limit", lambda: total)
+    monkeypatch.setattr(job_estimates, "free_memory", lambda: MEGABYTES)
+    monkeypatch.setattr(job_estimates, "memory_limit", lambda: total)
     with pytest.raises(raised, match="memory"):
         measure(job, Rows(read_manifest(Path(job.rows))))
