@@ -1,5 +1,5 @@
-"""The device of training and prediction: its Python, its runtime, what starts several processes, and whether its jobs
-fit into its memory, which is worked out: nothing is started."""
+"""Checks of the device for training and prediction: its Python, runtime and launcher, and whether its jobs fit into its
+memory, by estimates; no job is started."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from tasks.stage.errors import InputError, ParamsError
 
 JOBS = "device jobs"
 OF_THE_RECIPE = "ipu"
-"""The runtime whose memory no host changes; what a worker has of others is not known here."""
+"""Runtime whose memory is the same on every host; the memory of workers for other runtimes is unknown here."""
 
 
 def known(request: RunRequest) -> Iterator[Finding]:
-    """What nobody has to be asked for: a launcher that is not there, or a CPU job in this very Python."""
+    """Check the device without a probe: the launcher, and torch for CPU jobs in this Python."""
     stages = _stages(request)
     if not stages:
         if request.curious:
-            yield ok("device", "no stage that needs one would run here: they are up to date, or only restored")
+            yield ok("device", "not needed here: all device stages are up to date or only restored")
         return
     device = request.params.device
     yield from _launcher(device.launcher)
     if list(asked(request)):
         return
     if importlib.util.find_spec("torch") is None:
-        yield problem("device", f"{sys.executable} lacks torch: make setup installs it, or set {DEVICE_PYTHON}")
+        yield problem("device", f"{sys.executable} lacks torch. Install it with make setup, or set {DEVICE_PYTHON}")
     else:
         yield ok("device", f"cpu, {device.precision}; torch {version('torch')} of this Python")
 
@@ -59,11 +59,11 @@ def _launcher(named: str | None) -> Iterator[Finding]:
             yield problem("launcher", str(error))
             return
     if words and shutil.which(words[0], path=dvc.environment()["PATH"]) is None:
-        yield problem("launcher", f"{words[0]} is not on PATH: enable the SDK that brings it, or change {knob}")
+        yield problem("launcher", f"{words[0]} is not on PATH. Enable the SDK that contains it, or change {knob}")
 
 
 def asked(request: RunRequest) -> Iterator[Question]:
-    """The device's Python, unless that is this one and nothing but the CPU is asked of it."""
+    """Probe the device's Python, unless it is this one and only the CPU is needed."""
     stages = _stages(request)
     places = _places(request, stages)
     own = os.environ.get(DEVICE_PYTHON)
@@ -78,20 +78,20 @@ def asked(request: RunRequest) -> Iterator[Question]:
     }
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
-    cannot = f"{named} cannot be asked what it has; set {DEVICE_PYTHON} to the device's Python, or unset it"
+    cannot = f"{named} does not answer the device check. Set {DEVICE_PYTHON} to the device's Python, or unset it"
     yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
 
 
 def _ipus(request: RunRequest, stages: list[Stage]) -> int:
-    """IPUs that a process here attaches at most."""
+    """Return the maximum number of IPUs that a process on this host attaches."""
     try:
         return attached_ipus(request.params, request.project, request.root, [stage.name for stage in stages])
-    except (InputError, OSError):  # the check of files says so
+    except (InputError, OSError):  # reported by the check of files
         return 1
 
 
 def _stages(request: RunRequest) -> list[Stage]:
-    """Those that need a device here, and not what this host may only restore."""
+    """Return the stages that need a device on this host, without those that it may only restore."""
     if request.on_workers:
         return []
     runtime, offered = request.params.device.runtime, (*offered_kinds(), "auto")
@@ -105,7 +105,7 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
     if len(named) < len(stages):
         hint = f"device.runtime={device.runtime}, device.precision={device.precision}"
         if device.runtime not in ("cpu", "auto"):
-            hint += f" (a host that only restores what others computed says {STAGE_KINDS}=cpu)"
+            hint += f" (set {STAGE_KINDS}=cpu on a host that only restores results)"
         places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
     for stage in named:
         place = Place.of(stage.host)
@@ -115,23 +115,23 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
 
 
 def fit(request: RunRequest) -> Iterator[Finding]:
-    """Each job that would run: what it will need, or that it does not fit or cannot run as stated."""
+    """Check each device job that would run: it must fit and must be able to run with its parameters."""
     try:
         stages = _to_run(request)
         names = () if request.on_workers or request.curious else [one.stage for one in stages]
         jobs = jobs_of(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
-    except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
-        yield warning(JOBS, f"nothing is estimated of them: {error}")
+    except (InputError, OSError) as error:  # a stage or another check reports the file
+        yield warning(JOBS, f"no estimates: {error}")
         return
     for job in jobs:
         yield _finding(job, request)
 
 
 def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
-    """Say what the device jobs of a run will need, and refuse one that does not fit or cannot run as stated.
+    """Report the estimates of a run's device jobs; refuse a job that does not fit or cannot run with its parameters.
 
     Raises:
-        ParamsError: names the largest part of its memory and what makes it smaller, or what the job requires.
+        ParamsError: names the largest part of the memory with the parameter that reduces it, or the job's requirement.
     """
     findings = list(fit(request))
     for finding in findings:
@@ -141,7 +141,7 @@ def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
 
 
 def _to_run(request: RunRequest) -> list[StageForecast]:
-    """Those that would run; all, where looking would take long."""
+    """Return the stages that would run; all stages if finding out takes long."""
     if request.on_workers or hashing_takes_long(request):
         return [StageForecast(stage, RUNS, ()) for stage in request.target]
     return [one for one in request.forecast if one.status == RUNS]
@@ -151,10 +151,10 @@ def _finding(job: EstimatedJob, request: RunRequest) -> Finding:
     elsewhere = request.on_workers and job.runtime != OF_THE_RECIPE
     if job.impossible and not elsewhere:
         return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)
-    if job.estimate is None:  # what was assumed may be why, so that the job itself has the last word
+    if job.estimate is None:  # an assumption may be the cause, so that the job itself decides
         return warning(JOBS, f"{job.name}: {job.problem}")
     if not job.refusal or elsewhere:
         return ok(JOBS, JobView(job).short)
     if request.force:
-        return warning(JOBS, f"{job.refusal}; it is tried all the same (--force)")
-    return problem(JOBS, f"{job.refusal}. podium run --force tries it all the same (a flow: force)")
+        return warning(JOBS, f"{job.refusal}; it runs anyway (--force)")
+    return problem(JOBS, f"{job.refusal}. Use podium run --force (in a flow: force) to run it anyway")

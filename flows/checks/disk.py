@@ -1,8 +1,8 @@
-"""Where a run writes: room on the disk, against a rough estimate that takes no time, and remotes.
+"""Checks of disk space, against a quick and rough estimate, and of remotes.
 
-Rows take ROWS bytes for every byte of text and masking, as docs/data-scale.md measured at a gigabyte; weights take four
-bytes a parameter, twice more in a checkpoint, which holds both moments. Only what is clearly too little is refused:
-the estimate is low where a folder is too large to be looked through at once, and
+Rows take ROWS bytes per byte of text and per duplicate, as measured at a gigabyte in docs/data-scale.md. Weights take
+four bytes per parameter, and twice as much again in a checkpoint for both moments. A run is refused only if the space
+is clearly too small, because the estimate is low for folders that are too large to scan;
 `python -m tasks.estimates.data_estimate` measures.
 """
 
@@ -23,37 +23,37 @@ from tasks.plan.named_files import OWN_INPUTS, find_parameters
 from tasks.stage.errors import ParamsError
 
 CLEARLY = 0.5
-"""Less than this share of the estimate is refused."""
+"""Minimum share of the estimate that must be free."""
 HASHED = 2e9
-"""Bytes of given files that are hashed before a run begins."""
+"""Maximum bytes of input files that are hashed before a run starts."""
 SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
-"""Scheme of a URL -> the one whose package DVC takes for it; of the others it is dvc_SCHEME."""
+"""URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 
 
 def room(request: RunRequest) -> Iterator[Finding]:
-    """On the disk of the project; DVC's cache links what lies there, where the disk can."""
+    """Check the free space on the project's disk; DVC's cache shares it by links if the disk supports them."""
     if request.on_workers:
         return
     needed = data_bytes(request) + model_bytes(request)
     free = shutil.disk_usage(request.project).free
-    said = f"{format_bytes(free)} free in {request.project}, some {format_bytes(needed)} will be written"
+    said = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
     if free < CLEARLY * needed:
-        knob = "make room, lower pretrain_rows.*.duplicates, or run a clone on another disk"
-        yield problem("disk", f"{said}: {knob}; python -m tasks.estimates.data_estimate measures what is needed")
+        knob = "Free some space, lower pretrain_rows.*.duplicates, or use a clone on another disk"
+        yield problem("disk", f"{said}. {knob}; python -m tasks.estimates.data_estimate measures the space needed")
     elif free < needed:
-        yield warning("disk", f"{said}: make room, or the run may end without it")
+        yield warning("disk", f"{said}. Free some space, or the disk may become full during the run")
     else:
         yield ok("disk", said)
 
 
 def hashing_takes_long(request: RunRequest) -> bool:
-    """Whether what the parameters name is so much that a run is not looked at before it begins."""
+    """Return whether the input files are too large to be hashed before a run starts."""
     paths = find_parameters(request.values, OWN_INPUTS).values()
     return sum(bytes_of(request.project / path) for path in paths) > HASHED
 
 
 def dvc_remote(request: RunRequest) -> Iterator[Finding]:
-    """DVC's own: a folder that can be written, or a URL that DVC has the package for."""
+    """Check DVC's remote: a writable folder, or a URL whose DVC package is installed."""
     remote = default_remote(request.project)
     if remote is None:
         if request.curious:
@@ -67,13 +67,13 @@ def dvc_remote(request: RunRequest) -> Iterator[Finding]:
     package = f"dvc_{SAME.get(scheme, scheme)}"
     if importlib.util.find_spec(package) is None:
         wheel = package.replace("_", "-")
-        yield problem("remote", f"the DVC remote {name} ({url}) needs the package {wheel}: pip install {wheel}")
+        yield problem("remote", f"the DVC remote {name} ({url}) requires the package {wheel}: pip install {wheel}")
     else:
-        yield ok("remote", f"{name}, {url}; not reached in advance")
+        yield ok("remote", f"{name}, {url}; connection not tested")
 
 
 def checkpoints(request: RunRequest) -> Iterator[Finding]:
-    """checkpoint.remote, the same way."""
+    """Check checkpoint.remote in the same way."""
     from tasks.host.checkpoint_travel import address_of
 
     remote = request.params.checkpoint.remote
@@ -85,19 +85,19 @@ def checkpoints(request: RunRequest) -> Iterator[Finding]:
         yield problem("checkpoints", str(error), of_parameters=True)
         return
     if "://" in address:
-        yield ok("checkpoints", f"{remote}; not reached in advance")
+        yield ok("checkpoints", f"{remote}; connection not tested")
     else:
         yield _folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
 
 
 def _folder(name: str, path: Path, what: str, knob: str) -> Finding:
-    """A folder that is there and can be written, or that can be made."""
+    """Check a folder, which must be writable, or must be possible to create."""
     path = Path(os.path.normpath(path))
     place = next(one for one in (path, *path.parents) if one.exists())
     if not place.is_dir():
-        return problem(name, f"{what} is {path}, and {place} is no folder: name another ({knob})")
+        return problem(name, f"{what} is {path}, but {place} is not a folder. Set another one ({knob})")
     if not os.access(place, os.W_OK | os.X_OK):
         return problem(
-            name, f"{what} is {path}, and {place} cannot be written: let this user, or name another ({knob})"
+            name, f"{what} is {path}, but {place} is not writable for this user. Permit it, or set another one ({knob})"
         )
-    return ok(name, f"{what}: {path}{'' if place == path else ', which will be made'}")
+    return ok(name, f"{what}: {path}{'' if place == path else ' (will be created)'}")

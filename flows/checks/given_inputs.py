@@ -1,16 +1,16 @@
-"""What can be known of inputs before a run, asked of given files and of the Hub.
+"""Checks of inputs before a run: input files and the Hub.
 
-Of files: that they are there, of a known kind, with the columns asked for. Of the Hub: that the token may publish, and
-that what is to be read from there is there.
+Files must exist, have a known format and the requested columns. On the Hub the token must allow publishing, and the
+models and data sets to read must exist.
 
     python -m flows.checks.given_inputs < REQUEST
 
-REQUEST is JSON: `values`, the resolved parameters, and either `read`, what the stages depend on, or for the Hub
+REQUEST is JSON: `values`, the resolved parameters, and either `read`, the dependencies of the stages, or for the Hub
 `publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset or model),
 `section`, `name` and `revision`; and `origin`, whether README.md of a base model on the Hub decides if a release may go
-there. Of each input a line of JSON is printed (flows/checks reads it). The very readers of the stages look at the
-heads of the files, so that messages are theirs. Of the Hub nothing is downloaded but README.md and config.json of that
-model, and nothing is made or changed there.
+there. The program prints a line of JSON for each result (flows/checks reads them). It reads the first records of
+the files with the readers of the stages, and so reports their messages. From the Hub it downloads only README.md and
+config.json of the base model, and it changes nothing there.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import takes_no_words
 
 SECONDS = 1.5
-"""For the heads of many files; the others are left to their stage."""
+"""Time limit for the first records of many files; the stages check the rest."""
 HEAD = 20
-"""Records of each file that are looked at."""
-LATER = "A run with --no-publish starts without it, and podium publish follows"
+"""Number of records of each file to check."""
+LATER = "Or run with --no-publish, and publish later with podium publish"
 
 
 @dataclass(frozen=True)
 class Given:
-    """Some of the inputs that the parameters may name."""
+    """Check of some of the inputs in the parameters."""
 
     name: str
     keys: tuple[str, ...]
-    """Parameters that name them."""
+    """Parameters with the paths of the inputs."""
     is_given: Callable[[Params], bool]
     look: Callable[[Params], str]
-    """Says what was found; raises PodiumError or OSError."""
+    """Returns a summary; raises PodiumError or OSError."""
     note: Callable[[Params], str] = lambda params: ""
-    """Says what people should know of what was found; empty: nothing."""
+    """Returns a warning; empty: none."""
 
 
 def corpus(params: Params) -> str:
-    """The text: every file of a known kind, and the first documents of as many as time allows."""
+    """Check the corpus: every file has a known format, and the first documents of as many as time allows are valid."""
     from tasks.corpus.documents import read_files, text_columns, usable_files
     from tasks.records.text_files import Reading
 
@@ -71,11 +71,11 @@ def corpus(params: Params) -> str:
         looked += 1
         if time.monotonic() > until:
             break
-    return f"{len(files)} files of {given.path}; the heads of {looked} were read"
+    return f"{len(files)} files in {given.path}; checked the first records of {looked}"
 
 
 def vocabulary(params: Params) -> str:
-    """vocab.txt, or the tokenizer of a model folder, whole."""
+    """Check all of vocab.txt, or of the tokenizer of a model folder."""
     return f"{len(_entries(params)):,} entries in {params.tokenizer.path}"
 
 
@@ -86,7 +86,7 @@ def _entries(params: Params) -> tuple[str, ...]:
 
 
 def prepared(params: Params) -> str:
-    """The first sequences of each phase."""
+    """Check the first sequences of each phase."""
     from tasks.pretraining.rows.prepared_files import read_prepared
     from tasks.records.text_files import Reading
 
@@ -97,7 +97,7 @@ def prepared(params: Params) -> str:
 
 
 def examples(entry: Entry) -> Given:
-    """What the kind of an entry can say of its files at once."""
+    """Return the check of an entry's files by its kind."""
 
     @functools.cache
     def task() -> ExamplesTask:
@@ -120,7 +120,7 @@ def examples(entry: Entry) -> Given:
 
 
 def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
-    """What becomes of a model's head for the classes that check_files found; empty where nothing does."""
+    """Return what happens to a model's head for the classes in the files; empty: nothing to report."""
     from tasks.models.model_folders import describe_head
 
     if not task.first_labels:
@@ -133,7 +133,7 @@ def _is_of_files(entry: Entry) -> bool:
 
 
 def _started_from(entry: Entry, params: Params) -> Path | None:
-    """The folder of the given model that the entry is fine-tuned from, if it is one and is on this host."""
+    """Return the local folder of the base model that the entry is fine-tuned from; None if there is none."""
     from tasks.models.model_folders import cached_folder
 
     base = params.base_model
@@ -143,22 +143,22 @@ def _started_from(entry: Entry, params: Params) -> Path | None:
 
 
 def _require_token_types(what: str, folder: Path) -> None:
-    """Refuse a model that cannot tell the first text of a pair from the second."""
+    """Require a model with token types for text pairs."""
     from tasks.models.model_folders import read_architecture
 
     try:
         types = read_architecture(folder, str(folder)).type_vocab_size
     except InputError:
-        return  # `base_model` says why it cannot be read
+        return  # reported by `base_model`
     if types < 2:
         raise InputError(
-            f"{folder} has one token type (type_vocab_size of its config.json), and {what} reads pairs of texts, which "
-            "need two: start from a model that has two"
+            f"{folder} has one token type (type_vocab_size in config.json), but {what} reads text pairs, which require "
+            "two. Start from a model with two token types"
         )
 
 
 def base_model(params: Params) -> str:
-    """config.json against the section `model`, and the vocabulary where it is given; no weight is read."""
+    """Check config.json against the section `model` and an existing vocabulary; no weights are read."""
     from tasks.pretraining.base_model import check_folder
 
     tokens = None
@@ -166,18 +166,18 @@ def base_model(params: Params) -> str:
         try:
             tokens = _entries(params)
         except (PodiumError, OSError):
-            tokens = None  # said by the check of the vocabulary
+            tokens = None  # reported by the check of the vocabulary
     check_folder(params.base_model, params.model, tokens)
     if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
         if entry.start == BASE and not _is_of_files(entry) and part_of(entry, "examples").has_pairs:
             _require_token_types(entry.name, Path(params.base_model.path))
-    return f"{params.base_model.path} is of the architecture that section model states"
+    return f"{params.base_model.path} has the architecture of section model"
 
 
 def ipu_config(params: Params) -> str:
-    """ipu_config.json with the keys of section `ipu` laid over it."""
+    """Check ipu_config.json with the overrides of section `ipu`."""
     from ipu_model.errors import ConfigError
     from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
@@ -190,7 +190,7 @@ def ipu_config(params: Params) -> str:
             read_ipu_config(laid_over(params.ipu, keys, params.device) or {}, f"the IPU config of {job}")
         except ConfigError as error:
             raise ParamsError(str(error)) from None
-    return f"{params.ipu.config} and what is laid over it, for {', '.join(stated)}"
+    return f"{params.ipu.config} with its overrides, for {', '.join(stated)}"
 
 
 def _head(records: Iterator[object]) -> None:
@@ -220,15 +220,15 @@ GIVEN = (
     ),
     Given("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
 )
-"""Those that take longest last: what was found by the end of the time counts."""
+"""Slowest checks last, because only results within the time limit count."""
 
 
 def wanted(params: Params, read: Collection[str]) -> list[Given]:
-    """The inputs that the parameters name.
+    """Return the checks for the inputs in the parameters.
 
     Args:
-        params: they name them.
-        read: the dependencies of the stages that will run; what is not among them is not looked at.
+        params: the parameters.
+        read: the dependencies of the stages that will run; other inputs are not checked.
     """
     values = parameter_values(params)
     known = [*map(examples, entries(params)), *GIVEN]
@@ -237,7 +237,7 @@ def wanted(params: Params, read: Collection[str]) -> list[Given]:
 
 
 def look(given: Given, params: Params) -> Iterator[dict[str, Any]]:
-    """Findings of one input, as plain values."""
+    """Yield the results of one check as plain values."""
     for level, say in (("ok", given.look), ("warning", given.note)):
         found = _found(given.name, functools.partial(say, params), level)
         if found["text"]:
@@ -247,19 +247,19 @@ def look(given: Given, params: Params) -> Iterator[dict[str, Any]]:
 
 
 def _found(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, Any]:
-    """What was found of an input, at this level where nothing is wrong with it."""
+    """Return the result of a check; `level` applies if it succeeds."""
     try:
         return {"name": name, "level": level, "text": say()}
     except PodiumError as error:
         text, of_parameters = str(error), isinstance(error, ParamsError)
     except OSError as error:
         place, of_parameters = error.filename or "a file", False
-        text = f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another"
+        text = f"{place} cannot be read ({error.strerror or error}). Make it readable for this user, or use another"
     return {"name": name, "level": "problem", "text": text, "of_parameters": of_parameters}
 
 
 def of_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Findings of the files and folders that the parameters name; REQUEST is `told`."""
+    """Yield results for the files and folders in the parameters; `told` is REQUEST."""
     params = check(told["values"])
     unreadable = check_given(told["values"], Path())
     for text in unreadable:
@@ -270,7 +270,7 @@ def of_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def of_hub(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Findings of the Hub; REQUEST is `told`."""
+    """Yield results for the Hub; `told` is REQUEST."""
     if told["publish"]:
         found = _found("hub", lambda: _rights(told["publish"], told["review"]))
         yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
@@ -288,7 +288,7 @@ def _rights(repositories: list[str], review: bool) -> str:
     from tasks.release.hub.calls import Patience
     from tasks.release.hub.transaction import check_access
 
-    # One try: whoever waits for the answer would rather know now.
+    # One attempt, because the user is waiting.
     patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
     return check_access(repositories, review=review, patience=patience)
 
@@ -304,7 +304,7 @@ def _source(kind: str, section: str, name: str | None, revision: str | None) -> 
 
 
 def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
-    """Those of these files that the base model on the Hub has, downloaded."""
+    """Download those of these files that the base model on the Hub has."""
     from tasks.records.hub_inputs import download_files
 
     base = params.base_model
@@ -313,7 +313,7 @@ def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
 
 
 def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
-    """Findings of the entries that start from a base model on the Hub, whose config.json is downloaded."""
+    """Yield results for entries that start from a base model on the Hub, from its config.json."""
     from tasks.models.model_folders import CONFIG
 
     if not (files := _files_of_base_model(params, (CONFIG,))):
@@ -323,7 +323,7 @@ def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
         if entry.start != BASE:
             continue
         task: ExamplesTask = part_of(entry, "examples")
-        with contextlib.suppress(PodiumError, OSError):  # said by the check of its files
+        with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
             if _is_of_files(entry):
                 task.check_files()
                 if note := _describe_head(entry, task, folder):
@@ -342,13 +342,13 @@ def _origin(params: Params) -> str:
     try:
         files = _files_of_base_model(params, FILES)
     except InputError as error:
-        return f"licence and language are not known yet: {error}"  # said by `sources`, or a worker may read it
+        return f"license and language are unknown yet: {error}"  # reported by `sources`, or a worker may read it
     require_origin(params, resolve_origin(params, read_origin(files[0].parent) if files else None))
-    return f"licence and language of {params.base_model.repository} or of section publish"
+    return f"license and language of {params.base_model.repository} or of section publish"
 
 
 def main() -> None:
-    takes_no_words("Look at the inputs of a run; a JSON object on standard input says at which.")
+    takes_no_words("Check the inputs of a run, which a JSON object on standard input names.")
     told = json.load(sys.stdin)
     for finding in of_files(told) if "read" in told else of_hub(told):
         print(json.dumps(finding), flush=True)

@@ -1,7 +1,7 @@
-"""What can be known before the first stage: this host, the device, files, the Hub, remotes, the disk, the server.
+"""Checks before the first stage: host, device, files, Hub, remotes, disk, server.
 
-`podium doctor` shows every finding; a run is refused for the problems, all of them at once, before anything starts or
-changes. What cannot be found out in time is said and refuses nothing.
+`podium doctor` shows every result. A run is refused with all problems in one message, before anything starts or
+changes. A check that does not finish in time is a warning.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tasks.stage.parallel import count_cores, stages_at_once
 
 TRIED = ("Linux", "x86_64")
 UNSPEAKABLE = "?%"
-"""Characters that mean something else in the address of a database, which is made of its path."""
+"""Characters with a special meaning in the URL of a database, which contains its path."""
 
 
 def there(request: RunRequest) -> Iterator[Finding]:
-    """Every path that the parameters name, where none of them is a person's own, which may be large."""
+    """Check all paths in the parameters, unless a probe reads them because they include the user's own files."""
     if not list(heads(request)):
         for text in check_given(request.values, request.project):
             yield problem("files", text, of_parameters=True)
 
 
 def written(request: RunRequest) -> Iterator[Finding]:
-    """Every folder that the parameters name for what is written, and what a release would replace."""
+    """Check all output folders in the parameters, and the folder that a release would replace."""
     if problems := check_written(request.values, request.project, request.plan):
         yield from (problem("folders", text, of_parameters=True) for text in problems)
         return
@@ -61,8 +61,8 @@ def written(request: RunRequest) -> Iterator[Finding]:
 
 
 def heads(request: RunRequest) -> Iterator[Question]:
-    """The same, and the first records of the files, read as their stages read them."""
-    deps = {path for stage in request.stages for path in stage.deps}  # as the checkout calls them
+    """Probe all paths, and the first records of the files with the readers of their stages."""
+    deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     if given_to(request.params, read) and not request.on_workers:
@@ -70,10 +70,10 @@ def heads(request: RunRequest) -> Iterator[Question]:
 
 
 def token(request: RunRequest) -> Iterator[Finding]:
-    """HF_TOKEN, which is never shown; that of a worker is on its host."""
+    """Check HF_TOKEN, which is never shown; a worker's token is on its own host."""
     if not _publishes(request):
         if request.curious and os.environ.get(TOKEN):
-            yield ok("hub", f"{TOKEN} is set; this run publishes to a folder, or not at all")
+            yield ok("hub", f"{TOKEN} is set, but this run does not publish to the Hub")
         return
     try:
         token_of_environment()
@@ -82,11 +82,11 @@ def token(request: RunRequest) -> Iterator[Finding]:
 
 
 def origin(request: RunRequest) -> Iterator[Finding]:
-    """Licence and language of the model, which its card on the Hub states."""
+    """Check license and language of the model, which its card on the Hub requires."""
     base, folder = request.params.base_model, request.project / request.params.base_model.path
     elsewhere = base.source == "folder" and request.on_workers and not folder.is_dir()
     if not _goes_to_hub(request) or base.source == "hub" or elsewhere:
-        return  # of a base model on the Hub, `hub` reads them; of a folder on a worker's host, publishing does
+        return  # `hub` checks a base model on the Hub; publishing checks a folder on a worker's host
     resolved = resolve_origin(request.params, read_origin(folder) if base.source == "folder" else None)
     try:
         require_origin(request.params, resolved)
@@ -95,13 +95,13 @@ def origin(request: RunRequest) -> Iterator[Finding]:
     if base.source == "folder" and resolved.base_model is None:
         yield warning(
             "hub",
-            f"the files of {base.path} do not say what the model is called on the Hub, so the card will name no base "
-            "model: state it, such as --set publish.base_model=user/name, if it is there",
+            f"the files of {base.path} do not state the model's name on the Hub, so that the card will name no base "
+            "model. If the model is there, set its name, for example --set publish.base_model=user/name",
         )
 
 
 def hub(request: RunRequest) -> Iterator[Question]:
-    """The Hub itself."""
+    """Probe the Hub."""
     publish = []
     if _publishes(request):
         try:
@@ -109,7 +109,7 @@ def hub(request: RunRequest) -> Iterator[Question]:
             gates = [stage.item for stage in request.stages if stage.is_gate]
             publish = [str(request.params.downstream[name].publish.repository) for name in gates]
         except PublishError:
-            pass  # said by `token`
+            pass  # reported by `token`
     sources = [] if request.on_workers else list(_sources(request))
     publishing = request.params.publish
     stated = publishing.license and publishing.language
@@ -128,7 +128,7 @@ def _goes_to_hub(request: RunRequest) -> bool:
 
 
 def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:
-    """Data sets and models that stages read."""
+    """Yield Hub data sets and models that the stages read."""
     for stage in request.stages:
         for section in dict.fromkeys(key for keys in stage.params.values() for key in keys):
             given, holder = (plan_file.value_at(request.values, name) for name in (section, section.rpartition(".")[0]))
@@ -143,24 +143,24 @@ def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:
 
 
 def system(request: RunRequest) -> Iterator[Finding]:
-    """Linux on x86-64; how processes end and how runs take turns are Linux's own."""
+    """Check for Linux on x86-64: ending processes and locking runs rely on Linux."""
     name, machine = platform.system(), platform.machine()
     found = f"{name} on {machine}"
     if name != TRIED[0]:
-        yield problem("system", f"{found}: Podium runs on Linux alone, tried on x86-64; use such a host, or WSL")
+        yield problem("system", f"{found}: Podium requires Linux (tested on x86-64). Use such a host, or WSL")
     elif machine != TRIED[1]:
-        yield warning("system", f"{found}: Podium was tried on x86-64 alone, and nothing is known of other machines")
+        yield warning("system", f"{found}: Podium was tested only on x86-64")
     else:
         yield ok("system", found)
 
 
 def python(request: RunRequest) -> Iterator[Finding]:
-    """The Python of everything but device jobs."""
+    """Report the Python of everything but device jobs."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
 def size(request: RunRequest) -> Iterator[Finding]:
-    """Cores and memory, as this process may use them."""
+    """Check the cores and memory that this process may use."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
     try:
@@ -170,29 +170,28 @@ def size(request: RunRequest) -> Iterator[Finding]:
 
 
 def folders(request: RunRequest) -> Iterator[Finding]:
-    """Whatever a run writes must be this user's to write: a clone that another user works in often is not."""
+    """Check that this user may write everything that a run writes, which often fails in another user's clone."""
     for path in _written(request.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             yield problem(
                 "folders",
-                f"{path} is on a file system that is mounted read-only: remount it for writing, or work in a clone on "
-                "another disk",
+                f"{path} is on a read-only file system. Remount it for writing, or use a clone on another disk",
             )
             return
         if not os.access(path, needed):
             owner, me = name_of(path.stat().st_uid), name_of(os.getuid())
             yield problem(
                 "folders",
-                f"{path} belongs to {owner} and cannot be written by {me}: work in a clone of your own, or let {owner} "
-                f"share this one (chgrp -R GROUP, chmod -R g+rwXs, umask 002, dvc config --local cache.shared group)",
+                f"{path} belongs to {owner} and is not writable for {me}. Use your own clone, or let {owner} share "
+                f"this one (chgrp -R GROUP, chmod -R g+rwXs, umask 002, dvc config --local cache.shared group)",
             )
             return
-    yield ok("folders", f"{request.project} can be written")
+    yield ok("folders", f"{request.project} is writable")
 
 
 def _written(project: Path) -> Iterator[Path]:
-    """Folders and files of a project that a run writes and that are there."""
+    """Yield existing folders and files of a project that a run writes."""
     outs = folders_of_outs(project)
     cache, own = cache_of(project), project / ".dvc"
     yield from (project, own)
@@ -208,30 +207,28 @@ def _written(project: Path) -> Iterator[Path]:
 
 
 def spelling(request: RunRequest) -> Iterator[Finding]:
-    """DVC fills in whatever stands in braces in the path of its cache, after the first stage has done its work."""
+    """Check DVC's cache path for braces, which DVC would expand after the first stage has run."""
     cache = os.path.abspath(cache_of(request.project))
     if "{" in cache or "}" in cache:
         yield problem(
             "path",
-            f"DVC cannot keep a cache in {cache}, because of the braces: rename the folder, or state another for it "
-            "(dvc config --local cache.dir DIR)",
+            f"DVC cannot use the cache {cache}, because its path contains braces. Rename the folder, or set another "
+            "cache (dvc config --local cache.dir DIR)",
         )
 
 
 def prefect_home(request: RunRequest) -> Iterator[Finding]:
-    """Where the Prefect server of a run keeps its database."""
+    """Check the folder of the database of a run's Prefect server."""
     if may_be_named() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return
     home = Path(os.path.expanduser(os.environ.get("PREFECT_HOME") or "~/.prefect"))
     if not can_write(home):
-        yield problem(
-            "PREFECT_HOME", f"Prefect cannot write {home}: set PREFECT_HOME, or HOME, to a folder that can be written"
-        )
+        yield problem("PREFECT_HOME", f"Prefect cannot write to {home}. Set PREFECT_HOME or HOME to a writable folder")
     elif any(character in str(home) for character in UNSPEAKABLE):
         yield problem(
             "PREFECT_HOME",
-            f"Prefect cannot keep its database in {home}, because of its {' or '.join(UNSPEAKABLE)}: set PREFECT_HOME "
-            "to a folder without",
+            f"Prefect cannot use a database in {home}, because the path contains {' or '.join(UNSPEAKABLE)}. Set "
+            "PREFECT_HOME to another folder",
         )
 
 
@@ -240,15 +237,15 @@ AT_ONCE = (
     *(device.known, device.fit, there, written, disk.room),
     *(disk.dvc_remote, disk.checkpoints, token, origin, server.known),
 )
-"""Checks that wait for nothing, in the order of the report."""
+"""Immediate checks, in the order of the report."""
 TO_ASK = (device.asked, heads, hub, server.asked)
-"""Checks that may wait, as questions that are asked side by side."""
+"""Sources of probes, which run in parallel."""
 
 
 def look(request: RunRequest) -> list[Finding]:
-    """Make every check, those that wait side by side.
+    """Run all checks, with probes in parallel.
 
-    Where something stands in the way, what matters is what the stages need that would really run.
+    If there is a problem, check again with only the stages that would really run.
     """
     found = _look(request)
     if any(finding.level == "problem" for finding in found) and not request.on_workers:
@@ -262,30 +259,30 @@ def _look(request: RunRequest) -> list[Finding]:
     questions = [question for ask in TO_ASK for question in ask(request)]
     with asked(questions, request.project) as under_way:
         found = [finding for check in AT_ONCE for finding in check(request)]
-        # once: of a base model's head, both the check of files and that of the Hub may know
+        # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
         return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.findings())]))
 
 
 def _those_that_run(request: RunRequest) -> tuple[str, ...]:
-    """Stages that would be neither skipped nor restored; all, where hashing what is given would take long."""
+    """Return the stages that would be neither skipped nor restored; all stages if hashing the inputs takes long."""
     if disk.hashing_takes_long(request):
         return request.target
     try:
         return tuple(one.stage for one in request.forecast if one.status == "runs")
-    except OSError:  # given files that cannot be read, which is a problem that was found already
+    except OSError:  # unreadable inputs, which are already reported as a problem
         return request.target
 
 
 def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-    """Refuse a run that cannot end well.
+    """Refuse a run that cannot succeed.
 
     Args:
-        say: takes the warnings.
-        tell: takes a line for each device job that would run, what it will need; none where the run is refused.
+        say: receives the warnings.
+        tell: receives the estimate of each device job that would run, unless the run is refused.
 
     Raises:
-        ParamsError: some of the reasons are in the parameters (exit code 2).
-        InputError: all of them are on this host, in its environment or in given files (exit code 1).
+        ParamsError: some problems are in the parameters (exit code 2).
+        InputError: all problems are in this host, its environment or the input files (exit code 1).
     """
     findings = look(request)
     for finding in findings:
@@ -299,12 +296,12 @@ def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str
 
 
 def of_parameters(problems: Iterable[Finding]) -> bool:
-    """Whether some of these problems are in the parameters."""
+    """Return whether any of these problems is in the parameters."""
     return any(problem.of_parameters for problem in problems)
 
 
 def refusal(problems: list[Finding]) -> str:
-    """All reasons in one message."""
+    """Return all problems as one message."""
     if len(problems) == 1:
         return f"nothing was started. {problems[0].name}: {problems[0].text}"
     reasons = "\n".join(f"  {problem.name}: {problem.text}" for problem in problems)

@@ -1,8 +1,8 @@
-"""What a check says, and checks that may wait for a device, a network or a slow disk: each in a process of its own.
+"""Results of checks, and probes: checks that may wait for a device, a network or a slow disk, each in its own process.
 
-Such a program ends in time. It reads one JSON object from standard input and writes a line of JSON for each finding:
-{"name": ..., "level": "ok" | "warning" | "problem", "text": ..., "of_parameters": ...}. What it wrote before its time
-was over counts.
+A probe has a time limit. It reads one JSON object from standard input and writes a line of JSON for each result:
+{"name": ..., "level": "ok" | "warning" | "problem", "text": ..., "of_parameters": ...}. Results that it wrote before
+its limit count.
 """
 
 from __future__ import annotations
@@ -25,60 +25,57 @@ from tasks.stage.process import describe_exit, die_with_parent, python_path
 
 Level = Literal["ok", "warning", "problem"]
 HERE_S = 4.5
-"""For what this host knows: a run is refused within five seconds."""
+"""Seconds for local probes: a run is refused within five seconds."""
 FAR_S = 14.0
-"""For a device's Python, CUDA and the network: within fifteen."""
+"""Seconds for a device's Python, CUDA and the network: a run is refused within fifteen."""
 CHECK_SECONDS = "PODIUM_CHECK_SECONDS"
-"""Setting of a host that is slow, or in no hurry: takes the place of both."""
+"""Environment variable that replaces both limits, for slow hosts."""
 KEPT_LINES = 3
-"""Last lines of a failed program that the message repeats."""
+"""Number of last lines of a failed probe in the message."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `podium doctor`; a run is refused for every problem, and says the warnings."""
+    """One line of `podium doctor`; a run is refused for problems, and reports warnings."""
 
     name: str
-    """What was looked at, in a word or two."""
+    """Subject of the check, in a word or two."""
     level: Level
     text: str
-    """For a problem: what was found, what is required, and which parameter or setting to change."""
+    """For a problem: the fact, the requirement, and the parameter or setting to change."""
     of_parameters: bool = False
-    """Whether the parameters are at fault, which is exit code 2, and not the host."""
+    """Whether the cause is in the parameters (exit code 2), not on the host."""
 
 
 def ok(name: str, text: str) -> Finding:
-    """All is well."""
     return Finding(name, "ok", text)
 
 
 def warning(name: str, text: str) -> Finding:
-    """Worth a line, and no reason to refuse."""
     return Finding(name, "warning", text)
 
 
 def problem(name: str, text: str, *, of_parameters: bool = False) -> Finding:
-    """A reason to refuse."""
     return Finding(name, "problem", text, of_parameters)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A program to ask."""
+    """Program that makes a check."""
 
     name: str
-    """For the line that says that it did not answer."""
+    """Name of the result if the program fails."""
     module: str
     told: dict[str, Any]
     limit_s: float
     python: str = sys.executable
     cannot: str = ""
-    """Why this cannot be known where the program fails to start or to answer; it is then a problem, else a warning."""
+    """Message of a problem if the program fails to start or to answer; empty: a failure is only a warning."""
 
 
 @dataclass
 class Asked:
-    """A question under way."""
+    """Running probe."""
 
     question: Question
     process: subprocess.Popen[bytes] | None
@@ -88,7 +85,7 @@ class Asked:
     began: float = field(default_factory=time.monotonic)
 
     def findings(self) -> list[Finding]:
-        """Wait for the answer, as long as the question may take."""
+        """Wait for the results within the time limit, and return them."""
         complaint = self.complaint or self._wait()
         found = list(_findings(self.said))
         if not complaint:
@@ -98,7 +95,7 @@ class Asked:
         return [*found, warning(self.question.name, f"not checked: {complaint}")]
 
     def _wait(self) -> str:
-        """What went wrong; nothing where the program ended well."""
+        """Return the reason of a failure; empty on success."""
         assert self.process is not None
         try:
             code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
@@ -109,10 +106,10 @@ class Asked:
 
 @contextlib.contextmanager
 def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
-    """Start all programs at once, in `folder`; none outlives the body.
+    """Start all probes in parallel, in `folder`; they are killed at the end of the body.
 
     Raises:
-        InputError: PODIUM_CHECK_SECONDS is no number of seconds.
+        InputError: PODIUM_CHECK_SECONDS is not a number of seconds.
     """
     limit = _limit()
     with contextlib.ExitStack() as stack:
@@ -126,7 +123,7 @@ def _limit() -> float | None:
     with contextlib.suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)
-    raise InputError(f"{CHECK_SECONDS}={text!r} is no number of seconds above 0: correct it, or unset it")
+    raise InputError(f"{CHECK_SECONDS}={text!r} is not a number of seconds above 0. Correct it, or unset it")
 
 
 @contextlib.contextmanager
@@ -157,7 +154,7 @@ def _lines(said: IO[bytes]) -> list[str]:
 
 
 def _findings(said: IO[bytes]) -> Iterator[Finding]:
-    """Lines that are findings; others are warnings of libraries."""
+    """Yield results from the output; other lines are warnings of libraries."""
     for line in _lines(said):
         with contextlib.suppress(ValueError, TypeError):
             if line.startswith("{"):

@@ -1,8 +1,8 @@
-"""The Prefect server that a run reports to, where one is named, and the settings that every connection reads.
+"""Checks of the configured Prefect server, and of proxies and certificates for all connections.
 
     python -m flows.checks.server
 
-asks it, with the settings that the run itself would use.
+probes the server with the settings that the run itself would use.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ CERTIFICATES = "SSL_CERT_FILE"
 PROXIES = ("http", "https", "all")
 SCHEMES = ("http", "https", "socks5", "socks5h")
 SECONDS = 5.0
-NONE_IS_NAMED = f"{URL} is not set: name the server, for example http://127.0.0.1:4200/api, which `make server` starts"
+NONE_IS_NAMED = f"{URL} is not set. Set it to a server, for example http://127.0.0.1:4200/api from `make server`"
 
 
 def settings(request: RunRequest) -> Iterator[Finding]:
-    """Proxies and certificates."""
+    """Check proxies and certificates."""
     for text in _troubles():
         yield problem("network", text)
 
 
 def is_usable() -> bool:
-    """Whether it is worth asking anybody."""
+    """Return whether proxies and certificates are valid, so that probes make sense."""
     return not list(_troubles())
 
 
@@ -50,57 +50,57 @@ def _troubles() -> Iterator[str]:
             ssl.create_default_context(cafile=path)
         except OSError as error:  # ssl.SSLError is one
             reason = error.strerror or error.reason if isinstance(error, ssl.SSLError) else error.strerror
-            yield f"{CERTIFICATES}={path} holds no certificates that can be read ({reason}): correct it, or unset it"
+            yield f"{CERTIFICATES}={path} has no readable certificates ({reason}). Correct it, or unset it"
     for kind, url in urllib.request.getproxies().items():
         if kind not in PROXIES:
             continue
         scheme, variable = urlsplit(url if "://" in url else f"http://{url}").scheme, f"{kind}_proxy"
         if scheme not in SCHEMES:
-            yield f"{variable} (or {variable.upper()}) names a proxy of the kind {scheme!r}: {', '.join(SCHEMES)} exist"
+            yield f"{variable} (or {variable.upper()}) has the scheme {scheme!r}; valid: {', '.join(SCHEMES)}"
         elif scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
             yield (
-                f"{variable} (or {variable.upper()}) names a SOCKS proxy, which needs the package socksio: "
-                "pip install socksio into this Python, or unset it"
+                f"{variable} (or {variable.upper()}) is a SOCKS proxy, which requires the package socksio. "
+                "Run pip install socksio with this Python, or unset it"
             )
 
 
 def known(request: RunRequest) -> Iterator[Finding]:
-    """That a run which sends stages to workers needs one."""
+    """Check that a run on workers has a server."""
     if may_be_named():
         return
     if request.on_workers:
-        yield problem("server", f"--on-workers needs a Prefect server: name it in {URL} (docs/workers.md)")
+        yield problem("server", f"--on-workers requires a Prefect server. Set {URL} (docs/workers.md)")
     elif request.curious:
-        yield ok("server", f"none is named ({URL}): a run has one of its own, which ends with it")
+        yield ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
 
 
 def asked(request: RunRequest) -> Iterator[Question]:
-    """The server itself."""
+    """Probe the server."""
     if may_be_named() and is_usable():
         yield Question("server", "flows.checks.server", {"required": request.on_workers}, FAR_S)
 
 
 def load_settings() -> None:
-    """Import Prefect, which reads its settings then.
+    """Import Prefect, which reads its settings.
 
     Raises:
-        InputError: it cannot; names the reason and the places to correct.
+        InputError: the settings are invalid; names the reason and the files to correct.
     """
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # Prefect's own complaint says less
+        with contextlib.redirect_stderr(io.StringIO()):  # Prefect's own message is less helpful
             import prefect.context  # noqa: F401
-    except (ValueError, TypeError, AttributeError, OSError) as error:  # no TOML, other tables, no such value
+    except (ValueError, TypeError, AttributeError, OSError) as error:  # invalid TOML, tables or values
         raise InputError(
-            f"Prefect cannot read its settings ({_reason(error)}): correct {profiles_path()} or the variables "
-            "PREFECT_* of the environment"
+            f"Prefect cannot read its settings ({_reason(error)}). Correct {profiles_path()} or the environment "
+            "variables PREFECT_*"
         ) from None
 
 
 def require_server() -> None:
-    """Refuse to go on without a Prefect server that is named and answers.
+    """Require a configured Prefect server that answers.
 
     Raises:
-        InputError: none is named, or it does not answer as one.
+        InputError: no server is configured, or it does not answer as one.
     """
     finding = look(required=True)
     if finding.level == "problem":
@@ -108,10 +108,10 @@ def require_server() -> None:
 
 
 def look(required: bool) -> Finding:
-    """Ask the server that Prefect's settings name.
+    """Check the server in Prefect's settings.
 
     Args:
-        required: whether a temporary one will not do.
+        required: whether a missing server is a problem.
     """
     try:
         load_settings()
@@ -123,19 +123,19 @@ def look(required: bool) -> Finding:
     if not url:
         if required:
             return problem("server", NONE_IS_NAMED)
-        return ok("server", f"none is named ({URL}): a run has one of its own, which ends with it")
+        return ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         version, complaint = _ask(url)
     if not complaint:
         return ok("server", f"Prefect {version} at {url}")
-    place = "" if os.environ.get(URL) else f" (of {profiles_path()} or a file of the project)"
+    place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{place}"
-    own = "" if required else ", or unset it: a run then has a server of its own"
+    own = "" if required else ", or unset it: a run then starts its own server"
     return problem("server", f"{URL}={url} {complaint}: {knob}{own}")
 
 
 def _ask(url: str) -> tuple[str, str]:
-    """Return the version of the Prefect server at `url`, and what is wrong with it; one of them is empty."""
+    """Return the version of the Prefect server at `url`, and its problem; one of them is empty."""
     import httpx
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
@@ -147,10 +147,10 @@ def _ask(url: str) -> tuple[str, str]:
         return "", f"does not answer ({_reason(error)})"
     except PrefectHTTPStatusError as error:
         if error.response.status_code in (401, 403):
-            return "", "asks for a right (PREFECT_API_KEY, PREFECT_API_AUTH_STRING); it ends in /api"
-        return "", f"answers {error.response.status_code}, as no Prefect API does; it ends in /api"
-    except ValueError:  # no JSON
-        return "", "is no Prefect API, which ends in /api"
+            return "", "requires authentication (PREFECT_API_KEY, PREFECT_API_AUTH_STRING; the URL ends in /api)"
+        return "", f"answers {error.response.status_code}, unlike a Prefect API (its URL ends in /api)"
+    except ValueError:  # not JSON
+        return "", "is not a Prefect API (its URL ends in /api)"
 
 
 def _reason(error: Exception) -> str:
@@ -158,7 +158,7 @@ def _reason(error: Exception) -> str:
 
 
 def main() -> None:
-    takes_no_words("Ask the Prefect server that PREFECT_API_URL names whether it is one.")
+    takes_no_words('Check the Prefect server in PREFECT_API_URL; read {"required": BOOL} from standard input.')
     print(json.dumps(asdict(look(json.load(sys.stdin)["required"]))), flush=True)
 
 

@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 
 OF_ALL_ROWS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
-"""Columns that are no labels."""
+"""Columns that are not labels."""
 
 
 def first_sequences(
     rows: Path, tokenizer: Path, count: int, labels: Sequence[str] = (), made_by: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """The first sequences of a row folder, in the order of its rows.
+    """Return the first sequences of a row folder, in the order of its rows.
 
     Args:
         rows: the folder.
-        tokenizer: folder of the tokenizer that made them.
-        count: how many, at most.
+        tokenizer: folder of the tokenizer of these rows.
+        count: maximum number of sequences.
         labels: names of the classes, in order of their numbers; empty: numbers are shown.
-        made_by: the stage that makes them, for messages.
+        made_by: the stage that writes the rows, for messages.
 
     Returns:
-        Of each: row and slot, text with its special tokens, ids, labels by column (those that take part in a loss),
-        and where it is one of several windows of an example, which.
+        For each sequence: row and slot, text with special tokens, ids, labels by column (those that enter a loss),
+        and its window number if its example has several windows.
 
     Raises:
-        InputError: the rows, or the tokenizer, are not there or damaged.
+        InputError: the rows or the tokenizer are missing or damaged.
     """
     if not (rows / MANIFEST).is_file():
-        raise InputError(f"{rows} holds no rows: make them first (podium run --to {made_by})")
+        raise InputError(f"{rows} has no rows. Create them first (podium run --to {made_by})")
     manifest, words = read_manifest(rows), load_tokenizer(tokenizer)
     windows = _windows(rows / artifacts.FEATURES)
     return itertools.islice(_sequences(rows, manifest, words, labels, windows), count)
@@ -97,7 +97,7 @@ def _text(words: Tokenizer, ids: Sequence[int]) -> str:
 def _labels(
     columns: dict[str, list[Any]], slot: int, start: int, length: int, words: Tokenizer, labels: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    """Name of a column, and what it says of this sequence, in words where there are some."""
+    """Yield the name of each label column with its values for this sequence, as class names and tokens if possible."""
     ids = columns["input_ids"]
     for name, values in columns.items():
         if name in OF_ALL_ROWS or name == "masked_labels":
@@ -106,7 +106,7 @@ def _labels(
             pairs = zip(values, columns["masked_labels"], strict=True)
             own = [(at, to) for at, to in pairs if to != IGNORED and start <= at < start + length]
             yield "masked", [f"{at - start}: {_token(words, ids[at])} -> {_token(words, to)}" for at, to in own]
-        elif len(values) == len(ids):  # one a token
+        elif len(values) == len(ids):  # one per token
             own = [(at, values[at]) for at in range(start, start + length) if values[at] != IGNORED]
             yield name, [f"{at - start}: {_token(words, ids[at])} -> {_name(value, labels)}" for at, value in own]
         elif values[slot] != IGNORED:
@@ -126,13 +126,16 @@ def _name(value: float, labels: Sequence[str]) -> str:
 
 
 def _windows(features: Path) -> np.ndarray | None:
-    """[2, N]: of each feature, which window of its example it is, from 0, and of how many; None without features."""
+    """Return [2, N]: for each feature its window number within its example, from 0, and the number of windows.
+
+    None without features.
+    """
     if not features.is_file():
         return None
     examples = pq.read_table(features, columns=["example_index"]).column(0).to_numpy()
     _, first, count = np.unique(examples, return_index=True, return_counts=True)
-    of = np.repeat(np.arange(len(first)), count)  # features of an example lie one after the other
-    return np.stack([np.arange(len(examples)) - first[of], count[of]])
+    example = np.repeat(np.arange(len(first)), count)  # features of an example are consecutive
+    return np.stack([np.arange(len(examples)) - first[example], count[example]])
 
 
 @click.group(help="Show training examples as the model sees them.")

@@ -1,8 +1,9 @@
-"""What a worker starts for a run: one of Podium's two flows, from this checkout, by the run's id and parameters alone.
+"""Entry point that a worker starts for a run: one of Podium's two flows, from this checkout.
 
     python -m flows.commands.worker_entry       # by a worker, in its checkout; PREFECT__FLOW_RUN_ID names the run
 
-Entrypoint, path, pull steps and variables of the deployment are what its author says, and are not read.
+Only the run's id and parameters are used. Entrypoint, path, pull steps and variables of the deployment are untrusted,
+and are not read.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_w
 
 
 def run_flow_of(run_id: UUID, worker: int) -> None:
-    """Run the flow of this checkout that has the name of the run's flow; a run of any other ends as Failed.
+    """Run this checkout's flow of the same name as the run's flow; a run of any other flow fails.
 
     Args:
-        run_id: of the run.
-        worker: the process that started this one.
+        run_id: id of the run.
+        worker: process id of the worker.
     """
     run, flows = load_flow_run(run_id), (pipeline, run_stages)
     with get_client(sync_client=True) as client:
         name = client.read_flow(run.flow_id).name
         wanted = next((flow for flow in flows if flow.name == name), None)
         if wanted is None:
-            message = f"this worker runs the flows {pipeline.name} and {run_stages.name} of its own checkout, no other"
+            message = f"this worker runs only the flows {pipeline.name} and {run_stages.name} of its own checkout"
             client.set_flow_run_state(run_id, Failed(message=message))
             return
         wanted.fn = _leaving(wanted.fn, worker)
         try:
             run_flow(wanted, flow_run=run, return_type="state")
         except (ParameterBindError, SignatureMismatchError) as error:
-            client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing, or others: {error}"))
+            client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing or unknown: {error}"))
 
 
 def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
-    """The function of a flow that leaves it to the worker to say how a run ended that was asked to end.
+    """Return the function of a flow, changed so that the worker reports the end of a terminated run.
 
-    On SIGTERM Prefect would say at once that it crashed: of a cancelled run, too, and while its stages still end.
+    On SIGTERM Prefect would report a crash immediately, even of a cancelled run, and while its stages are still ending.
     """
 
     @functools.wraps(flow)
@@ -61,16 +62,16 @@ def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
         except TerminationSignal as asked:
             if os.getppid() == worker:
                 raise Abort from asked
-            raise  # the worker is gone: nobody else says it
+            raise  # the worker is gone and cannot report it
 
-    # Prefect looks for the types of parameters where the function stands that it is given, which is here.
+    # Prefect resolves parameter types in the module of the function, which is now this one.
     leaving.__signature__ = inspect.signature(flow, eval_str=True)  # type: ignore[attr-defined]
     return leaving
 
 
 def main() -> None:
-    """Run the flow, and say how it ended."""
-    takes_no_words("Run the flow of a run that a worker took; it names the run.")
+    """Run the flow, and report how it ended."""
+    takes_no_words("Run the flow of the run that a worker has taken, named by PREFECT__FLOW_RUN_ID.")
     worker = os.getppid()
     die_with_parent()
     quiet_outages()

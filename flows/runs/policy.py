@@ -1,7 +1,7 @@
-"""What a worker allows the runs that it is sent: whoever reaches the Prefect server can send one, with any values.
+"""Policy of a worker: which parameters it accepts in runs that it receives.
 
-Its own settings decide, never what was sent: PODIUM_INPUT_ROOTS, PODIUM_TARGETS, and what the params.yaml and the
-presets of its own checkout say.
+Anyone who can reach the Prefect server can send a run with any values. Only the worker's own settings decide:
+PODIUM_INPUT_ROOTS, PODIUM_TARGETS, and the params.yaml and presets of its own checkout.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
-"""Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""
+"""Folders that sent runs may read in addition to the checkout's `inputs`, separated by os.pathsep."""
 TARGETS = "PODIUM_TARGETS"
-"""Where sent runs may write besides the checkout, apart by commas: folders, URLs, and repositories (team/podium-*)."""
+"""Targets that sent runs may write to in addition to the checkout, separated by commas: folders, URLs, and
+repositories (team/podium-*)."""
 TRACKING, FOLDER_OF_RELEASE = "tracking.folder", ".publish.folder"
-"""The parameters that name a folder to write; the second of an entry."""
+"""Parameters that name a folder to write; the second one belongs to an entry."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
-"""The one key of an ipu_config.json that names a folder."""
+"""The only key of an ipu_config.json that names a folder."""
 IPU_CACHE_OFF = (None, "", "disabled")
 SHOWN = 80
-"""Characters of a sent text that a message repeats."""
+"""Maximum characters of a received text in a message."""
 
 
 def require_parameters(values: dict[str, Any], project: Path, where: str = "the parameters of this run") -> Params:
-    """Check parameters that were sent, which must name nothing that this worker does not allow, and return them.
+    """Check received parameters against this worker's policy, and return them.
 
-    Nothing they name is looked into.
+    No file that they name is opened.
 
     Args:
-        values: as they were sent.
+        values: the parameters as received.
         project: the checkout of this worker.
-        where: what messages call them.
+        where: name of the parameters in messages.
 
     Raises:
-        ParamsError: a sentence for each that is not so: what was found, and which setting of the worker allows it.
+        ParamsError: one sentence per violation, with the value and the worker's setting that would allow it.
     """
     params = check(values, where)
     _require_plain(values)
@@ -62,7 +63,11 @@ def require_parameters(values: dict[str, Any], project: Path, where: str = "the 
 
 
 def _require_plain(values: dict[str, Any]) -> None:
-    """What is written as the checkout's params.yaml must be read again as the same."""
+    """Require that the values survive being written to params.yaml and read back.
+
+    Raises:
+        ParamsError: they do not, or the file would be too large.
+    """
     try:
         text = yaml_text(values)
         if len(text) <= MAX_BYTES and parse_yaml(text) == values:
@@ -70,50 +75,50 @@ def _require_plain(values: dict[str, Any]) -> None:
     except (yaml.YAMLError, RecursionError, ParamsError):
         pass
     raise ParamsError(
-        f"the parameters of this run are no plain values of a params.yaml, of {MAX_BYTES} bytes at most: send what "
-        "`podium params show` prints"
+        f"the parameters of this run are not plain values of a params.yaml of at most {MAX_BYTES} bytes. Send the "
+        "output of `podium params show`"
     )
 
 
 def require_name(name: str, values: dict[str, Any]) -> None:
-    """The checkout of a sent run must have the name that its parameters give it.
+    """Require the checkout name that the parameters of a sent run imply.
 
     Raises:
-        ParamsError: it has another.
+        ParamsError: the name differs.
     """
     key = key_of(values)
     if not CHECKOUT_NAME.fullmatch(name) or not name.endswith(f"-{key}"):
-        raise ParamsError(f"checkout_name={_quoted(name)}: these parameters have a checkout PRESET-{key}, or set-{key}")
+        raise ParamsError(f"checkout_name={_quoted(name)}: must be PRESET-{key} or set-{key} for these parameters")
 
 
 def require_stages(names: Sequence[str], plan: Plan) -> None:
-    """The stages of a sent run must be some of those that its parameters have, each once.
+    """Require that a sent run names stages of its own plan, each once.
 
     Raises:
-        ParamsError: others are among them.
+        ParamsError: a stage is unknown or repeated, or there is none.
     """
     if others := [name for name in names if name not in plan]:
-        raise ParamsError(f"names={_quoted(others[0])}: these parameters have the stages {', '.join(plan)}")
+        raise ParamsError(f"names={_quoted(others[0])}: the stages of these parameters are {', '.join(plan)}")
     if not names or len(set(names)) < len(names):
-        raise ParamsError(f"names={', '.join(names) or 'nothing'}: send at least one stage, and each of them once")
+        raise ParamsError(f"names={', '.join(names) or 'nothing'}: send at least one stage, and each stage only once")
 
 
 def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, Any]) -> None:
-    """Releases that a sent run compares with must be of its entries, and named as releases are.
+    """Require that the releases that a sent run compares with have valid names and belong to its entries.
 
     Raises:
-        ParamsError: others are among them.
+        ParamsError: a name or an entry is invalid.
     """
     for name, sent in released.items():
         texts = [sent] if isinstance(sent, str) else sent
         if bad := [text for text in texts if not (isinstance(text, str) and CHOSEN.fullmatch(text))]:
-            raise ParamsError(f"released={_quoted(bad[0])}: a release is named TAG@COMMIT")
+            raise ParamsError(f"released={_quoted(bad[0])}: the name of a release is TAG@COMMIT")
         if name not in values["downstream"]:
-            raise ParamsError(f"released={_quoted(name)}: these parameters have no such entry of downstream")
+            raise ParamsError(f"released={_quoted(name)}: downstream has no such entry in these parameters")
 
 
 def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
-    """Yield the name of each parameter that names something outside of a run, what it may be, and what allows that."""
+    """Yield each parameter that names something outside of a run, its test, and the permission for messages."""
     reads = f"read its folder `inputs` and what its {INPUT_ROOTS}"
     for name in find_parameters(values, READ):
         yield name, allowed.reads, reads
@@ -143,13 +148,13 @@ def _problems(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
     for key, careful in (("private", True), ("review", True), ("examples", False)):
         if sent["target"] == "hub" and own[key] is careful and sent[key] is not careful:
             yield (
-                f"publish.{key}={str(sent[key]).lower()}: this worker's own {artifacts.PARAMS} says "
-                f"{str(careful).lower()}, which a sent run cannot take back; change it there"
+                f"publish.{key}={str(sent[key]).lower()}: the {artifacts.PARAMS} of this worker requires "
+                f"{str(careful).lower()}, and a sent run cannot override it; change it there"
             )
 
 
 class _Allowed:
-    """The settings of this worker."""
+    """Settings of this worker."""
 
     def __init__(self, project: Path) -> None:
         self.project = project.resolve()
@@ -162,40 +167,40 @@ class _Allowed:
 
     @functools.cached_property
     def params(self) -> dict[str, Any]:
-        """The params.yaml of this worker's checkout."""
+        """params.yaml of this worker's checkout."""
         return read_yaml(self.project / artifacts.PARAMS)
 
     def says(self, name: str, value: Any) -> bool:
-        """Return whether the worker's own params.yaml, or one of its presets, has this value for a parameter.
+        """Return whether the worker's params.yaml or one of its presets has this value for a parameter.
 
-        A parameter of an entry may have the value in any entry.
+        For a parameter of an entry, the value of any entry counts.
         """
         everywhere = (re.sub(r"^downstream\.[^.]+", "downstream.*", name),)
         sources = [self.params, *_presets_of(self.project / artifacts.PRESETS)]
         return any(value in find_parameters(source, everywhere).values() for source in sources)
 
     def reads(self, given: str) -> bool:
-        """Whether a sent run may read a path.
+        """Return whether a sent run may read a path.
 
-        Links in `inputs` are the owner's, and followed; what others may write to, a root of PODIUM_INPUT_ROOTS, is not
-        left through a link.
+        Links in `inputs` are the owner's own and are followed. Others may write to the roots in PODIUM_INPUT_ROOTS, so
+        that links must not lead out of them.
         """
         return self._stays_in(Path(given), Path("inputs")) or _is_in((self.project / given).resolve(), self._roots)
 
     def finds_at_hub(self, name: str) -> bool:
-        """Return whether a name is of the Hub, and not of a file or folder here."""
+        """Return whether a name is that of a Hub repository, and not of a local file or folder."""
         return bool(HUB_NAME.fullmatch(name)) and not os.path.lexists(self.project / name)
 
     def writes(self, name: str, given: Any) -> bool:
-        """Whether a sent run may write to a folder or URL."""
+        """Return whether a sent run may write to a folder or URL."""
         if not isinstance(given, str):
             return False
         if "://" in given:
             ends = [f"{url.rstrip('/')}/" for url in self._urls]
             return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
         if name.endswith(f".{IPU_CACHE}") and not os.path.isabs(given):
-            return False  # it counts from wherever the job runs
-        is_release = name.endswith(FOLDER_OF_RELEASE)  # replaces its folder, which must not be a root itself
+            return False  # it would be relative to the folder that the job runs in
+        is_release = name.endswith(FOLDER_OF_RELEASE)  # a release replaces its folder, which must not be a root itself
         path, home = Path(given), _home_of(name)
         if home is not None and ".." not in path.parts and self._stays_in(path.parent if is_release else path, home):
             return True
@@ -203,7 +208,7 @@ class _Allowed:
         return _is_in(path.parent if is_release else path, self._folders)
 
     def publishes(self, repository: str) -> bool:
-        """Whether a sent run may publish to a repository of the Hub."""
+        """Return whether a sent run may publish to a Hub repository."""
         named = HUB_NAME.fullmatch(repository)
         return bool(named) and any(fnmatch.fnmatchcase(repository, one) for one in self._repositories)
 
@@ -214,7 +219,7 @@ class _Allowed:
 
 
 def _home_of(name: str) -> Path | None:
-    """Where in the checkout what a parameter names may always be written."""
+    """Return the folder of the checkout in which a parameter may always name its target."""
     if name.endswith(FOLDER_OF_RELEASE):
         return artifacts.RELEASES
     return artifacts.RUNS / "tracking" if name == TRACKING else None
@@ -222,7 +227,7 @@ def _home_of(name: str) -> Path | None:
 
 @functools.cache
 def _presets_of(folder: Path) -> list[Mapping[str, Any]]:
-    """All presets, read once: there are dozens, and the process is one run's."""
+    """Return all presets; cached, because there are dozens and the process serves one run."""
     return [read_preset(name, folder).values for name in preset_names(folder)]
 
 

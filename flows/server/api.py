@@ -1,4 +1,4 @@
-"""Calls of the Prefect server that outlive a server that is gone for a while, and locks that it keeps for hosts."""
+"""Calls to the Prefect server that survive outages, and locks between hosts that are stored on the server."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPS
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 PATIENCE_S = 900.0
-"""How long a server may be away: a restart or an upgrade, not a lost machine."""
+"""Seconds that a server may be away: enough for a restart or an upgrade."""
 WAIT_S = 3.0
 
 UNREACHED = (httpx.TransportError, PrefectHTTPStatusError)
-"""What a call raises when the server is away, or answers with an error."""
+"""Errors of a call when the server is away or answers with an error."""
 
 Answer = TypeVar("Answer")
 QUIET_S = 120.0
-"""Once its client has tried for a minute, a server that is away is left alone for so long by calls nobody needs."""
+"""Seconds without optional calls after one failed; the client itself retries for a minute."""
 STAGE_LOCK = "podium_stage_"
-"""How the names of variables begin that are locks of stages."""
+"""Prefix of the variables that are stage locks."""
 LOCK_LOOK_S = 2.0
-"""Seconds between looks at a lock that another run has."""
+"""Seconds between checks of a lock that another run has."""
 
 
 def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s: float = PATIENCE_S) -> Answer:
-    """What `call` returns; while the server does not answer, or answers with 5xx, it is called again.
+    """Return the result of `call`; repeat it while the server does not answer, or answers with 5xx.
 
     Args:
-        call: asks the Prefect API; may be repeated.
-        say: takes a line when the server is lost and when it is back.
-        patience_s: seconds after which the server's last error is raised.
+        call: a repeatable call of the Prefect API.
+        say: receives a message when the server is lost, and when it is back.
+        patience_s: seconds after which the last error is raised.
 
     Raises:
-        httpx.TransportError, PrefectHTTPStatusError: the server stayed away, or it refused.
+        httpx.TransportError, PrefectHTTPStatusError: the server stayed away, or refused the call.
     """
 
     def lost(state: RetryCallState) -> None:
@@ -61,15 +61,15 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether nobody answers, or the server has a fault of its own; a refusal stays one however often it is asked."""
+    """Return whether the server does not answer or answers with 5xx; other errors would not go away by a retry."""
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500
     return isinstance(error, UNREACHED)
 
 
-@functools.cache  # asked while the process of the run is ended, by each who ends
+@functools.cache  # called several times while the process of the run is ending
 def is_cancelled(run: str | None) -> bool:
-    """Whether a person, or a deadline, cancelled a flow run; False where the server does not say."""
+    """Return whether a user or a deadline cancelled a flow run; False if the server does not answer."""
     with contextlib.suppress(ObjectNotFound, *UNREACHED), get_client(sync_client=True) as client:
         state = client.read_flow_run(UUID(run)).state if run is not None else None
         return state is not None and (state.is_cancelling() or state.is_cancelled())
@@ -77,13 +77,13 @@ def is_cancelled(run: str | None) -> bool:
 
 
 class Extras:
-    """Calls that a run can do without, such as its progress bars: a server that is away costs the run only them."""
+    """Runner of optional calls, such as updates of progress bars: if the server is away they are skipped."""
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
     def __call__(self, call: Callable[[], Answer]) -> Answer | None:
-        """What `call` returns; None where the server did not answer, or did not lately."""
+        """Return the result of `call`; None if the server does not answer, or did not answer recently."""
         if time.monotonic() < self._quiet_until:
             return None
         try:
@@ -97,52 +97,51 @@ extra = Extras()
 
 
 class StageLocks:
-    """Equal stages on several hosts: one runs, the others wait for what it pushes.
+    """Locks for identical stages on several hosts: one host runs the stage, the others wait for its pushed outs.
 
-    The lock of a stage is a variable on the Prefect server, which makes each name once. It holds the flow run that has
-    the lock, so that a run whose worker was lost keeps nobody waiting once the server has seen its end. A flow run has
-    one lock at most.
+    The lock of a stage is a variable on the Prefect server, where names are unique. Its value is the flow run that has
+    the lock, so that a lock expires when the server has recorded the end of that run. A flow run has at most one lock.
     """
 
     def __init__(self, run: str, say: Callable[[str], None]) -> None:
-        """Hold none yet.
+        """Create an object without a lock.
 
         Args:
             run: id of the flow run.
-            say: takes a line for people.
+            say: receives messages for the user.
         """
         self._run, self._say, self._name = run, say, ""
 
     def take(self, stage: str, fingerprint: str) -> bool:
-        """Take the lock of a stage as soon as no other run has it; return whether another run had it.
+        """Wait for the lock of a stage and take it; return whether another run had it.
 
         Args:
-            stage: its name, for people.
+            stage: name of the stage, for messages.
             fingerprint: hash of its command, parameters and inputs.
         """
         name, waited = f"{STAGE_LOCK}{fingerprint}", False
         with get_client(sync_client=True) as client:
-            # It is this run's own where a stage is tried again, as its remote was away.
+            # This run already has the lock if it retries a stage whose remote was away.
             while (holder := patiently(lambda: self._create(client, name), self._say)) not in (None, self._run):
                 if patiently(lambda holder=holder: _has_ended(client, holder), self._say):  # type: ignore[misc]
                     _delete(client, name)
                     continue
                 if not waited:
-                    self._say(f"stage {stage}: an equal stage is running on another host; waiting for it")
+                    self._say(f"stage {stage}: another host is running the same stage; waiting for it")
                 waited = True
                 time.sleep(LOCK_LOOK_S)
         self._name = name
         return waited
 
     def release(self) -> None:
-        """Give the lock back, if this run has one; a server that is away sees by the end of the run that it is free."""
+        """Release the lock, if this run has one; if the server is away, the lock expires with the run."""
         if name := self._name:
             self._name = ""
             with contextlib.suppress(*UNREACHED), get_client(sync_client=True) as client:
                 _delete(client, name)
 
     def _create(self, client: SyncPrefectClient, name: str) -> str | None:
-        """Create the variable, and return None; or return the run that has it."""
+        """Create the variable and return None, or return the run that has the lock."""
         with contextlib.suppress(ObjectAlreadyExists):
             client.create_variable(VariableCreate(name=name, value=self._run))
             return None
@@ -153,7 +152,7 @@ class StageLocks:
 def _has_ended(client: SyncPrefectClient, run: str) -> bool:
     try:
         state = client.read_flow_run(UUID(run)).state
-    except (ObjectNotFound, ValueError):  # it was deleted, or the variable is not ours
+    except (ObjectNotFound, ValueError):  # the run was deleted, or the variable is not Podium's
         return True
     return state is None or state.is_final()
 
@@ -167,10 +166,10 @@ OBSERVERS = ("FlowRunSuspendingObserver", "FlowRunCancellingObserver")
 
 
 class OutageFilter(logging.Filter):
-    """Leaves out what services of Prefect, which try again, say of a server that is away, each for itself."""
+    """Filter for messages of Prefect's services about a server that is away; the services retry by themselves."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is about something else."""
+        """Return whether a record is about anything else."""
         text = record.getMessage()
         if record.name == "asyncio":
             return not any(name in text for name in OBSERVERS)
@@ -180,17 +179,17 @@ class OutageFilter(logging.Filter):
 
 
 def quiet_outages() -> None:
-    """Let this process say in its own words that the server is away, as `patiently` and a worker do."""
+    """Suppress Prefect's messages about outages in this process, since `patiently` and workers report them."""
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         handler.addFilter(OutageFilter())
-    logging.raiseExceptions = False  # log lines that do not reach the server are in the log of this process
+    logging.raiseExceptions = False  # lines that do not reach the server are still in the log of this process
 
 
 def end_without_server(code: int) -> NoReturn:
-    """End this process at once, its server being lost for good.
+    """Exit immediately after the server was lost.
 
-    Prefect holds events and log lines for the server back, and would try each of them for seconds before it gives up.
+    A normal exit would take long, because Prefect retries each pending event and log line for seconds.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""A Prefect server for the time of one run, where none is named.
+"""A local Prefect server for one run, if no other server is configured.
 
-Prefect starts such a server by itself, but nothing ends it when the run is killed: it stays, and keeps the database
-open. This one ends with the process that started it, however that ends (Linux).
+Prefect can start such a server itself, but if the run is killed the server keeps running with an open database. This
+one ends with the process that started it, however that process ends (Linux).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tasks.stage.process import describe_exit, die_with_parent
 LOOPBACK = "127.0.0.1"
 URL = "PREFECT_API_URL"
 UVICORN = ("--factory", "flows.server.local_server:create_app", "--log-level", "error", "--lifespan", "on")
-# What Prefect tells a temporary server: that it serves one program, and no pages. Profiles are about other servers.
+# Prefect's own settings for a temporary server: one client, no UI. Profiles configure other servers.
 SERVES_ONE = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
@@ -35,46 +35,46 @@ SERVES_ONE = {
     "PREFECT_PROFILES_PATH": os.devnull,
 }
 FOR_OTHERS = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_API_BASE_PATH")
-"""Settings of a server that others reach, under which one's own would not answer."""
+"""Settings of shared servers, with which a local server would not answer."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A server that may not answer yet; it ends with this process."""
+    """Server process that may not answer yet; it ends with this process."""
 
     process: subprocess.Popen[bytes]
     url: str
 
     def end(self) -> None:
-        """End it."""
+        """Stop the server."""
         self.process.terminate()
         self.process.wait()
 
 
 def started_early(log: Path) -> Started | None:
-    """Start the server of a run before Prefect is imported here, which takes seconds; None where one may be named.
+    """Start a local server before Prefect is imported, which takes seconds; None if another may be configured.
 
     Args:
-        log: takes what it prints.
+        log: receives the server's output.
     """
     return None if may_be_named() else _start(log)
 
 
 @contextlib.contextmanager
 def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
-    """Let flows of the body report to a server: the one PREFECT_API_URL names, else one of their own.
+    """Connect flows in the body to the server in PREFECT_API_URL, or else to a local one.
 
     Args:
-        log: takes what their own server prints.
-        started: it, if it was; it ends behind the body, or where Prefect's settings name another.
+        log: receives the local server's output.
+        started: the local server, if it is running; stopped after the body, or if Prefect's settings name another.
 
     Yields:
-        Whether it is their own.
+        Whether the server is local.
 
     Raises:
-        PodiumError: the server did not come up.
+        PodiumError: the server did not start.
     """
-    # Imported here: it takes seconds, in which the server that was started comes up.
+    # Imported here, because the import takes seconds, during which the server starts.
     from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -93,18 +93,18 @@ def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
             try:
                 yield True
             finally:
-                APILogHandler().flush()  # the last lines are sent in the background, and complain of a server gone
+                APILogHandler().flush()  # the last lines are sent in the background, and fail once the server is gone
 
 
 def _start(log: Path) -> Started:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]  # that is free
+        port: int = probe.getsockname()[1]  # a free port
     with log.open("ab") as said:
         command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
         own = {name: value for name, value in os.environ.items() if name not in FOR_OTHERS}
         env, end = {**own, **SERVES_ONE}, die_with_parent
-        # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
+        # In its own session, because Ctrl-C would otherwise end it before the run has reported its end.
         process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
     return Started(process, f"http://{LOOPBACK}:{port}/api")
 
@@ -116,13 +116,11 @@ def _wait_for(started: Started, log: Path) -> None:
     until = time.monotonic() + seconds
     while not _answers(started.url):
         if (code := started.process.poll()) is not None:
-            raise PodiumError(
-                f"Prefect's temporary server ended with {describe_exit(code)}; its own words are in {log}"
-            )
+            raise PodiumError(f"Prefect's temporary server ended with {describe_exit(code)}. Its output is in {log}")
         if time.monotonic() > until:
             raise PodiumError(
-                f"Prefect's temporary server does not answer after {seconds} s: raise "
-                "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, or name a server in PREFECT_API_URL"
+                f"Prefect's temporary server does not answer after {seconds} s. Raise "
+                "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, or set PREFECT_API_URL to a running server"
             )
         time.sleep(0.1)
 
@@ -136,7 +134,7 @@ def _answers(url: str) -> bool:
 
 
 def create_app() -> Any:
-    """Prefect's application, for uvicorn; loaded without a look for garbage."""
+    """Return Prefect's application for uvicorn; garbage collection is off while it loads."""
     with process.loading_packages():
         from prefect.server.api import server
 
@@ -144,9 +142,9 @@ def create_app() -> Any:
 
 
 def may_be_named() -> bool:
-    """Return whether the environment, the project or a profile may name a server, or hide it behind a mistake.
+    """Return whether the environment, the project or a profile may configure a server, even in an invalid file.
 
-    Prefect's settings, which know, take a second to import.
+    This is quick; importing Prefect's settings takes a second.
     """
     if os.environ.get(URL) or os.path.isfile("prefect.toml"):
         return True
@@ -159,7 +157,7 @@ def may_be_named() -> bool:
 
 
 def profiles_path() -> Path:
-    """Return the file that Prefect reads its profiles from."""
+    """Return the file with Prefect's profiles."""
     home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
 

@@ -1,11 +1,11 @@
-"""What a Prefect server shows of runs: the form that starts one by hand, its name and tags, and tables at its end.
+"""Presentation of runs on a Prefect server: the form that starts a run, names and tags of runs, and result tables.
 
-The form is made from the schema that a deployment gets (`podium deploy`), in the order of the flow's parameters, which
-its docstring describes. What may be left out is an empty field there; "or null" would make two of each. Fields for text
-have room for lines, and an item that was added is empty: space around a text counts for nothing, nor does an empty one.
+The form comes from the schema of the deployment (`podium deploy`); its fields have the order of the flow's parameters
+and the texts of its docstring. Optional parameters are plain fields that may stay empty, because "or null" would show
+two fields each. Fields and list items may contain outer whitespace or be empty; both are ignored.
 
-A name says what was run, how it came out and when: `bert f1 88.41 2026-11-23 14:05`. Names, tags and tables may not
-cost a run anything: where the server does not answer, the run goes on without them.
+A run's name has its preset or name, its result and its start: `bert f1 88.41 2026-11-23 14:05`. Names, tags and tables
+are optional: if the server does not answer, the run continues without them.
 """
 
 from __future__ import annotations
@@ -38,61 +38,61 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, PodiumError
 
 UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What figures raise that stages wrote half, or that somebody wrote over."""
+"""Errors from result files that are incomplete or were overwritten."""
 DATE = "%Y-%m-%d %H:%M"
 JUDGED = ("finished", "proposed", "published")
-"""Outcomes that a score says more than."""
+"""Outcomes for which a name has a score instead."""
 CHANGED = "-changed"
-"""Ends the tag of a commit where files are not as it has them."""
+"""Suffix of a commit tag if files differ from the commit."""
 
 
 def _parts() -> list[str]:
-    """Those of the project's folder; a form is no place to say what is wrong with its dvc.yaml."""
+    """Return the parts of the project; an invalid dvc.yaml is not reported here but when a run starts."""
     with contextlib.suppress(OSError, InputError):
         return part_names(definitions_of(Path()), kind_names())
     return part_names({}, kind_names())
 
 
 NO_PRESET = str(artifacts.PARAMS)
-"""What is chosen in place of a preset where params.yaml counts."""
+"""Choice in the form for params.yaml instead of a preset."""
 Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRESET, *preset_names()]})]
-"""Those of the project's folder, where the flow is loaded."""
+"""Presets of the folder in which the flow is loaded."""
 Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _parts()})]
 Words = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})]
-"""The default is what an item is before anything is written into it; without one it would be null, and refused."""
+"""List of texts; the default is the value of a new item, which would otherwise be null and refused."""
 
 Unseen = Annotated[str | None, SkipJsonSchema()]
-"""What `podium run` notes, and nobody at a form knows: it is not in there."""
+"""Parameter that only `podium run` sets; the form leaves it out."""
 
 
 def text_of(written: str | None) -> str | None:
-    """What somebody wrote into a field; None: nothing."""
+    """Return the content of a field without outer whitespace; None: empty."""
     return (written or "").strip() or None
 
 
 def words_of(written: Sequence[str] | None) -> list[str]:
-    """The items of a list into which something was written."""
+    """Return the non-empty items of a list field."""
     return [word for item in written or () if (word := text_of(item))]
 
 
 def preset_of(chosen: str | None) -> str | None:
-    """The preset that the form, or a caller, names; None: params.yaml."""
+    """Return the chosen preset; None: params.yaml."""
     return None if chosen == NO_PRESET else chosen
 
 
 def name_at_start() -> str:
-    """The name of the flow run that begins, from its parameters; the flow takes this for its `flow_run_name`."""
+    """Return the name of the current flow run at its start, from its parameters (the flow's `flow_run_name`)."""
     given = flow_run.parameters
     return name_of(text_of(given.get("name")) or preset_of(given.get("preset")))
 
 
 def name_at_end(called: str | None, run: RunView) -> str:
-    """The name of a run that has ended.
+    """Return the name of a flow run that has ended.
 
     Args:
-        called: the name that it was given, else its preset; None: params.yaml.
-        run: a view of it.
+        called: the run's name, else its preset; None: params.yaml.
+        run: its view.
     """
     score = run.leading_score if run.outcome in JUDGED else None
     began = datetime.fromisoformat(run.record.began) if run.record.began else None
@@ -100,19 +100,19 @@ def name_at_end(called: str | None, run: RunView) -> str:
 
 
 def name_of(called: str | None, became: str = "", began: datetime | None = None) -> str:
-    """A name of three parts.
+    """Return a flow run's name of three parts.
 
     Args:
-        called: the name that the run was given, else its preset; None: params.yaml.
-        became: a score or an outcome; empty: nobody knows yet.
-        began: None: now.
+        called: the run's name, else its preset; None: params.yaml.
+        became: a score or an outcome; empty: not known yet.
+        began: start of the run; None: now.
     """
     date = (began or datetime.now()).strftime(DATE)
     return readable(" ".join(filter(None, [called or NO_PRESET, became, date])))
 
 
 def tags_of(values: Mapping[str, Any], preset: str | None, project: Path) -> list[str]:
-    """What runs are filtered by: kinds of task, device, commit, preset."""
+    """Return the tags of a run: task kinds, device, commit, preset."""
     kinds = sorted({f"task:{entry['kind']}" for entry in values["downstream"].values()})
     commit, changed = revision_of(project)
     known = {"commit": f"{commit}{CHANGED * bool(changed)}" if commit else None, "preset": preset}
@@ -120,12 +120,12 @@ def tags_of(values: Mapping[str, Any], preset: str | None, project: Path) -> lis
 
 
 def label(name: str | None = None, tags: Iterable[str] = ()) -> None:
-    """Give the flow run that is at work a name, and more tags than it has: its deployment's stay."""
+    """Set the name of the current flow run, and add tags to those of its deployment."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
     run = context.flow_run
-    run.tags = sorted({*run.tags, *tags})  # the engine's own: what comes later adds to them
+    run.tags = sorted({*run.tags, *tags})  # the engine's object, so that later calls add to these
 
     def tell() -> None:
         with get_client(sync_client=True) as client:
@@ -135,19 +135,19 @@ def label(name: str | None = None, tags: Iterable[str] = ()) -> None:
 
 
 def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
-    """Give the flow run at work its tables and its last name.
+    """Create the artifacts of the current flow run, and set its final name.
 
     Args:
         run: its report.
         project: the project's folder.
-        root: the checkout that it worked in.
-        called: the name that it was given, if any.
+        root: the checkout of the run.
+        called: the run's name, if it has one.
     """
     view = RunView(run, root, project)
     for key, about, make in (
-        ("podium-run", "How the run went, stage by stage", run_texts.summary),
-        ("podium-metrics", "What the models scored, in percent", run_texts.metrics),
-        ("podium-gate", "What the gates found and required", run_texts.gates),
+        ("podium-run", "Outcome, facts and stages of the run", run_texts.summary),
+        ("podium-metrics", "Scores of the models, in percent", run_texts.metrics),
+        ("podium-gate", "Checks and verdicts of the gates", run_texts.gates),
     ):
         if text := _made(key, partial(make, view)):
             extra(partial(create_markdown_artifact, text, key=key, description=about))
@@ -156,9 +156,9 @@ def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
 
 
 def _made(what: str, make: Callable[[], str]) -> str:
-    """What `make` returns; empty where it cannot read what it needs."""
+    """Return the result of `make`; empty if it cannot read its files."""
     try:
         return make()
     except UNREADABLE as error:
-        get_run_logger().warning(f"the server gets no {what} of this run: {error!r}")
+        get_run_logger().warning(f"cannot create {what} of this run on the server: {error!r}")
         return ""

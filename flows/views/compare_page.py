@@ -1,4 +1,4 @@
-"""Runs beside each other: the parameters that differ, scores with the paired test, and curves; on the terminal and as
+"""Comparison of runs: parameters that differ, scores with paired tests, and loss curves; for the terminal and as
 reports/compare-A-B.html."""
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from tasks.stage.errors import ParamsError
 
 BARS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 40
-"""Bars of a curve on the terminal."""
+"""Width of a curve on the terminal, in characters."""
 
 
 @dataclass(frozen=True)
 class Word:
-    """What somebody named: a run, maybe one entry of it, or a folder with the scores of a release."""
+    """One side of a comparison: a run, or one entry of it, or a folder with the scores of a release."""
 
     said: str
     root: Path
     run: listing.Run | None
     values: dict[str, Any] = field(default_factory=dict)
-    """The parameters of the run, paths as the project states them."""
+    """Parameters of the run, with paths as in the project."""
     entry: str = ""
 
     @property
     def params(self) -> Params:
-        """The same, checked."""
+        """Validated parameters."""
         return check(self.values)
 
 
 def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
-    """What these words name.
+    """Return the sides that these words name.
 
     Args:
-        here: folders count from it.
+        here: the folder that relative paths start from.
 
     Raises:
-        ParamsError: one of them is neither a run nor a folder, or the first is no run.
+        ParamsError: a word is neither a run nor a folder, or the first is not a run.
     """
     found = []
     for word in said:
@@ -59,18 +59,16 @@ def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
             [run] = listing.named(project, [name])
             found.append(Word(word, run.folder, run, run_params.params_of(project, run.folder), entry))
     if found[0].run is None:
-        raise ParamsError(
-            f"{found[0].said} is no run: name one first, as it has the examples that others are judged on"
-        )
+        raise ParamsError(f"{found[0].said} is not a run. Name a run first; the others are evaluated on its examples")
     return found
 
 
 def compared(words: Sequence[Word]) -> dict[str, Any]:
-    """All that is to be said of these runs, as plain values.
+    """Return the comparison of these runs as plain values.
 
     Raises:
         ParamsError: they have no entry in common, and none was named.
-        InputError: one of them was not evaluated, or two have no example in common.
+        InputError: a run was not evaluated, or two runs have no example in common.
     """
     own = [word for word in words if word.run is not None]
     rows = differing([word.values for word in own])
@@ -86,7 +84,7 @@ def compared(words: Sequence[Word]) -> dict[str, Any]:
 
 
 def _entries(words: Sequence[Word]) -> list[list[str]]:
-    """The entries that are compared: for each comparison the entry of every run."""
+    """Return the entries to compare: for each comparison, one entry of every run."""
     own = [word for word in words if word.run is not None]
     known = [[word.entry] if word.entry else [e.name for e in entries(word.params)] for word in own]
     if all(len(names) == 1 for names in known):
@@ -94,14 +92,14 @@ def _entries(words: Sequence[Word]) -> list[list[str]]:
     common = [name for name in known[0] if all(name in names for names in known)]
     if not common:
         raise ParamsError(
-            f"{' and '.join(word.said for word in own)} have no entry of one name: say which to compare, as in "
+            f"{' and '.join(word.said for word in own)} have no entry in common. Name the entries to compare, such as "
             f"{own[0].said}:{known[0][0] if known[0] else 'ENTRY'}"
         )
     return [[name] * len(own) for name in common]
 
 
 def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
-    """The scores of an entry, and of each run the paired test against the first."""
+    """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
     sides: list[Judged | None] = [
         judged(entry_of(word.params, next(left)), word.root) if word.run is not None else None for word in words
@@ -123,7 +121,7 @@ def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
 
 
 def _curves(own: Sequence[Word]) -> list[dict[str, Any]]:
-    """Loss and held-out loss of every training, those of one stage together."""
+    """Return training and held-out losses, grouped by stage."""
     found: dict[str, list[dict[str, Any]]] = {}
     for word in own:
         for stage in read_plan(word.root).values():
@@ -135,13 +133,13 @@ def _curves(own: Sequence[Word]) -> list[dict[str, Any]]:
 
 
 def in_words(values: dict[str, Any]) -> str:
-    """For people, on the terminal."""
+    """Return a comparison as text for a terminal."""
     own, rows = values["parameters"]["runs"], values["parameters"]["rows"]
     parts = []
     if rows:
         parts = ["parameters that differ\n" + run_params.in_words([(row["name"], row["values"]) for row in rows], own)]
     elif len(own) > 1:
-        parts = ["the parameters are the same\n"]
+        parts = ["no parameters differ\n"]
     for entry in values["entries"]:
         cells = [
             (run, *(interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
@@ -154,7 +152,7 @@ def in_words(values: dict[str, Any]) -> str:
 
 
 def interval(found: dict[str, float], middle: str, sign: str = "") -> str:
-    """A figure with the bounds of its interval."""
+    """Return a value with the bounds of its interval."""
     return f"{found[middle]:{sign}.2f} ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
 
 
@@ -169,34 +167,34 @@ def _pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
 
 
 def on_what(pair: dict[str, Any], ours: int, theirs: int | None) -> str:
-    """How many examples two are compared on, and of how many."""
+    """Return the number of examples that two sides are compared on, and how many each of them has."""
     if pair["common"] == ours == theirs:
         return f"on the same {ours} examples"
-    return f"on the {pair['common']} examples of both, of {ours} and {'?' if theirs is None else theirs}"
+    return f"on {pair['common']} common examples (of {ours} and {'?' if theirs is None else theirs})"
 
 
 def verdict(found: dict[str, float]) -> str:
-    """What an interval of a difference says."""
+    """Return the verdict that the interval of a difference allows."""
     if found["low"] > 0:
         return "better"
     return "worse" if found["high"] < 0 else "no significant difference"
 
 
 def _bars(curve: dict[str, Any]) -> str:
-    """Curves as rows of bars on one scale, over the updates of the longest."""
+    """Return curves as rows of bars on one scale, as wide as the longest curve."""
     lines = curve["lines"]
     top = max(value for line in lines for _, value in line["loss"]) or 1.0
     last = max(line["loss"][-1][0] for line in lines)
     width = max(len(line["run"]) for line in lines)
     rows = [f"{curve['stage']}: loss over {last:.0f} updates, 0 to {top:.2f}"]
     for line in lines:
-        held = f", held out {line['held_out'][-1][1]:.3f}" if line["held_out"] else ""
+        held = f", held-out {line['held_out'][-1][1]:.3f}" if line["held_out"] else ""
         rows.append(f"  {line['run']:<{width}}  {_row(line['loss'], last, top)}  {line['loss'][-1][1]:.3f}{held}")
     return "\n".join(rows) + "\n"
 
 
 def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
-    """The loss as bars: in each column what was measured last before its end."""
+    """Return a loss curve as bars; each column shows the last value measured before its end."""
     cells = []
     for column in range(1, COLUMNS + 1):
         before = [value for step, value in points if step <= column / COLUMNS * last]
@@ -205,18 +203,18 @@ def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
 
 
 def links(project: Path, words: Sequence[Word]) -> dict[str, str]:
-    """Where the pages of these runs lie from those in the project's reports/; of what has none, nothing."""
+    """Return links from the project's reports/ to the pages of these runs; runs without a page are left out."""
     found = {word.said: listing.href(project, word.run) for word in words if word.run is not None}
     return {said: href for said, href in found.items() if href}
 
 
 def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
-    """One self-contained page.
+    """Return a comparison as one self-contained page.
 
     Args:
-        values: what `compared` said.
-        links: as `links` has them.
-        index: the page of all runs lies beside this one.
+        values: the result of `compared`.
+        links: the result of `links`.
+        index: whether the index of runs is in the same folder.
     """
     return html_page(
         __file__,
@@ -234,12 +232,12 @@ def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) 
 
 
 def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
-    """Curves on one scale that begins at zero: loss as lines, that on held-out rows as rings."""
+    """Return curves on one scale that starts at zero: training loss as lines, held-out loss as rings."""
     lines = []
     for line in curve["lines"]:
         color = names.index(line["run"])
         name = listing.called(line["run"])
         lines.append(Line(name, line["loss"], color=color))
         if line["held_out"]:
-            lines.append(Line(f"{name}, held out", line["held_out"], marks=True, color=color))
+            lines.append(Line(f"{name}, held-out", line["held_out"], marks=True, color=color))
     return line_plot(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")

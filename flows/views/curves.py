@@ -1,7 +1,7 @@
-"""What trainings did, update by update: loss, held-out scores, learning rate, tokens a second, memory.
+"""Training curves by update: loss, held-out scores, learning rate, tokens per second, memory.
 
-The curves of a training that has ended lie in plots/, those of one at work, or that was ended early, in its run folder,
-as does its log, which knows its speed and its memory.
+A finished training has its curves in plots/. A running or interrupted one has them in its run folder. Speed and memory
+come from the job's log, which is always in the run folder.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts
 
 UPDATE, SCORES = "update", "Scores on held-out rows"
-WITHOUT = {SCORES: "no rows were held out, or it did not come that far"}
+WITHOUT = {SCORES: "no held-out rows, or not evaluated yet"}
 STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued": '
-"""Of lines of a job's log: what an update gave, that the job began, and from which update it went on."""
+"""Markers in lines of a job's log: the figures of an update, the start of the job, the update it resumed from."""
 SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
 """Fields of a step's event."""
-MEMORIES = (("of the process", MEMORY, 3), ("of the device, peak so far", DEVICE_MEMORY, 4))
-"""Name, field and colour of each line of memory."""
+MEMORIES = (("process", MEMORY, 3), ("device, peak so far", DEVICE_MEMORY, 4))
+"""Name, field and color of each memory line."""
 Columns = dict[str, list[float]]
 Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
 class Training:
-    """What there is of a training stage."""
+    """Curves of a training stage."""
 
     stage: str
     history: Columns
     held_out: Columns
     steps: Columns
-    """What its log says of speed and memory; empty where the log is on another host, or gone."""
+    """Speed and memory from its log; empty if the log is missing or on another host."""
     note: str
-    """Of its weights on held-out rows, in words; empty where there were none."""
+    """Held-out scores of its weights as text; empty without held-out rows."""
     resumed: int = 0
-    """The update that it went on from last; 0: it was not resumed."""
+    """Update that it was last resumed from; 0: not resumed."""
     continued: tuple[int, ...] = ()
-    """Every update that it went on from, as its log says."""
+    """All updates that it was resumed from, according to its log."""
     loss_in: str = ""
-    """The unit of its loss; empty where its job is on another host, or gone."""
+    """Unit of its loss; empty if its job is missing or on another host."""
 
 
 def is_training(stage: Stage) -> bool:
-    """Whether it draws its loss, and that on held-out rows, which are its two plots."""
+    """Return whether a stage is a training: it has two plots, its loss and its held-out loss."""
     return stage.uses_device and len(stage.plots) == 2
 
 
 def training_of(stage: Stage, root: Path, project: Path, began: float | None = None) -> Training:
-    """What is known of a training.
+    """Return the curves of a training.
 
     Args:
         root: the checkout of the run.
-        project: where runs keep what others restore.
-        began: when the stage did, in seconds since 1970; what a job that began before it left is not of it.
+        project: the project's folder, which has the run folders that other runs restore.
+        began: start of the stage in seconds since 1970; files of earlier jobs are ignored.
     """
     metrics, (plot, held_out_plot) = metrics_of(stage, root), (root / path for path in stage.plots)
     folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
@@ -77,7 +77,7 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
 
 
 def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:
-    """Where a training works or worked: of one that ended its own, else what was written last in the first place."""
+    """Return the run folder of a training: by its fingerprint if it finished, else the newest in the first place."""
     if fingerprint is not None:
         there = (place / artifacts.RUNS / name / fingerprint for place in places)
         return next((folder for folder in there if folder.is_dir()), None)
@@ -87,7 +87,7 @@ def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], bega
 
 
 def _unit_of_loss(folder: Path | None) -> str:
-    """Of a cross-entropy with the natural logarithm, or of one value a sequence, whose loss is the mean square."""
+    """Return "nats" for a cross-entropy, "squared" for the mean squared error of a regression."""
     path = None if folder is None else folder / "job.json"
     if path is None or not path.is_file():
         return ""
@@ -106,7 +106,7 @@ def _note(metrics: dict[str, Any]) -> str:
 
 
 def read_columns(path: Path) -> Columns:
-    """The columns of a stage's history; empty where the stage has not run, or its last line is only half there."""
+    """Return the columns of a stage's history without incomplete lines; empty if the stage has not run."""
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as stream:
@@ -117,10 +117,10 @@ def read_columns(path: Path) -> Columns:
 
 
 def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
-    """Return speed and memory after each step in a job's log, and the updates that the training went on from.
+    """Return speed and memory after each step in a job's log, and the updates that the training was resumed from.
 
-    Of a step that was made again the last counts; what an earlier job made in this folder counts for nothing once one
-    begins from nothing.
+    The last event of a repeated step counts. A job that starts from scratch discards the steps of earlier jobs in this
+    folder.
     """
     steps: dict[float, dict[str, Any]] = {}
     continued: set[int] = set()
@@ -150,18 +150,18 @@ def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
 
 
 def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
-    """(update, value) of a column; empty where there is none."""
+    """Return (update, value) of each line of a column; empty without that column."""
     values = columns.get(name, ())
     return tuple((x, factor * y) for x, y in zip(columns.get("step", ()), values, strict=False))
 
 
 def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """A title for each kind of figure, and the figures of all trainings side by side; of a single one all together."""
+    """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
     kinds: list[tuple[str, str, Callable[[Training], tuple[Line, ...]]]] = [
         ("Loss", "loss", _loss),
         (SCORES, "%", _scores),
         ("Learning rate", "learning rate", lambda one: _lines(one.history, [("learning rate", "learning_rate", 2)])),
-        ("Speed", "tokens a second", lambda one: _lines(one.steps, [("tokens that are no padding", SPEED, 5)])),
+        ("Speed", "tokens per second", lambda one: _lines(one.steps, [("real tokens", SPEED, 5)])),
         ("Memory", "MB", lambda one: _lines(one.steps, MEMORIES)),
     ]
     found: list[dict[str, Any]] = []
@@ -194,16 +194,16 @@ def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) ->
 
 @functools.lru_cache(maxsize=256)
 def _plot(lines: tuple[Line, ...], up: str, label: str) -> str:
-    """A page that is written again and again draws again only what changed."""
+    """Return a plot; cached, because the page of a running run is rendered many times."""
     return line_plot(lines, UPDATE, up, label)
 
 
 def _loss(training: Training) -> tuple[Line, ...]:
-    """The loss of training, as a line that ends in a dot, all there is of a short run, and that of held-out rows."""
+    """Return the training loss as a line, the held-out loss as dots, and the points where training was resumed."""
     history, held_out = points(training.history, "loss"), points(training.held_out, "loss")
     lines = [*_lines(training.history, [("training", "loss", 0)])]
     lines += [Line("held-out rows", held_out, marks=True, color=1)] if held_out else []
-    # Where it went on, at the last loss that was kept before: the checkpoint may lie between two lines of the history.
+    # Draw a resumption at the last loss before it, as the checkpoint may be between two lines of the history.
     before = [[point for point in history if point[0] <= update] for update in training.continued]
     resumed = tuple(
         (float(update), kept[-1][1]) for update, kept in zip(training.continued, before, strict=True) if kept
@@ -212,7 +212,7 @@ def _loss(training: Training) -> tuple[Line, ...]:
 
 
 def _lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[Line, ...]:
-    """A line for each name, column and colour of which there are points; a single point is a dot."""
+    """Return a line for each name, column and color that has points; a single point becomes a dot."""
     found = ((name, points(columns, column, factor), color) for name, column, color in named)
     return tuple(Line(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
 
@@ -224,5 +224,5 @@ def _scores(training: Training) -> tuple[Line, ...]:
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
-    """(update, loss) of each line of a stage's history; empty when the stage has not run."""
+    """Return (update, loss) of each line of a stage's history; empty if the stage has not run."""
     return list(points(read_columns(path), "loss"))

@@ -1,4 +1,4 @@
-"""Stages as a picture: boxes in rows, each below what it needs, with the data that lies between them."""
+"""Layout of the stage graph: boxes in rows, each below the stages it depends on, with the data passed between them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 from tasks.plan.plan_file import Plan
 
 WIDTH, BOX, GAP, COLUMNS = 360, 172, 16, 2
-"""Of the picture, in its own units, which are about pixels: a phone shows it as it is."""
+"""Dimensions of the graph in its own units, about pixels; it fits a phone without scaling."""
 HIGH, LINE = 26, 13
-"""Of a box with the name alone, and of each line below that."""
+"""Height of a box with only its name, and of each further line."""
 MOST_LINES = 2
 LONGEST = 29
-"""Characters in a line of a box."""
+"""Maximum characters in a line of a box."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A stage of the picture."""
+    """Box of one stage."""
 
     name: str
     status: str
-    """Names a class of the style sheet, s-<status>."""
+    """Selects a class of the style sheet, s-<status>."""
     says: str
-    """Of the stage, where somebody points at it."""
+    """Tooltip text."""
     link: str | None = None
 
 
 def picture(boxes: Sequence[Box], plan: Plan, after: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-    """Where boxes and the lines between them lie, for templates/graph.html.j2; lines that others imply are left out.
+    """Return the positions of boxes and lines for templates/graph.html.j2; lines that others imply are left out.
 
     Args:
-        after: what those need that are no stages of the plan: publish, a gate.
+        after: dependencies of boxes that are not stages of the plan, such as publish on its gate.
     """
     names, further = [one.name for one in boxes], after or {}
     known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
@@ -49,7 +49,7 @@ def picture(boxes: Sequence[Box], plan: Plan, after: Mapping[str, Sequence[str]]
 def _placed(
     names: Sequence[str], needs: Mapping[str, list[str]], data: Mapping[str, list[str]]
 ) -> tuple[dict[str, dict[str, float]], float]:
-    """Left, top and height of each box, and the height of all."""
+    """Return left, top and height of each box, and the total height."""
     rank: dict[str, int] = {}
     for name in names:
         rank[name] = 1 + max((rank[other] for other in needs[name] if other in rank), default=-1)
@@ -68,7 +68,7 @@ def _placed(
 
 
 def _passed_on(name: str, names: Sequence[str], plan: Plan) -> list[str]:
-    """What other stages of the picture read of what a stage writes."""
+    """Return the outs of a stage that other stages of the graph read."""
     if name not in plan:
         return []
     readers = [plan[other] for other in names if other in plan and name in plan.needs[other]]
@@ -82,14 +82,14 @@ def _meet(one: str, other: str) -> bool:
 
 
 def _lines(paths: Sequence[str]) -> list[str]:
-    """Some of the paths, each cut at its front where it is long."""
+    """Return at most MOST_LINES lines for the paths; long paths lose their first folders."""
     kept = list(paths) if len(paths) <= MOST_LINES else list(paths[: MOST_LINES - 1])
     shown = [shortened(path) for path in kept]
     return shown + ([f"and {len(paths) - len(kept)} more"] if len(kept) < len(paths) else [])
 
 
 def shortened(path: str) -> str:
-    """A path without its first folders where it is long, or the end of a long name."""
+    """Return a path without its first folders if it is long, or the end of a long name."""
     parts = path.split("/")
     while len(parts) > 1 and len("/".join(parts)) > LONGEST - (len(parts) < path.count("/") + 1) * 2:
         parts = parts[1:]
@@ -100,7 +100,7 @@ def shortened(path: str) -> str:
 
 
 def _direct(name: str, needs: Mapping[str, list[str]]) -> list[str]:
-    """What a stage needs, without what something else that it needs does already."""
+    """Return the direct dependencies of a stage, without those that another dependency implies."""
     behind: set[str] = set()
     left = [further for other in needs[name] for further in needs[other]]
     while left:

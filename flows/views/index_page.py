@@ -1,7 +1,7 @@
-"""reports/index.html: all runs of a project on one page, with their scores and curves over each other.
+"""reports/index.html: all runs of a project on one page, with their scores and curves in shared plots.
 
-What the files of a run say beside its record is read once for as long as they stay: it is kept in the folder of the
-run, so that the end of a run reads its own alone, whatever number of others there is.
+Details that are not in a run's record are read from its files once and cached in its folder. The end of a run
+therefore reads only its own files, however many other runs there are.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
 
 KEPT = artifacts.RUNS / "index.json"
-"""In the folder of a run: what was read of it, beside when these files were written."""
+"""Cache in the folder of a run: its details, and when the files they came from were written."""
 MOST_POINTS = 30
-"""Of a curve."""
+"""Maximum points of a curve."""
 MOST_RUNS = 500
-"""On the page: the newest; `podium runs` lists all."""
+"""Maximum runs on the page, the newest; `podium runs` lists all."""
 MOST_DRAWN = 200
-"""Of these the curves of the newest: more lines over each other say nothing, and take a second to draw."""
+"""Maximum runs with curves: more lines cannot be told apart, and take a second to draw."""
 MOST_COLUMNS, MOST_PLOTS, MOST_COMPARISONS, MOST_STATED = 4, 8, 20, 4
 MOST_PLACES, MOST_DOTS, MOST_SCORES = 12_000, 1_200, 1_000
-"""Of all curves together: corners that are drawn, and values that can be looked at; and of all plots of scores."""
+"""Maximum vertices and tooltips of all curves together, and dots of all score plots together."""
 LONGEST_VALUE = 100
-"""Characters of a parameter; what is longer is cut."""
+"""Maximum characters of a parameter's value."""
 LARGEST = 950_000
-"""Bytes of the page: with names so long that it would have more, it shows fewer runs."""
+"""Maximum bytes of the page; with very long names it shows fewer runs."""
 NONE = "–"
 KINDS = {
     "finished": "good",
@@ -53,49 +53,49 @@ KINDS = {
     listing.NEVER: "",
     listing.RUNNING: "",
 }
-"""Status -> colour of its badge; of others that of a warning."""
+"""Status -> color of its badge; other statuses get that of a warning."""
 UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What files raise that are of another revision, or damaged."""
+"""Errors from files that are damaged or from another revision."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Details:
-    """What the files of a run say beside its record; empty where they cannot be read."""
+    """Details from the files of a run that are not in its record; empty if they cannot be read."""
 
     runtime: str = ""
     entries: dict[str, str] = field(default_factory=dict)
-    """Entry -> its kind."""
+    """Entry -> kind."""
     parameters: dict[str, list[str]] = field(default_factory=dict)
-    """Name -> default and value as JSON, of each that is not as the defaults have it."""
+    """Name -> default and value as JSON, for each parameter that differs from its default."""
     curves: dict[str, list[Point]] = field(default_factory=dict)
     """Plot -> (update, loss)."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A run, and what there is to be shown of it."""
+    """A run with its details, as the index shows it."""
 
     run: listing.Run
     details: Details
 
     @cached_property
     def results(self) -> dict[str, ResultView]:
-        """Entry -> what came of it."""
+        """Entry -> result."""
         if self.run.record is None:
             return {}
         return {one.name: one for one in RunView(self.run.record, self.run.folder).results}
 
     def score(self, entry: str, metric: str) -> dict[str, Any] | None:
-        """A score with its interval, what its gate requires of it, and the verdict on the entry."""
+        """Return a score with its interval, the floor of its gate, and the verdict on the entry."""
         if entry not in self.results or metric not in (result := self.results[entry]).result["scores"]:
             return None
         value, interval = result.result["scores"][metric], result.intervals.get(metric)
         return {"value": value, "interval": interval, "floor": result.floors.get(metric), "verdict": result.verdict}
 
     def value(self, name: str) -> str:
-        """A parameter as JSON; NONE where the run has no such entry, or its parameters cannot be read."""
+        """Return a parameter as JSON; empty: the default; NONE: no such entry, or unreadable parameters."""
         if (stated := self.details.parameters.get(name)) is not None:
             return stated[1]
         words = name.split(".")
@@ -106,11 +106,11 @@ class Shown:
 
 
 def every(project: Path, ended: str = "", anew: int | None = None) -> list[Shown]:
-    """All runs, the newest first.
+    """Return all runs, the newest first.
 
     Args:
-        ended: the run that has come to its end and holds its lock still.
-        anew: so many are read at most that were not read before; of others there is the record alone, this time.
+        ended: the run that has ended but still has its lock.
+        anew: maximum number of runs to read that are not cached; the others have only their record.
     """
     found: list[Shown] = []
     for run in listing.every(project):
@@ -120,23 +120,23 @@ def every(project: Path, ended: str = "", anew: int | None = None) -> list[Shown
         details = _read_kept(one.folder / KEPT, stamp)
         if details is None and anew != 0:
             details, anew = _read_details(project, one.folder), None if anew is None else anew - 1
-            if one.folder.is_dir() and not one.at_work:  # else its curves grow, and no stamp says so
+            if one.folder.is_dir() and not one.at_work:  # the curves of a running run grow without a new stamp
                 write_json(one.folder / KEPT, {"stamp": stamp, **asdict(details)})
         found.append(Shown(one, details or Details()))
     return found
 
 
 def _written(path: Path) -> list[int]:
-    """When a file was written, and its size."""
+    """Return the modification time and the size of a file; empty if it does not exist."""
     return [path.stat().st_mtime_ns, path.stat().st_size] if path.is_file() else []
 
 
 def _read_kept(path: Path, stamp: list[list[int]]) -> Details | None:
-    """What was read before; None where that is of other files, or cannot be read."""
+    """Return cached details; None if they are of other files, or cannot be read."""
     try:
         kept = read_json(path)
         return Details(**kept) if kept.pop("stamp") == stamp else None
-    except UNREADABLE:  # it is made again
+    except UNREADABLE:  # it is written again
         return None
 
 
@@ -156,18 +156,18 @@ def _as_json(values: Sequence[Any]) -> list[str]:
 
 
 def _read_curves(folder: Path) -> dict[str, list[Point]]:
-    """The loss of each training, and that on its held-out rows, which tells that a table is of a training."""
+    """Return training and held-out losses; the held-out table identifies a training."""
     found = {}
     for held_out in sorted(folder.glob(artifacts.held_out_plot("*").name)):
         training = held_out.stem.removesuffix(artifacts.held_out_plot("").stem)
-        for name, path in ((training, folder / f"{training}.csv"), (f"{training}, held out", held_out)):
+        for name, path in ((training, folder / f"{training}.csv"), (f"{training}, held-out", held_out)):
             if points := _read_points(path):
                 found[name] = points
     return found
 
 
 def _read_points(path: Path) -> list[Point]:
-    """Some points of a curve, its ends among them; none where it cannot be read."""
+    """Return at most MOST_POINTS points of a curve, with its ends; empty if it cannot be read."""
     try:
         points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
     except (OSError, ValueError):
@@ -180,7 +180,7 @@ def write(project: Path, ended: str = "", anew: int | None = None) -> None:
     """Write the page.
 
     Args:
-        ended, anew: as of `every`.
+        ended, anew: see `every`.
     """
     write_text(project / artifacts.INDEX_PAGE, page(project, every(project, ended, anew)))
 
@@ -210,20 +210,20 @@ def _draw(project: Path, found: Sequence[Shown], most: int) -> str:
 
 
 class IndexView:
-    """Runs next to each other, the newest first."""
+    """Index of runs, the newest first."""
 
     def __init__(self, project: Path, shown: Sequence[Shown]) -> None:
         self.project, self.shown = project, shown
         names = sorted({name for one in shown for name in one.details.parameters})
         self.varied = [name for name in names if len({one.value(name) for one in shown} - {NONE}) > 1]
-        """The parameters that not all of these runs have alike, among those that have them at all."""
+        """Parameters that differ between the runs that have them."""
         self._shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
         entries = Counter(entry for one in shown for entry, result in one.results.items() if result.scores)
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
-        """The entries that most runs have, each with the score that its gate asks for first."""
+        """The most frequent entries, each with the first score that its gate checks."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
         self.dotted = MOST_SCORES // max(1, len(self._columns))
-        """Of how many runs the scores are drawn."""
+        """Number of runs whose scores are drawn."""
 
     def _leading(self, entry: str) -> str:
         results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
@@ -231,13 +231,13 @@ class IndexView:
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
-        """Name and default of each that varies."""
+        """Name and default of each parameter that varies."""
         known = {name: both[0] for one in self.shown for name, both in one.details.parameters.items()}
         return [(name, _cut(known[name])) for name in self.varied]
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
-        """What the table says of each run; of its parameters first those that it shares with the fewest others."""
+        """Table rows; each lists its rarest parameter values first."""
         for number, one in enumerate(self.shown):
             run, details, record = one.run, one.details, one.run.record
             seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
@@ -257,7 +257,7 @@ class IndexView:
                 "seconds": seconds,
                 "took": NONE if seconds is None else format_duration(seconds),
                 "what": ", ".join(
-                    [(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]
+                    [(record and record.preset) or "params.yaml", *kinds, details.runtime or "unreadable"]
                 ),
                 "scores": [one.score(entry, metric) for entry, metric in self._columns],
                 "stated": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
@@ -269,7 +269,7 @@ class IndexView:
 
     @property
     def scores(self) -> Iterator[tuple[str, Plot]]:
-        """A plot for each score: dots with whiskers, the oldest run first."""
+        """Plots of scores: dots with whiskers, the oldest run first."""
         shown = self.shown[: self.dotted]
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
             traces = []
@@ -281,11 +281,11 @@ class IndexView:
                     dot = (place, score["value"], f"{listing.called(one.run.name)}\n{name} {score['value']:.2f}{more}")
                     traces.append(Trace(number, number, whisker, [dot], marks=True))
             label = f"{name} of each run with its 95% interval"
-            yield name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, room=0.5)
+            yield name, overlay_plot(traces, "run, oldest first", "percent", label, from_zero=False, room=0.5)
 
     @property
     def curves(self) -> Iterator[tuple[str, Plot]]:
-        """A plot for each training and each table of held-out losses, those that most runs have, ordered by name."""
+        """Plots of the most frequent training and held-out losses, ordered by name."""
         shown = self.shown[:MOST_DRAWN]
         counts = Counter(name for one in shown for name in one.details.curves)
         names = [name for name, _ in counts.most_common(MOST_PLOTS)]
@@ -299,7 +299,7 @@ class IndexView:
                         for x, y in _some(points, max(1, MOST_DOTS // drawn))
                     ]
                     line = _some(points, max(8, MOST_PLACES // drawn))
-                    traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # which is no line
+                    traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # a point is not a line
             yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
@@ -308,6 +308,6 @@ def _cut(value: str) -> str:
 
 
 def _some(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many, evenly apart, the last among them."""
+    """Return at most `most` points at equal distances, with the last one."""
     apart = -(-len(points) // most)
     return list(points[::-1][::apart][::-1])

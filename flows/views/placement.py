@@ -1,4 +1,4 @@
-"""How a job lies on the IPUs of a replica, as a picture: a row an IPU, a column a stage of the pipeline."""
+"""Layout of a job's pipeline on the IPUs of one replica: one row per IPU, one column per pipeline stage."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Stages = Sequence[tuple[int, Sequence[str]]]
 """IPU and blocks of each stage of the pipeline, in order."""
 LAYER = "encoder layer "
 COLUMN, LINE, HEAD, LEFT, GAP = 112, 13, 20, 112, 14
-"""Width of a stage, height of a line in it, room above and left of them, and between two: about pixels."""
+"""Width of a stage, height of a text line, top margin, left margin, gap between stages; about pixels."""
 LONGEST = 18
-"""Characters in a line of a stage."""
+"""Maximum characters in a line of a stage."""
 BAR = 92
-"""Length of a bar that stands for the memory of an IPU."""
+"""Length of the bar for the memory of an IPU."""
 
 
 def picture(
     stages: Stages, ipus: int, every_layer: bool | None, proportions: Sequence[float], title: str
 ) -> dict[str, Any] | None:
-    """Where everything lies, for templates/placement.html.j2; None where there are no IPUs.
+    """Return the layout for templates/placement.html.j2; None without IPUs.
 
     Args:
-        ipus: of a replica.
-        every_layer: whether one activation a layer is kept, and not one a stage; None: nothing is recomputed.
-        proportions: the share of an IPU's memory that products of matrices may take while they are computed.
-        title: what the job is called.
+        ipus: number of IPUs per replica.
+        every_layer: whether one activation per layer is stored, not one per stage; None: nothing is recomputed.
+        proportions: share of each IPU's memory that matrix products may use while they are computed.
+        title: name of the job.
     """
     if not stages:
         return None
@@ -63,7 +63,7 @@ def picture(
 
 
 def of_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
-    """As `picture`, from what a job on IPUs wrote of itself (result.json); None of other jobs."""
+    """Return the same layout from the result.json of a job on IPUs; None for other jobs."""
     device = (result.get("plan") or {}).get("device") or {}
     placed, config = device.get("placement"), device.get("config") or {}
     if not placed:
@@ -79,7 +79,7 @@ def of_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
 
 
 def _shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[float]:
-    """The share of each IPU; none where a prediction states none and training's list is of another number of IPUs."""
+    """Return the share of each IPU; empty if training's list is for another number of IPUs than a prediction has."""
     share = config.get("inference_matmul_proportion") if predicts else None
     share = config.get("matmul_proportion") if share is None else share
     if isinstance(share, list):
@@ -88,14 +88,14 @@ def _shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[fl
 
 
 def _kept(blocks: Sequence[str], every_layer: bool | None) -> int:
-    """Activations that a stage keeps to recompute the rest from: its input, and with `every_layer` one a layer."""
+    """Return the number of activations that a stage stores for recomputation: its input, or one per layer."""
     if every_layer is None:
         return 0
     return max(1, sum(name.startswith(LAYER) for name in blocks)) if every_layer else 1
 
 
 def _lines(blocks: Iterable[str]) -> list[str]:
-    """Blocks in words, layers that follow each other together."""
+    """Return the lines of a stage's box; consecutive layers are joined."""
     found = []
     for of_layers, together in groupby(blocks, key=lambda name: name.startswith(LAYER)):
         names = list(together)

@@ -1,4 +1,4 @@
-"""What a run would do and take: lines for a terminal and the page of `podium plan` are templates over one view."""
+"""Plan of a run: the page of `podium plan` and its text for terminals, two templates over one view."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tasks.pages.render import html_page, text_page
 from tasks.params.tables import table
 
 BAR = 340
-"""Length of a bar that stands for the memory of a device, or for the time of an update."""
+"""Length of a bar for the memory of a device, or for the time of an update."""
 SHOWN_LIMIT = 4.0
-"""How many times what a job takes a memory may be that a bar still shows the end of."""
+"""A bar shows the memory limit up to this multiple of what the job needs."""
 COLORS = 8
-"""Of terms, in the style sheet; the last one is of all that follow."""
+"""Number of term colors in the style sheet; all further terms share the last one."""
 SHOWN = 3
-"""Reasons of a stage, and names of stages, on a terminal; --json has all."""
-WORDS = {RUNS: "run", SKIPPED: "up to date", "restored": "restored"}
+"""Maximum reasons of a stage, or stage names, on a terminal; --json lists all."""
+WORDS = {RUNS: "to run", SKIPPED: "up to date", "restored": "restored"}
 Unit = Callable[[float], str]
 
 
 def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
-    """What a run would do and take, as an HTML page.
+    """Return the plan of a run as an HTML page.
 
     Args:
-        preset: the name of it; None: params.yaml.
+        preset: name of the preset; None: params.yaml.
     """
     boxes = [Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
     graph, name = picture(boxes, request.plan), preset or "params.yaml"
@@ -43,20 +43,20 @@ def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
 
 
 def stages_text(found: RunEstimate) -> str:
-    """A table of the stages for a terminal, and how many there are of each kind."""
+    """Return a table of the stages for a terminal, with the number of stages by status."""
     rows = [(one.stage, WORDS[one.status], shorten(one.why, SHOWN)) for one in found.stages]
     count = PlanView(found).count
-    counts = f"{count[SKIPPED]} stages are up to date, {count['restored']} would be restored, {count[RUNS]} run"
-    return f"{table([('stage', 'would be', 'why'), *rows])}{counts}\n"
+    counts = f"{count[SKIPPED]} stages up to date, {count['restored']} restored, {count[RUNS]} to run"
+    return f"{table([('stage', 'status', 'reason'), *rows])}{counts}\n"
 
 
 def jobs_text(found: RunEstimate) -> str:
-    """The device jobs that would run, what decides each of them, and the whole, for a terminal of 80 columns."""
+    """Return the device jobs that would run, with their estimates and totals, for a terminal of 80 columns."""
     return text_page(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
 
 
 class PlanView:
-    """A plan as people see it."""
+    """View of a plan."""
 
     def __init__(self, found: RunEstimate) -> None:
         self.found, self.stages = found, found.stages
@@ -69,38 +69,38 @@ class PlanView:
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, memory, verdict and time of each job."""
         return [
-            (one.job.name, one.memory or "not known", one.job.verdict, one.time or "not known" * bool(one.device))
+            (one.job.name, one.memory or "unknown", one.job.verdict, one.time or "unknown" * bool(one.device))
             for one in self.jobs
         ]
 
     @property
     def totals(self) -> Iterator[tuple[str, str, str]]:
-        """Name, figure and note of what everything that would run takes."""
+        """Name, figure and note of each total over all stages that would run."""
         found, device = self.found, self.found.device_seconds
         if any(job.seconds is not None for job in found.running):
             yield "devices", between(device, format_seconds), f"likely {format_seconds(device.likely)}"
         if found.other_seconds:
             rest = total(found.other_seconds.values())
-            likely = f"roughly; likely {format_seconds(rest.likely)}; stages without a device"
+            likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
             yield "others", between(rest, format_seconds), likely
         if found.unknown:
-            yield "not timed", f"{len(found.unknown)} stages", f"nothing is known of {shorten(found.unknown, SHOWN)}"
-        yield "disk", format_bytes(found.disk_bytes), f"will be written; {format_bytes(found.free_bytes)} are free"
+            yield "not timed", f"{len(found.unknown)} stages", shorten(found.unknown, SHOWN)
+        yield "disk", format_bytes(found.disk_bytes), f"to be written; {format_bytes(found.free_bytes)} free"
         if (cost := found.cost(device)) is not None:
             likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
             yield "cost", between(cost, "{:,.2f}".format), likely
 
 
 class JobView:
-    """A device job as people see it."""
+    """View of a device job."""
 
     def __init__(self, job: EstimatedJob, cost: Interval | None = None, colors: dict[str, int] | None = None) -> None:
         """View a job.
 
         Args:
-            job: what is estimated of it.
-            cost: of its device hours; None: they have no price.
-            colors: number of each name of a part of its memory, the same for all jobs of a page.
+            job: its estimate.
+            cost: cost of its device hours; None: no price is set.
+            colors: name of a memory term -> number of its color, the same for all jobs of a page.
         """
         self.job, self.cost, self.colors = job, cost, colors or {}
         self.device, self.estimates = "", tuple[MemoryEstimate, ...]()
@@ -109,17 +109,17 @@ class JobView:
 
     @property
     def memory(self) -> str:
-        """Of the fullest device, and how much it has; empty where it is not known."""
+        """Memory of the fullest device, and its limit; empty if unknown."""
         return format_memory(self.estimates[0]) if self.estimates else ""
 
     @property
     def time(self) -> str:
-        """Of the whole job; empty where it is not known."""
+        """Time of the whole job; empty if unknown."""
         return "" if self.job.seconds is None else between(self.job.seconds, format_seconds)
 
     @property
     def short(self) -> str:
-        """A line of what it will need."""
+        """One-line summary of the estimate."""
         job, verdict = self.job, f" ({self.job.verdict})"
         if not self.device:
             return f"{job.name}: no estimate ({job.problem})"
@@ -128,12 +128,12 @@ class JobView:
 
     @property
     def facts(self) -> Iterator[tuple[str, str, str]]:
-        """Name and figure of what is known of it, and what decides the figure."""
+        """Name, figure and largest contribution of each estimate."""
         job, time = self.job, self.job.time
         for one in self.estimates[:1]:
             yield "memory", format_likely(one.total, format_bytes), f"{one.where}; {_most(one.largest, format_bytes)}"
         if job.seconds is None or time is None:
-            yield "time", "not measured; --measure", ""
+            yield "time", "not measured; pass --measure", ""
         else:
             what = "calls" if job.planned.job.kind == "predict" else "updates"
             each = format_likely(time.update_seconds, format_seconds)
@@ -144,7 +144,7 @@ class JobView:
             yield "cost", between(self.cost, "{:,.2f}".format), ""
         yield "precision", job.precision, ""
         if job.records:
-            ipu = "such jobs of this host widen these intervals (podium ledger)"
+            ipu = "such jobs on this host widen these intervals (podium ledger)"
             of_shape = f"record{'s' * (job.records > 1)} of this shape on this host"
             yield "ledger", f"{job.records} {ipu if job.runtime == 'ipu' else of_shape}", ""
         if job.basis:
@@ -152,7 +152,7 @@ class JobView:
 
     @property
     def bars(self) -> Iterator[dict[str, Any]]:
-        """The memory of each device that differs, all on one scale."""
+        """Bars for the memory of each distinct device, on one scale."""
         most = max((one.total.high for one in self.estimates), default=0.0)
         limits = [one.limit for one in self.estimates if one.limit <= SHOWN_LIMIT * most]
         scale = BAR / (max([*limits, most]) or 1.0)
@@ -168,14 +168,14 @@ class JobView:
 
     @property
     def key(self) -> list[tuple[int, str]]:
-        """Number and name of each colour in its memory."""
+        """Number and name of each color in its memory bars."""
         there = {term.name for one in self.estimates for term in one.terms if term.amount > 0}
         colors = [(self.colors[name], name) for name in there]
         return sorted({(color, name if color < COLORS - 1 else "others") for color, name in colors})
 
     @property
     def update(self) -> list[dict[str, Any]]:
-        """What the time of an update is made of; nothing where it is not known."""
+        """Parts of the time of an update; empty if unknown."""
         if self.job.time is None:
             return []
         terms = self.job.time.terms
@@ -183,7 +183,7 @@ class JobView:
 
     @property
     def placement(self) -> dict[str, Any] | None:
-        """Its pipeline on the IPUs of a replica; None where there are no IPUs."""
+        """Layout of its pipeline on the IPUs of a replica; None without IPUs."""
         if (plan := self.job.ipu_plan) is None:
             return None
         predicts, config = self.job.planned.job.kind == "predict", plan.config
@@ -195,12 +195,12 @@ class JobView:
 
 
 def _most(term: Term, unit: Unit) -> str:
-    knob = f" (to lower it: {term.knob})" if term.knob else ""
-    return f"most of it {term.name}, {unit(term.amount)}{knob}"
+    knob = f" (reduce with {term.knob})" if term.knob else ""
+    return f"mostly {term.name}, {unit(term.amount)}{knob}"
 
 
 def _colors(terms: Sequence[Term]) -> dict[str, int]:
-    """A number for each name of a term, those that come to most together first; the last is of all that are left."""
+    """Return a color number for each term, largest total first; terms beyond the last color share it."""
     sums: Counter[str] = Counter()
     for term in terms:
         sums[term.name] += term.amount  # type: ignore[assignment]  # a counter of bytes or seconds
@@ -209,7 +209,7 @@ def _colors(terms: Sequence[Term]) -> dict[str, int]:
 
 
 def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
-    """The parts of a bar from its left, in the order of the colours."""
+    """Return the parts of a bar from left to right, in color order."""
     found = sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name])
     starts = accumulate((term.amount for term in found), initial=0.0)
     return [
@@ -226,13 +226,13 @@ def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, in
 
 
 def format_memory(memory: MemoryEstimate) -> str:
-    """Return the ends of an estimate of memory, and how much there is where that is known."""
+    """Return the interval of a memory estimate, and the limit if it is known."""
     limit = "" if math.isinf(memory.limit) else f" of {format_bytes(memory.limit)}"
     return f"{between(memory.total, format_bytes)}{limit}"
 
 
 def between(interval: Interval, unit: Unit) -> str:
-    """Both ends of an interval, a unit that is the same stated once: 1.2 to 1.5 GB."""
+    """Return both ends of an interval, with a shared unit stated once: 1.2 to 1.5 GB."""
     low, high = unit(interval.low), unit(interval.high)
     if low == high:
         return low

@@ -1,7 +1,7 @@
-"""reports/run.html: a run on one page, while it goes on and afterwards; a single file without outside resources.
+"""reports/run.html: one self-contained page for a run, while it is running and afterwards.
 
-It is that of the newest run in its folder; reports/runs/ has copies of those that ended. The page of a run that was
-killed, which could not end it, is corrected by whoever looks.
+The page is that of the newest run in its folder; reports/runs/ has copies of the pages of ended runs. A killed run
+cannot update its page: the next command that lists runs corrects it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ KIND = {
     **{"failed": "bad", "rejected": "bad", "paused": "warn"},
     **{"cancelled": "warn", "interrupted": "warn"},
 }
-"""Status -> colour of its word."""
+"""Status -> color of its badge."""
 REFRESH_S = 10
-"""Seconds between two writings of the page of a run that is at work, at the least; a browser asks as often."""
+"""Minimum seconds between two updates of the page of a running run, and the refresh interval in a browser."""
 FIRST_S = 2.0
-"""Seconds until it is written first."""
+"""Seconds until the first update."""
 LEAST_REST = 50
-"""Times the CPU seconds of writing the page that pass until it is written again: 2% of a core at the most."""
+"""Pause between updates as a multiple of the CPU seconds of an update: at most 2% of a core."""
 REFRESHES = b'http-equiv="refresh"'
 HEAD_BYTES = 2000
 MOST_COPIES = 50
-"""Of pages, in a folder; of more, the oldest go."""
+"""Maximum copies of pages in a folder; the oldest are deleted."""
 NAMED = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
 STAMP = "%Y%m%d-%H%M%S"
 
@@ -56,11 +56,11 @@ def page(run: RunView, copy: bool = False) -> str:
     """Return the run as an HTML page.
 
     Args:
-        run: a view of it; of one at work the page is written again and again.
-        copy: it is the one that later runs of the checkout leave as it is.
+        run: its view; the page of a running run is updated repeatedly.
+        copy: whether this is the copy that later runs in the checkout do not overwrite.
     """
     root, stages = run.root, run.stages
-    folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links begin there
+    folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links are relative to it
     pages = {stage: link(page["path"], folder) for stage, page in run.pages.items()}
     begun = {row["name"]: row for row in stages if row["status"] not in NOT_BEGUN}
     trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
@@ -78,7 +78,7 @@ def page(run: RunView, copy: bool = False) -> str:
         refresh=REFRESH_S,
         written=(format_clock(time.time()), round(time.time())),
         copy=copy,
-        heard=f"heard of last, {format_clock(run.moment)}",
+        last_seen=format_clock(run.moment),
         pipelines_of_jobs=[one for one in pipelines if one is not None],
         duration=format_duration,
         said=said,
@@ -96,7 +96,7 @@ def page(run: RunView, copy: bool = False) -> str:
 
 
 def link(path: Path, folder: Path) -> str:
-    """Return a path as a page in `folder` links it; no name in it can be taken for a scheme."""
+    """Return a path as a link from a page in `folder`; no part of it can be mistaken for a URL scheme."""
     words = quote(os.path.relpath(path, folder))
     return words if "/" in words else f"./{words}"
 
@@ -107,19 +107,19 @@ def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
 
 
 def copy_place(report: RunReport, root: Path) -> Path:
-    """Where the copy of a run's page lies; its name says when the run began, and how it ended."""
+    """Return the path of the copy of a run's page; its name has the start and the outcome of the run."""
     began = datetime.fromisoformat(report.began) if report.began else datetime.fromtimestamp(0)
     return root / artifacts.RUN_PAGES / f"{began.strftime(STAMP)}-{outcome(report)}.html"
 
 
 def copies_in(root: Path) -> dict[Path, re.Match[str]]:
-    """All copies in a checkout, the newest first, and what their names say."""
+    """Return all copies in a checkout with the parts of their names, the newest first."""
     found = sorted((root / artifacts.RUN_PAGES).glob("*.html"), reverse=True)
     return {path: match for path in found if (match := NAMED.fullmatch(path.name)) is not None}
 
 
 def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, Any]]:
-    """When other runs of the checkout began, how they ended, and their pages, for a page in `folder`."""
+    """Return start, outcome and link of other runs in the checkout, for a page in `folder`."""
     own = copy_place(report, root)
     return [
         {
@@ -135,11 +135,13 @@ def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, An
 
 @contextlib.contextmanager
 def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
-    """While the body works, write what is known of the run, again and again; what cannot be written now is left out.
+    """Keep the record and the page of a run up to date in a thread while the body runs.
+
+    Failed updates are skipped.
 
     Args:
-        run: its record, which the body fills.
-        project: where it was started.
+        run: the record, which the body fills.
+        project: the folder where the run was started.
         root: its checkout.
     """
     ended = threading.Event()
@@ -153,11 +155,11 @@ def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
 
 
 def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
-    """The record every time: it costs little, and is all that is known of a run that is killed. The page when due."""
+    """Write the record at every tick, since it is cheap and is all that remains of a killed run; the page when due."""
     rest, due = FIRST_S, 0.0
     while not ended.wait(rest):
         began, rest = time.thread_time(), REFRESH_S
-        # A disk that is full, or a file that DVC is about to replace: the next time, or the end of the run, says it.
+        # The disk may be full, or DVC may be replacing a file: the next update, or the end of the run, reports it.
         with contextlib.suppress(OSError, ValueError, PodiumError):
             if time.monotonic() < due:
                 keep_now(run, project)
@@ -167,20 +169,20 @@ def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) 
 
 
 def keep_now(run: RunReport, project: Path) -> RunReport:
-    """Write the record of a run that is at work."""
+    """Write the record of a running run, and return it."""
     now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), error=None)
     now.keep(project)
     return now
 
 
 def write_now(run: RunReport, project: Path, root: Path) -> None:
-    """Write the record and the page of a run that is at work."""
+    """Write the record and the page of a running run."""
     now = keep_now(run, project)
     write_text(root / artifacts.RUN_PAGE, page(RunView(now, root, project, at_work=True)))
 
 
 def write_ended(run: RunReport, project: Path, root: Path) -> None:
-    """Write the page of a run that has ended, and the copy of it that later runs of its checkout leave as it is."""
+    """Write the page of a run that has ended, and the copy that later runs in its checkout do not overwrite."""
     write_text(copy_place(run, root), page(RunView(run, root, project), copy=True))
     for old in list(copies_in(root))[MOST_COPIES:]:
         old.unlink(missing_ok=True)
@@ -188,12 +190,12 @@ def write_ended(run: RunReport, project: Path, root: Path) -> None:
 
 
 def correct(project: Path, run: listing.Run) -> None:
-    """Let the page of a run that was killed say so: no longer that it goes on, and is written again."""
+    """Correct the page of a killed run, which still shows it as running."""
     path = run.folder / artifacts.RUN_PAGE
     if run.record is None or not run.was_killed or not path.is_file():
         return
     with path.open("rb") as stream:
         if REFRESHES not in stream.read(HEAD_BYTES):
             return
-    with contextlib.suppress(OSError):  # who looks may not be who may write
+    with contextlib.suppress(OSError):  # this user may lack the right to write
         write_ended(run.record, project, run.folder)

@@ -1,8 +1,7 @@
-"""A run as text: plain for terminals, and as Markdown for the artifacts of a Prefect server.
+"""Text views of a run: plain for terminals, Markdown for artifacts on a Prefect server.
 
-The server's pages lie on another host than those of a run, and browsers open no file:// from them: they get a link
-where PODIUM_PAGES_URL says under which address the project's folder can be read, and are named by host and path, never
-cut, where not.
+Browsers open no file:// links from the server's pages. Pages of a run are therefore linked below PODIUM_PAGES_URL if
+it is set, and otherwise named by host and full path.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from tasks.pages.render import markdown_page, text_page
 from tasks.stage import artifacts
 
 PAGES_URL = "PODIUM_PAGES_URL"
-"""The address under which a web server shows the project's folder; without it pages are named by their paths."""
+"""Base URL at which a web server serves the project's folder; unset: pages are named by their paths."""
 
 
 def ending(run: RunView) -> str:
-    """Return how the run ended, what came of it and where to look, for a terminal."""
+    """Return the outcome, results and pages of a run, for a terminal."""
     return text_page(__file__, "ending.txt.j2", run=run)
 
 
 def full(listed: listing.Run, project: Path, origin: str, parameters: Sequence[tuple[str, list[Any]]]) -> str:
-    """Return all that is known of a run, for a terminal.
+    """Return all details of a run, for a terminal.
 
     Args:
         listed: the run.
-        project: where it belongs.
-        origin: what its parameters are compared with.
-        parameters: those that differ from there.
+        project: its project.
+        origin: name of the parameters that its own are compared with.
+        parameters: the parameters that differ.
     """
     table = run_params.in_words(parameters, (origin, listed.name)).rstrip() if parameters else ""
     run, rows = None, list[str]()
@@ -47,7 +46,7 @@ def full(listed: listing.Run, project: Path, origin: str, parameters: Sequence[t
 
 
 def summary(run: RunView) -> str:
-    """Return the whole run as Markdown: what it was, its stages, and where to look."""
+    """Return a run as Markdown: facts, stages, pages and logs."""
     record = run.record
     own, *others = run.places
     named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
@@ -66,18 +65,18 @@ def summary(run: RunView) -> str:
 
 
 def metrics(run: RunView) -> str:
-    """Return every score with its interval and its floor as Markdown; empty where the run judged nothing."""
+    """Return every score with its interval and floor as Markdown; empty if the run evaluated nothing."""
     results = [one for one in run.results if one.scores]
     return markdown_page(__file__, "metrics.md.j2", results=results, said=format_value) if results else ""
 
 
 def gates(run: RunView) -> str:
-    """Return what every gate found, required and decided as Markdown; empty where none did."""
+    """Return the checks and verdict of every gate as Markdown; empty without gates."""
     return markdown_page(__file__, "gates.md.j2", results=[one for one in run.results if one.verdict])
 
 
 def _find(run: RunView, path: str) -> tuple[str, str | None]:
-    """Return what a file of the project is called on another host, and its address; empty where none is known."""
+    """Return the name of a project file on another host, and its URL; empty if unknown."""
     address = os.environ.get(PAGES_URL)
     if address and "*" not in path and not path.startswith(".."):
         return path, f"{address.rstrip('/')}/{quote(path)}"
@@ -89,7 +88,7 @@ def _on_host(run: RunView, path: str) -> str:
 
 
 def _find_published(run: RunView, receipt: dict[str, Any]) -> tuple[str, str | None]:
-    """Return place and address of a release; None where the place is a name."""
+    """Return place and URL of a release; None: the place is a plain name."""
     if url := receipt.get("url"):
         return url, url
     if folder := receipt.get("folder"):

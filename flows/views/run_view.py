@@ -1,7 +1,7 @@
-"""A run as people see it: its page, its artifacts on a Prefect server and terminals are templates over one view.
+"""View of a run; its page, its artifacts on a Prefect server and its terminal output are templates over this view.
 
-A floor counts as lowered where the run was told of a lower one than its preset or params.yaml states, or states a lower
-one than the kind of its entry has by default.
+A floor counts as lowered if an override of the run is below the value of its preset or params.yaml, or if the run's
+value is below the default of the entry's kind.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR, recipe_in_words
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
-AGAIN = "Run the same command again: what was done is not done again, and a training goes on from its last checkpoint."
+AGAIN = "Run the same command again. Completed stages are not repeated, and training resumes from its last checkpoint."
 NEXT = {
-    "failed": "Mend what is named above, then run the same command again: stages that are done are not done again.",
-    "paused": "Run the same command again: it goes on from its checkpoint.",
+    "failed": "Fix the problem above, then run the same command again. Completed stages are not repeated.",
+    "paused": "Run the same command again to resume from the checkpoint.",
     "cancelled": AGAIN,
     "interrupted": AGAIN,
-    "rejected": "Nothing was published. The table of the gate says which check did not hold, and the page of the "
-    "evaluation shows the answers. Train again with more data or other parameters; --set "
-    "downstream.NAME.gate.LIMIT=VALUE sets another limit.",
+    "rejected": "Not published. The gate's table shows the failed checks; the evaluation page shows the answers. "
+    "Train again with more data or other parameters, or set another limit with "
+    "--set downstream.NAME.gate.LIMIT=VALUE.",
 }
-"""Outcome -> what to do about it."""
+"""Outcome -> advice."""
 FLOOR = "min_"
-"""How the parameter of a floor begins; the name of its check follows."""
+"""Prefix of a floor's parameter; the name of its check follows."""
 MARKS = 4
-"""Stretches of the axis of the timeline."""
+"""Maximum intervals on the axis of the timeline."""
 NICE = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
-"""Seconds that the axis may be marked every so many of."""
+"""Allowed distances between marks on the axis, in seconds."""
 WAITING, NOT_REACHED = "waiting", "not reached"
 NOT_BEGUN = (WAITING, NOT_REACHED)
 FIGURES = ("seconds", "began", "cpu", "peak", "host", "made", "maker", "resumed", "least")
-"""Of a stage; each None where it is not known."""
+"""Figures of a stage; None: unknown."""
 
 
 class RunView:
-    """A run. What its record does not hold is read from the files of the run when it is first asked for."""
+    """View of a run; details that are not in its record are read from its files on first use."""
 
     def __init__(self, record: RunReport, root: Path, project: Path | None = None, at_work: bool = False) -> None:
         """View a run.
 
         Args:
-            record: what is known of it.
+            record: its record.
             root: its checkout.
-            project: where its checkout belongs; None: the same.
-            at_work: it goes on.
+            project: the project's folder; None: the checkout itself.
+            at_work: whether it is still running.
         """
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
         self.outcome = RUNNING if at_work else report.outcome(record)
@@ -69,25 +69,25 @@ class RunView:
 
     @property
     def name(self) -> str:
-        """What its page is headed by."""
+        """Title of its page."""
         folder = self.record.folder.removeprefix(f"{artifacts.CHECKOUTS}/")
         return "in this project's folder" if self.record.name == PROJECT else folder
 
     @property
     def places(self) -> list[str]:
-        """Its pages, from the project's folder; several of one folder are one pattern."""
+        """Its pages, relative to the project's folder; several in one folder are one pattern."""
         pages = [str(artifacts.RUN_PAGE), *self.record.pages]
         return [os.path.normpath(os.path.join(self.record.folder, page)) for page in pages]
 
     def list_lines(self, intervals: bool = False) -> list[str]:
-        """Return programs, scores, verdicts, and where the models went."""
+        """Return lines with programs, scores, verdicts and published models."""
         found = ([one.score_line(intervals), *one.verdict_lines] for one in self.results)
-        programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # of stages on IPUs
+        programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
         return [*programs, *(line for lines in found for line in lines)]
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
-        """Name and value of the score that says most of it: of its first gate, the one that this looks at first."""
+        """Name and value of its leading score: the first that its first gate checks."""
         for one in self.results:
             known = dict(one.scores)
             names = [name for name in (*(check.check for check in one.checks), *known) if name in known]
@@ -97,28 +97,28 @@ class RunView:
 
     @cached_property
     def plan(self) -> Plan:
-        """All stages of its parameters."""
+        """Stages of its parameters."""
         return read_plan(self.root)
 
     @cached_property
     def settings(self) -> run_params.Settings:
-        """What it was told."""
+        """Its parameters."""
         return run_params.settings_of(self.record, self.root, self.project)
 
     @cached_property
     def moment(self) -> float:
-        """Seconds since 1970: when it was heard of last if it was killed, else now."""
-        file = report.record_of(self.project, self.root)  # which a run writes again and again, until it is killed
+        """Time of its last sign of life if it was killed, else now; seconds since 1970."""
+        file = report.record_of(self.project, self.root)  # a run updates it until it is killed
         return file.stat().st_mtime if self.killed and file.is_file() else time.time()
 
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
-        """Every stage: what became of it, and what it took; of one that was skipped, as its maker measured that."""
+        """Status and figures of every stage; a skipped stage has the figures of the run that produced it."""
         record = self.record
         found = [_make_stage_row(stage, self.root) for stage in record.stages]
         named = {row["name"] for row in found}
         for name, began in record.at_work.items():
-            if name not in named:  # else it was killed with the run
+            if name not in named:
                 status = {"status": RUNNING} if self.at_work else {"status": "interrupted", "least": True}
                 found.append({"name": name, "began": began, "seconds": max(0.0, self.moment - began), **status})
         named |= {*record.at_work}
@@ -128,18 +128,18 @@ class RunView:
 
     @property
     def makers(self) -> list[tuple[tuple[str, str], int]]:
-        """When the runs began that made what this one found done, their names, and how many stages each made."""
+        """Start and name of each run that produced reused stages, with the number of its stages."""
         return sorted(Counter((row["made"], row["maker"]) for row in self.stages if row["made"]).items())
 
     @property
     def timeline(self) -> dict[str, Any]:
-        """Stages as bars on one axis: those that this run did, or where it did none, those of the newest maker."""
+        """Bars of the stages that this run computed; if it computed none, those of the newest run it reused."""
         timed = [row for row in self.stages if row["began"] is not None and row["seconds"] is not None]
         own, title = [row for row in timed if not row["made"]], ""
         if timed and not own:
             newest = max(timed, key=lambda row: row["began"])["made"]
             own = [row for row in timed if row["made"] == newest]
-            title = f"Of the run of {newest}, which made what this one found up to date."
+            title = f"From the run of {newest}: this run reused its stages."
         if not own:
             return {"rows": [], "title": "", "marks": []}
         first = min(row["began"] for row in own)
@@ -154,16 +154,16 @@ class RunView:
 
     @cached_property
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """Stage -> what its device job says of itself: its result where that lies here, else its figures."""
+        """Stage -> result of its device job, or its metrics if the result is not on this host."""
         names = [stage.name for stage in self.record.stages if stage.name in self.plan]
         stages = [stage for stage in map(self.plan.__getitem__, names) if stage.holds_device]
         return {stage.name: found for stage in stages if (found := _read_job_result(stage, self.root, self.project))}
 
     @property
     def devices(self) -> tuple[str, list[str]]:
-        """Where device jobs ran, as asked while none has ended; and with which versions."""
-        asked = self.settings.values.get("device", {}).get("runtime")
-        none = f"{asked}, as asked; no device job has said more" if asked else "no device job has said it"
+        """Devices of its device jobs, or the requested runtime before any has ended; and software versions."""
+        runtime = self.settings.values.get("device", {}).get("runtime")
+        unresolved = "not resolved yet" if runtime == "auto" else "no device job has ended yet"
         names: list[str] = []
         runtimes: list[str] = []
         versions: list[str] = []
@@ -174,35 +174,36 @@ class RunView:
             versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
         shown = [one for one in dict.fromkeys(versions) if one.split()[0] in ("torch", "poptorch", "python")]
         own = f"python {self.record.python}"
+        none = f"{runtime} ({unresolved})" if runtime else "unknown"
         return "; ".join(dict.fromkeys(names or runtimes)) or none, [
             one.replace("python", "the device's Python") for one in shown if one != own
         ]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Who, when, where and with what; what was not kept is said to be so."""
+        """Name and value of each fact: times, user, host, device, commit, versions."""
         record, took = self.record, self._seconds()
-        ended = f"killed, heard of last {format_clock(self.moment)}" if self.killed else "not yet"
-        commit = "not known: git does not keep this project"
+        ended = f"killed; last update {format_clock(self.moment)}" if self.killed else "still running"
+        commit = "unknown: the project is not in a git repository"
         if record.commit is not None:
-            commit = f"{record.commit}{', with changes of its own' if record.changed else ''}"
+            commit = f"{record.commit}{', with uncommitted changes' if record.changed else ''}"
         hosts = sorted({one for one in (record.host, *(stage.host for stage in record.stages)) if one})
         device, versions = self.devices
         found = [
-            ("began", format_moment(record.began)),
+            ("started", format_moment(record.began)),
             ("ended", format_moment(record.ended) if record.ended else ended),
-            ("took", "not known" if took is None else "at least " * self.killed + format_duration(took)),
-            ("started by", record.user),
+            ("duration", "unknown" if took is None else "at least " * self.killed + format_duration(took)),
+            ("user", record.user),
             ("preset", record.preset or "none: params.yaml"),
-            ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not kept"),
+            ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not recorded"),
             ("device", device),
             ("commit", commit),
             ("versions", ", ".join(filter(None, [record.python and f"Python {record.python}", *versions]))),
         ]
-        return [(name, said) for name, said in found if said]
+        return [(name, value) for name, value in found if value]
 
     def _seconds(self) -> float | None:
-        """Return how long it took, or takes so far."""
+        """Return its duration so far."""
         if self.record.began is None:
             return None
         ended = self.record.ended
@@ -211,7 +212,7 @@ class RunView:
 
     @cached_property
     def pages(self) -> dict[str, dict[str, Any]]:
-        """Stage -> name and path of the page that it wrote, and Great Expectations' own page of the same verdict."""
+        """Stage -> name and path of its page, and of Great Expectations' own page of the same verdict."""
         found = {}
         for name in (stage.name for stage in self.record.stages if stage.name in self.plan):
             page = self.root / str(self.plan[name].meta.get("page", ""))
@@ -223,80 +224,80 @@ class RunView:
 
     @property
     def files(self) -> list[tuple[str, Path]]:
-        """Name and path of the page of all runs, and of the log."""
+        """Name and path of the index of runs, and of the log."""
         named = {"all runs": artifacts.INDEX_PAGE, "log": Path(self.record.log or "")}
         return [(name, self.project / path) for name, path in named.items() if (self.project / path).is_file()]
 
 
 @dataclass(frozen=True)
 class GateRow:
-    """One check."""
+    """One check of a gate."""
 
     check: str
     found: str
     required: str
     margin: str
-    """How far a number lies above its floor, with its sign; empty where the two are no numbers."""
+    """Signed distance of a number from its floor; empty for other values."""
     ok: bool
     lowered_from: str | None = None
-    """The floor that was stated before."""
+    """The higher floor that was overridden."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResultView:
-    """What a run found and decided of one entry."""
+    """Result of one entry of a run."""
 
     run: RunView
     gate: str
-    """The stage that decided."""
+    """Name of its gate stage."""
     result: Mapping[str, Any]
-    """Of the record: name, scores, intervals, checks, decision, published."""
+    """Result in the record: name, scores, intervals, checks, decision, published."""
 
     @property
     def name(self) -> str:
-        """What was judged."""
+        """Name of the evaluated model."""
         return str(self.result["name"])
 
     @property
     def scores(self) -> list[tuple[str, str]]:
-        """Name and percent of each."""
+        """Name and percent of each score."""
         return [(name, f"{value:.2f}") for name, value in self.result["scores"].items()]
 
     @property
     def entry(self) -> str:
-        """Whose model was judged; names its files."""
+        """Name of the entry, as in its files."""
         return self.gate.partition("@")[2]
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Score -> low and high of its 95% interval, where it has one."""
+        """Score -> bounds of its 95% interval."""
         return dict(self.result.get("intervals", {}))
 
     @property
     def verdict(self) -> str | None:
-        """accepted or rejected; None where no gate decided."""
+        """accepted or rejected; None without a decision."""
         decision = self.result["decision"]
         return None if decision is None else "accepted" if decision["accepted"] else "rejected"
 
     @property
     def reasons(self) -> list[str]:
-        """Why its gate rejected."""
+        """Reasons of the gate for a rejection."""
         return list((self.result["decision"] or {}).get("reasons", ()))
 
     @property
     def recipe(self) -> str | None:
-        """What a verdict on several seeds says of all of them; None of one on a single model."""
+        """Summary of a verdict on several seeds; None for a single model."""
         published = self.published is not None and self.published["how"] == "published"
         return recipe_in_words(self.result["decision"] or {}, published)
 
     @property
     def without_floor(self) -> str | None:
-        """That no score was required of the model, in words."""
+        """Note that the gate required no score of the model."""
         return (self.result["decision"] or {}).get(WITHOUT_FLOOR)
 
     @property
     def published(self) -> dict[str, Any] | None:
-        """How and where the model was published: its address as a link where it is one, and the file of its card."""
+        """How and where the model was published, with its URL and the file of its card; None: not published."""
         if (receipt := self.result["published"]) is None:
             return None
         card = self.run.project / str(receipt.get("folder") or ".") / "README.md"
@@ -309,7 +310,7 @@ class ResultView:
         }
 
     def score_line(self, intervals: bool) -> str:
-        """Return the name of the entry and its scores as a line of text."""
+        """Return the name of the entry and its scores as one line of text."""
         known = self.intervals if intervals else {}
         bounds = {name: f" ({low:.2f} to {high:.2f})" for name, (low, high) in known.items()}
         scores = [f"{name} {value}{bounds.get(name, '')}" for name, value in self.scores]
@@ -317,10 +318,10 @@ class ResultView:
 
     @property
     def verdict_lines(self) -> list[str]:
-        """The verdict with its reasons, and where the model went, as lines of text."""
+        """Lines of text: the verdict with its reasons, and where the model was published."""
         lines, published = [], self.published
         if self.verdict is not None:
-            word = self.verdict if self.verdict == "accepted" else "rejected, nothing was published"
+            word = self.verdict if self.verdict == "accepted" else "rejected, not published"
             lines = [f"{self.name} gate: {word}", *(f"  - {reason}" for reason in self.reasons)]
             lines += [] if self.recipe is None else [self.recipe]
         if published is not None:
@@ -330,7 +331,7 @@ class ResultView:
 
     @cached_property
     def _parameters(self) -> tuple[list[run_params.Row], list[run_params.Row]]:
-        """Those of the gate that the run was told, and those that are not as by default; none if it did not run."""
+        """Gate parameters that the run overrides, and those that differ from the defaults; empty if it did not run."""
         if not self.result.get("checks"):
             return [], []
         section = f"downstream.{self.entry}.gate."
@@ -352,18 +353,18 @@ class ResultView:
 
     @property
     def unusual(self) -> list[tuple[str, str, str]]:
-        """Name, default and own value of each parameter of the gate that is not as the kind of the entry has it."""
+        """Name, default and value of each gate parameter that differs from the default of the entry's kind."""
         return [(name, format_value(default), format_value(value)) for name, default, value in self._parameters[1]]
 
     @property
     def floors(self) -> dict[str, float]:
-        """Score -> what its gate requires of it."""
+        """Score -> floor of its gate."""
         required = {str(check["name"]): check["required"] for check in self.result.get("checks", ())}
         return {name: required[name] for name in self.result["scores"] if _is_number(required.get(name))}
 
     @property
     def lowered(self) -> bool:
-        """Whether a floor of its gate was lowered."""
+        """True if a floor of its gate was lowered."""
         return any(check.lowered_from is not None for check in self.checks)
 
 
@@ -380,14 +381,14 @@ def _is_number(value: Any) -> bool:
 
 
 def format_value(value: object) -> str:
-    """Return a value as people read it; of a number four places at the most."""
+    """Return a value as text; numbers have at most four decimals."""
     if value is None:
         return "none"
     return f"{value:,.4f}".rstrip("0").rstrip(".") if _is_number(value) else str(value)
 
 
 def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
-    """Return what a stage took: by the record of the run, or of one that was skipped, by its own."""
+    """Return status and figures of a stage: from the run's record, or for a skipped stage from its own."""
     row: dict[str, Any] = {"name": stage.name, "status": stage.status}
     if stage.status not in ("skipped", "restored"):
         figures = {"seconds": stage.seconds, "cpu": stage.cpu_seconds, "peak": stage.peak_memory_mb}
@@ -402,7 +403,7 @@ def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
 
 
 def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
-    """Return what the device job of a stage says of itself; its figures where its own file is not here."""
+    """Return the result of a stage's device job, or its metrics if the result is not on this host."""
     if not (values := metrics_of(stage, root)):
         return {}
     for folder in (place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)):
@@ -415,7 +416,7 @@ def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
 
 
 def _read_prediction_result(values: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Return that of the first set that these figures are of; another run may have written it again."""
+    """Return the result of the first prediction that matches these metrics; another run may have overwritten it."""
     for path in sorted(folder.glob("*/result.json")):
         figures, result = values.get(path.parent.name, values), read_json(path)
         same = (result["sequences"], round(result["train_seconds"], 2))
@@ -425,7 +426,7 @@ def _read_prediction_result(values: Mapping[str, Any], folder: Path) -> dict[str
 
 
 def _describe_device(result: Mapping[str, Any]) -> str | None:
-    """Return the device as it was estimated; IPUs as they were laid out, since estimates are of Mk2 on any IPU."""
+    """Return the device of the estimate; for IPUs that of the placement, because estimates always assume Mk2."""
     device = (result.get("plan") or {}).get("device") or {}
     if (placed := device.get("placement")) is None:
         return (result.get("foretold") or {}).get("device")
@@ -434,7 +435,7 @@ def _describe_device(result: Mapping[str, Any]) -> str | None:
 
 
 def _find_data_docs(page: Path, root: Path) -> Path | None:
-    """Return Great Expectations' own page of the verdict that a page shows; None where it is missing or of another."""
+    """Return Great Expectations' own page of the verdict on a page; None if missing or of another verdict."""
     folder, verdict = root / artifacts.DATA_DOCS / page.stem, page.with_suffix(".json")
     said = folder / artifacts.SPEAKS_OF
     if page.parent != root / artifacts.VALIDATION or not said.is_file() or not verdict.is_file():
@@ -443,15 +444,15 @@ def _find_data_docs(page: Path, root: Path) -> Path | None:
 
 
 def format_mark(seconds: int) -> str:
-    """Return a figure of the axis, as short as it can be."""
+    """Return a label of the time axis."""
     unit, length = ("s", 1) if seconds < 60 else ("min", 60) if seconds < 3600 else ("h", 3600)
     return f"{seconds / length:g} {unit}"
 
 
 def format_moment(time_of_record: str | None) -> str:
-    """Return a time of a record for people; with the offset of its host, as others may be elsewhere."""
+    """Return a time of a record as text, with its UTC offset, because hosts may be in different time zones."""
     if time_of_record is None:
-        return "a time that was not kept"
+        return "unknown"
     try:
         return datetime.fromisoformat(time_of_record).strftime("%Y-%m-%d %H:%M:%S %z")
     except ValueError:
@@ -459,5 +460,5 @@ def format_moment(time_of_record: str | None) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Return a moment of this host as records have it; `seconds` are since 1970."""
+    """Return a local time in the format of records; `seconds` are since 1970."""
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))

@@ -1,9 +1,8 @@
-"""What somebody sees of a run: while it works a line a stage, how far it is and how long that still takes; and at its
-end what came of it, where to look, and why it did not finish.
+"""Terminal output of a run: progress of its stages while it runs, then results, pages, and the reason of a failure.
 
-Where standard output is a terminal each stage at work has a bar that moves; elsewhere (CI, a pipe, a file) a stage has
-a line when it begins, one from time to time and one when it ends, without escape codes. What stages print goes to the
-log of the run, and here only when asked for, but for notes, which are always shown.
+On a terminal each running stage has a progress bar. Elsewhere (CI, a pipe, a file) a stage gets a line at its start,
+one from time to time and one at its end, without escape codes. Output of stages goes to the log of the run; here it
+appears only with --verbose, except for notes, which are always shown.
 """
 
 from __future__ import annotations
@@ -29,41 +28,41 @@ from tasks.stage.errors import FAILED, PAUSED, REJECTED
 from tasks.stage.streams import NOTE, printable
 
 SECONDS_BETWEEN_LINES = 30.0
-"""How often a stage at work gets a new line where lines stay."""
+"""Minimum seconds between two progress lines of a stage."""
 SHARE = re.compile(r"\[\s*(\d{1,3})%\]\s*")
 LEFT = re.compile(r"(?:\d+ min )?\d+ s left$")
-"""How a line of progress begins, and how it ends (tasks/jobs/device_job.py)."""
+"""Start and end of a progress line (tasks/jobs/device_job.py)."""
 STATUS_STYLES = {"failed": "red", "paused": "yellow", "skipped": "dim", "restored": "cyan"}
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
-"""Exit codes of outcomes; of the others, 0."""
+"""Outcome -> exit code; 0 for all others."""
 
 
 class Screen:
-    """Shows nothing: on a worker, and wherever nobody watches."""
+    """Output that shows nothing, for workers."""
 
     def begin(self, stage: str) -> None:
-        """A stage begins."""
+        """Show that a stage begins."""
 
     def line(self, stage: str, text: str) -> None:
-        """A line that a stage printed."""
+        """Handle a line that a stage printed."""
 
     def tell(self, text: str) -> None:
-        """A line that matters to people, whatever is at work."""
+        """Show a message."""
 
     def end(self, record: StageRecord) -> None:
-        """A stage has ended."""
+        """Show that a stage has ended."""
 
     def close(self) -> None:
-        """Nothing moves any more."""
+        """Remove all progress bars."""
 
 
 class Lines(Screen):
-    """Lines that stay, for what is no terminal."""
+    """Plain lines, for output that is not a terminal."""
 
     def __init__(self, stream: IO[str], verbose: bool) -> None:
         self._stream, self._verbose = stream, verbose
         self._said_at: dict[str, float] = {}
-        """Stage at work -> when it last had a line."""
+        """Running stage -> time of its last line."""
 
     def begin(self, stage: str) -> None:
         self._said_at[stage] = time.monotonic()
@@ -85,13 +84,13 @@ class Lines(Screen):
         self._write(row(record))
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # a run matters more than who watches it
+        with contextlib.suppress(BrokenPipeError):  # a run does not fail because its reader has gone
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
 
 class Bars(Screen):
-    """A bar that moves below the lines that stay, for a terminal."""
+    """Progress bars below plain lines, for a terminal."""
 
     def __init__(self, console: Console, verbose: bool) -> None:
         self._verbose, self._tasks = verbose, dict[str, TaskID]()
@@ -100,7 +99,7 @@ class Bars(Screen):
             TextColumn("{task.fields[left]}", markup=False, style="cyan"),
         )
         columns = (TextColumn("{task.description:<24}", markup=False), BarColumn(20), share, TimeElapsedColumn(), left)
-        # What others print while it moves stays theirs: standard output holds what was asked for.
+        # Other output must not be redirected through the bars: standard output is for results.
         self._progress = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
 
     def begin(self, stage: str) -> None:
@@ -135,12 +134,12 @@ class Bars(Screen):
 
 
 def said_by(stage: str, text: str, at_work: Collection[str]) -> str:
-    """A line of a stage, with its name where other stages are at work beside it."""
+    """Return a line of a stage, with the stage's name if several stages are running."""
     return f"{stage}: {text}" if len(at_work) > 1 else text
 
 
 def of_terminal(verbose: bool) -> Screen:
-    """The screen for standard output as it is."""
+    """Return the screen for the current standard output."""
     console = Console(highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
         return Bars(console, verbose)
@@ -148,7 +147,7 @@ def of_terminal(verbose: bool) -> Screen:
 
 
 def print_last(text: str, style: str) -> None:
-    """Why a run did not finish, its last word: on standard error, coloured where that is a terminal."""
+    """Print the reason why a run did not finish to standard error, in color on a terminal."""
     sys.stdout.flush()
     Console(stderr=True, highlight=False).print(Text(printable(text), style=style), soft_wrap=True)
 
@@ -157,13 +156,13 @@ _shown: list[Screen] = [Screen()]
 
 
 def screen() -> Screen:
-    """The screen of this process."""
+    """Return the screen of this process."""
     return _shown[-1]
 
 
 @contextlib.contextmanager
 def shown(new: Screen) -> Iterator[None]:
-    """Let `new` be the screen of this process."""
+    """Use `new` as the screen of this process in the body."""
     _shown.append(new)
     try:
         yield
@@ -172,12 +171,12 @@ def shown(new: Screen) -> Iterator[None]:
 
 
 def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None) -> int:
-    """Print how a run ended; returns the exit code that says the same.
+    """Print the end of a run, and return its exit code.
 
     Args:
         run: its report.
-        rows: what the table of the stages still lacks.
-        log: the file that holds what it printed.
+        rows: rows that the table of stages still lacks.
+        log: the file with its output.
     """
     from flows.views.run_texts import ending  # templates take time to import
     from flows.views.run_view import RunView
@@ -186,7 +185,7 @@ def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None
     view = RunView(run, Path(run.folder))
     lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", ending(view).rstrip()]
     if log is not None:
-        lines.append(f"log of this run: {log}")
+        lines.append(f"log: {log}")
     streams.say("\n".join(lines) + "\n")
     if run.error is not None:
         print_last(f"error: {run.error}" if run.interrupted is None else run.error, "red")
@@ -196,14 +195,14 @@ def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None
 
 
 def exit_code(run: report.RunReport) -> int:
-    """The exit code that says how a run ended."""
+    """Return the exit code for the outcome of a run."""
     if run.interrupted is not None and stop.number:
         return stop.exit_code()
     return CODES.get(report.outcome(run), FAILED if run.interrupted is not None else 0)
 
 
 def seconds_since_start() -> float:
-    """Since this process began, imports included (Linux; elsewhere since it first looked at the time)."""
+    """Return seconds since the start of this process, with imports (Linux; elsewhere perf_counter's value)."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,9 +1,9 @@
-"""Give a Prefect server what runs on workers need: pools, queues, the automation, and the deployments of prefect.yaml.
+"""Set up a Prefect server for runs on workers: pools, queues, the automation, and the deployments of prefect.yaml.
 
     podium deploy [--queue ipu/pod-a ...]
 
-May be run again at any time, from any checkout; what is there stays, and the deployments are brought up to date.
-The server may be shared: nothing of anybody else is changed without a word, and no run but Podium's is touched.
+The command may be repeated at any time, from any checkout: existing objects stay, and deployments are updated. The
+server may be shared: every change is reported, and no runs but Podium's are affected.
 """
 
 from __future__ import annotations
@@ -33,89 +33,89 @@ from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.process import Say
 
 FLOWS_POOL = "flows"
-"""Its workers only send and wait; a pool of its own, so that a run never waits for the stages that wait for it."""
+"""Pool whose workers only dispatch stages and wait. It is separate, so that runs and their stages cannot deadlock."""
 POOLS = (FLOWS_POOL, *KINDS)
 POOL_TYPE = "process"
 TEMPLATE: dict[str, Any] = {
     "job_configuration": {"command": "python -m flows.commands.worker_entry"},
     "variables": {"type": "object", "properties": {}, "additionalProperties": False},
 }
-"""The template of Podium's pools, in which runs and deployments have no variables to set. `podium worker` does not read
-it, and a worker of Prefect's own is held back by it in part only (docs/security.md)."""
+"""Template of Podium's pools, without variables for runs and deployments. `podium worker` does not read it, and it
+restricts Prefect's own workers only in part (docs/security.md)."""
 SILENT_FOR = timedelta(seconds=90)
-"""Three heartbeats of a worker's run (flows/workers/worker.py). Its host or worker died when they stay away."""
+"""Three heartbeats of a worker's run (flows/workers/worker.py); without them its host or worker is lost."""
 ZOMBIES = "podium-lost-runs"
 WATCHED = "podium-watched"
-"""The tag that prefect.yaml gives each deployment: its runs carry it, and no others do."""
+"""Tag of every deployment in prefect.yaml, and of all its runs."""
 AGAIN = "podium-sent-again"
-"""The tag that prefect.yaml gives the deployments whose runs send stages: a crashed one is run again."""
+"""Tag of the deployments in prefect.yaml whose runs send stages: crashed ones are scheduled again."""
 
 
 def make_pools(client: SyncPrefectClient, say: Say) -> None:
-    """One process pool per kind, and one for the flows that send, each with Podium's template.
+    """Create one process pool per kind, and one for the flows that send stages, each with Podium's template.
 
-    A pool that is there with Prefect's own template gets it, too; one that somebody gave another stays as it is.
+    An existing pool with Prefect's default template gets Podium's; a custom template stays.
 
     Raises:
-        PodiumError: a pool of that name is there, of another type; nothing was made.
+        PodiumError: a pool of that name has another type; nothing was created.
     """
     found = client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=list(POOLS))))
     if others := [f"{pool.name} of type {pool.type}" for pool in found if pool.type != POOL_TYPE]:
         raise PodiumError(
-            f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium needs it of "
-            f"type {POOL_TYPE}: delete it if nobody uses it, or name another server in PREFECT_API_URL"
+            f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium requires type "
+            f"{POOL_TYPE}. Delete it if it is unused, or set PREFECT_API_URL to another server"
         )
     for pool in found:
         _close(client, pool, say)
     for name in POOLS:
         with contextlib.suppress(ObjectAlreadyExists):
             client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE, base_job_template=TEMPLATE))
-            say(f"made the work pool {name}")
+            say(f"created the work pool {name}")
 
 
 def _close(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
-    """Replace Prefect's own template of a pool by Podium's; a template that somebody set stays."""
+    """Replace the default template of a pool by Podium's; a custom template stays."""
     template = pool.base_job_template
     if template == TEMPLATE:
         return
     if template and template != ProcessWorker.get_default_base_job_template():
         say(
-            f"the work pool {pool.name} keeps the template that somebody gave it: its runs may set what that lets them "
-            "set; workers that `podium worker` starts do not read it"
+            f"the work pool {pool.name} keeps its custom template, which decides what its runs may set; workers "
+            "started by `podium worker` do not read it"
         )
         return
     client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=TEMPLATE))
-    say(f"the work pool {pool.name} takes no command, environment or folder from runs any more")
+    say(f"the work pool {pool.name} no longer takes commands, environments or folders from runs")
 
 
 def make_queue(client: SyncPrefectClient, queue: Queue, say: Say, asked: bool) -> None:
-    """A queue of limit 1: two runs never share its pod.
+    """Create a queue with a limit of one run, because two runs must not share its pod.
 
     Args:
-        asked: somebody named this queue, so that it gets this limit even where it was given another before.
+        asked: whether the user named this queue, which then gets the limit even if it had another one.
     """
     try:
         found = client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
     except ObjectNotFound:
         client.create_work_queue(queue.name, concurrency_limit=1, work_pool_name=queue.pool)
-        say(f"made the queue {queue}, one run at a time")
+        say(f"created the queue {queue} with a limit of one run")
         return
     limit = found.concurrency_limit
     if limit == 1:
         return
     if limit is not None and not asked:
-        say(f"the queue {queue} keeps its limit of {limit} runs at a time; --queue {queue} makes it one")
+        say(f"the queue {queue} keeps its limit of {limit} runs at a time; pass --queue {queue} to change it to one")
         return
     client.update_work_queue(found.id, concurrency_limit=1)
-    say(f"the queue {queue} takes one run at a time now, before {'any number' if limit is None else limit}")
+    say(f"the queue {queue} now takes one run at a time (before: {'any number' if limit is None else limit})")
 
 
 def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
-    """Runs of Podium's deployments whose heartbeats stay away become Crashed: they are sent again and block no queue.
+    """Return the automation that marks runs of Podium's deployments as Crashed when their heartbeats stop.
 
-    Nobody else's run may match: heartbeats of other flows, and of Podium's in a shell, come every 180 s by default. The
-    tags of a run are in its heartbeats and in the events of its states, also when its deployment was made anew or is
-    gone; names of deployments are not in heartbeats, and ids change.
+    Such runs are scheduled again and block no queue. Other runs must not match: their heartbeats, and those of Podium's
+    flows in a shell, come every 180 s by default. The trigger uses tags because heartbeats and state events have them,
+    even after a deployment was recreated or deleted; heartbeats have no deployment names, and ids change.
     """
     final = {
         f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Rejected")
@@ -142,24 +142,24 @@ def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
 
 
 def make_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
-    """The server has this automation, once; another of its name is replaced."""
+    """Create an automation, or replace the one of its name; duplicates are deleted."""
     found = client.read_automations_by_name(automation.name)
-    for other in found[1:]:  # two hosts made it at the same moment
+    for other in found[1:]:  # two hosts created it at the same time
         client.delete_automation(other.id)
     if not found:
         client.create_automation(automation)
-        say(f"made the automation {automation.name}")
+        say(f"created the automation {automation.name}")
     elif AutomationCore.model_validate(found[0].model_dump()) != automation:
-        # Only then: an automation that is written anew forgets the runs it was about to find lost.
+        # Only if it differs: an updated automation forgets the runs that it is watching.
         client.update_automation(found[0].id, automation)
         say(f"replaced the automation {automation.name}")
 
 
 def deploy(project: Path) -> None:
-    """Bring the deployments of prefect.yaml up to date.
+    """Update the deployments of prefect.yaml.
 
     Raises:
-        PodiumError: Prefect refused; the message is its own.
+        PodiumError: Prefect failed; has its message.
     """
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(
@@ -170,20 +170,20 @@ def deploy(project: Path) -> None:
 
 
 def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
-    """Make what is missing on the server that PREFECT_API_URL names, and bring the rest up to date.
+    """Create missing objects on the server in PREFECT_API_URL, and update the others.
 
     Args:
-        project: its prefect.yaml has the deployments.
-        queues: of pods, each of limit 1; the queue `default` of each device's pool is always looked after.
-        say: takes a line for each thing that changes.
+        project: the folder with prefect.yaml.
+        queues: queues of pods, each limited to one run; the queue `default` of each device pool is always included.
+        say: receives one line per change.
 
     Raises:
-        PodiumError: no server is named, it has a pool of another type, a queue is of no pool of Podium's, or Prefect
-            refused.
+        PodiumError: no server is set, it has a pool of another type, a queue is not in one of Podium's pools, or
+            Prefect failed.
     """
     if elsewhere := [str(queue) for queue in queues if queue.pool not in KINDS]:
         raise ParamsError(
-            f"--queue {', '.join(elsewhere)}: no pool of Podium's runs stages; state {'|'.join(KINDS)}/QUEUE"
+            f"--queue {', '.join(elsewhere)}: not in a pool that runs stages; pass {'|'.join(KINDS)}/QUEUE"
         )
     require_server()
     require_project(project)

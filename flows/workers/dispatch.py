@@ -1,7 +1,7 @@
-"""The side of a run that sends stages to workers and waits: any host that reaches the Prefect server will do.
+"""Dispatch of stages to workers, from any host that can reach the Prefect server.
 
-Consecutive stages for the same queue go together, as one run of the deployment `podium-stages/<pool>`, which is looked
-after until it has ended, and sent again when its worker was lost.
+Consecutive stages for the same queue form one run of the deployment `podium-stages/<pool>`. It is polled until it has
+ended, and sent again if its worker was lost.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 RECORDS_S = 10.0
-"""Seconds between looks at what the stages have sent; curves come along each time."""
+"""Seconds between two fetches of stage reports, which include curves."""
 WORKERS_LOST = 3
-"""How often a run is sent again after its worker was lost; more often, its stages kill their workers."""
+"""Maximum retries of a run whose worker was lost; after that its stages are assumed to kill their workers."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Of a pool, or of a queue."""
+"""Name of a pool or a queue."""
 UNSEEN_S = 60.0
-"""After this long in a queue, the run says that it waits."""
+"""Seconds in a queue after which the run reports that it is waiting."""
 POLL_S = 2.0
 
 Say = Callable[[str], None]
 
 
 def checked_name(text: str, parameter: str) -> str:
-    """Return the name of a pool or queue, which is also a part of addresses.
+    """Return the name of a pool or queue, which is also part of URLs.
 
     Raises:
-        ParamsError: it cannot be one.
+        ParamsError: the name is invalid.
     """
     if not NAME.fullmatch(text):
         raise ParamsError(f"{parameter}: {text!r} is not a name of a pool or queue; use letters, digits, '.', '_', '-'")
@@ -64,21 +64,21 @@ def checked_name(text: str, parameter: str) -> str:
 
 @dataclass(frozen=True)
 class Queue:
-    """Where stages are sent: a work pool, and one of its queues."""
+    """Queue of a work pool."""
 
     pool: str
     name: str
 
     @classmethod
     def parse(cls, text: str, parameter: str) -> Queue:
-        """A queue stated as `pool/queue`.
+        """Return the queue named `pool/queue`.
 
         Raises:
-            ParamsError: it is stated otherwise.
+            ParamsError: the text has another form.
         """
         pool, _, name = text.partition("/")
         if not pool or not name or "/" in name:
-            raise ParamsError(f"{parameter}={text!r}: state pool/queue, for example ipu/pod-a")
+            raise ParamsError(f"{parameter}={text!r}: must be pool/queue, for example ipu/pod-a")
         return cls(checked_name(pool, parameter), checked_name(name, parameter))
 
     def __str__(self) -> str:
@@ -86,15 +86,15 @@ class Queue:
 
 
 def deployment_of(queue: Queue) -> str:
-    """The deployment that runs stages of a queue."""
+    """Return the name of the deployment that runs the stages of a queue."""
     return f"{on_worker.FLOW}/{queue.pool}"
 
 
 class SentRun:
-    """Consecutive stages on their way to a worker of a queue; sent when made.
+    """Run of consecutive stages on a worker of a queue; sent by the constructor.
 
     Args:
-        publish: after the gate, if it accepts.
+        publish: publish after the gate, if it accepts.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SentRun:
         to, queue = deployment_of(self._queue), self._queue.name
 
         def send() -> FlowRun:
-            # By this key a flow that lost its worker finds, when it runs again, what it sent before.
+            # With this key a flow that is restarted after the loss of its worker finds the runs that it sent before.
             key = f"{sender.run_id} {' '.join(names)} {self._sent}"
             sent = run_deployment(
                 to,
@@ -136,7 +136,7 @@ class SentRun:
         self._said_waiting = False
 
     def look(self) -> bool:
-        """Look at the run once, and do what its state asks for; whether all its stages are up to date.
+        """Check the state of the run once and react to it; return whether all its stages are up to date.
 
         Raises:
             RunFailed: a stage failed, or workers were lost too often.
@@ -153,8 +153,8 @@ class SentRun:
             missing = set(self._names) - entered
             if missing:
                 raise RunFailed(
-                    f"{self._queue} says that {', '.join(sorted(missing))} ended well, and no record of that came: "
-                    "start the run again; if it happens again, look who else writes to this Prefect server"
+                    f"{self._queue} reports that {', '.join(sorted(missing))} succeeded, but no record arrived. Start "
+                    "the run again; if this repeats, check who else writes to this Prefect server"
                 )
             return True
         self._require_hope(state)
@@ -162,25 +162,25 @@ class SentRun:
         return False
 
     def cancel(self) -> None:
-        """Tell the worker that nobody waits for it any more; of a run that has ended this changes nothing."""
+        """Cancel the run, unless it has ended."""
         with contextlib.suppress(*UNREACHED):
             state = self._client.read_flow_run(self._run).state
             if state is None or not state.is_final():
                 self._client.set_flow_run_state(self._run, Cancelling(message="the run that sent it has ended"))
 
     def _require_hope(self, state: State) -> None:
-        """Say why the run is sent again; raise where that would not help."""
+        """Report why the run is sent again; raise if another attempt would not help."""
         say, queue = self._sender.say, self._queue
         if state.is_completed():  # paused
             if state.message == self._paused:
                 raise RunFailed(
-                    f"{self._paused}; it paused there before, so it makes no progress: raise its time limit"
+                    f"{self._paused}; it paused at the same point before and makes no progress. Raise its time limit"
                 )
             self._paused = str(state.message)
             say(f"{state.message}; sent again to {queue}")
         elif state.is_crashed() and self._lost < WORKERS_LOST:
             self._lost += 1
-            say(f"the worker of {queue} was lost ({state.message}); sent again, {self._lost} of {WORKERS_LOST} times")
+            say(f"the worker of {queue} was lost ({state.message}); sent again ({self._lost} of {WORKERS_LOST})")
         elif state.is_crashed():
             stages = ", ".join(self._names)
             raise RunFailed(f"{stages}: workers of {queue} were lost {self._lost + 1} times: {state.message}")
@@ -190,7 +190,7 @@ class SentRun:
             raise RunFailed(state.message or f"{', '.join(self._names)} ended as {state.name} on {queue}")
 
     def _watch(self, state: State) -> None:
-        """Take what the stages have sent from time to time; say once that the run waits."""
+        """Fetch stage reports from time to time; report once that the run is waiting."""
         now = time.monotonic()
         if now - self._looked_at > RECORDS_S:
             self._take_records()
@@ -198,7 +198,7 @@ class SentRun:
         if state.is_scheduled() and not self._said_waiting and now - self._sent_at > UNSEEN_S:
             self._said_waiting = True
             self._sender.say(
-                f"still waiting in {self._queue}: its pod is busy, or no worker polls it (prefect work-pool ls)"
+                f"still waiting in {self._queue}: its pod is busy, or it has no worker (prefect work-pool ls)"
             )
 
     def _take_records(self) -> None:
@@ -212,7 +212,7 @@ class SentRun:
             self._entered.add(artifact.id)
             root = self._sender.root
             plan = list(read_plan(root))
-            # Prefect keeps an artifact's data as JSON text.
+            # Prefect stores an artifact's data as JSON text.
             sent = reports.read(str(artifact.data), self._names, plan, root)
             reports.write(sent, root)
             if sent.record is not None:
@@ -222,33 +222,33 @@ class SentRun:
 
 
 def _is_done(state: State) -> bool:
-    """Whether all stages of a run are up to date; a run whose stage paused has completed, too."""
+    """Return whether all stages of a run are up to date; a paused run has the state Completed as well."""
     return state.is_completed() and state.name != PAUSED_STATE
 
 
 def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
-    """The queue of stages without a device and that of the others; the latter is `<runtime>/default` unless stated.
+    """Return the queues of CPU stages and of device stages; the default of the latter is `<runtime>/default`.
 
     Raises:
-        ParamsError: a queue is misstated, or the device's cannot be known.
+        ParamsError: a queue is invalid, or the device queue cannot be derived.
     """
     if device_queue is None and runtime == AUTO:
-        raise ParamsError("device.runtime=auto does not say whose workers train: state device_queue, such as ipu/pod-a")
+        raise ParamsError("device.runtime=auto does not select a pool; set device_queue, for example ipu/pod-a")
     cpu = Queue.parse(cpu_queue, "cpu_queue")
     return cpu, Queue.parse(device_queue or f"{runtime}/default", "device_queue")
 
 
 def groups(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
-    """Consecutive stages that go to the same queue, in the order of the plan."""
+    """Yield groups of consecutive stages for the same queue, in the order of the plan."""
     for queue, names in itertools.groupby(plan, lambda stage: device if known[stage].uses_device else cpu):
         yield queue, list(names)
 
 
 def require_deployment(queue: Queue) -> None:
-    """The server must know the deployment and the queue before anything is sent.
+    """Require that the server has the queue and its deployment.
 
     Raises:
-        ParamsError: it does not; says how to make it.
+        ParamsError: it does not; names the command that creates them.
     """
     with get_client(sync_client=True) as client:
         try:
@@ -256,26 +256,26 @@ def require_deployment(queue: Queue) -> None:
             client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
         except ObjectNotFound:
             raise ParamsError(
-                f"the Prefect server at {client.api_url} knows no queue {queue} with the deployment "
-                f"{deployment_of(queue)}: run `podium deploy --queue {queue}` once"
+                f"the Prefect server at {client.api_url} has no queue {queue} with the deployment "
+                f"{deployment_of(queue)}. Run `podium deploy --queue {queue}` once"
             ) from None
 
 
 @dataclass
 class Sender:
-    """Sends runs of stages to queues and brings back what they say."""
+    """Dispatcher of stage runs to queues, and receiver of their reports."""
 
     root: Path
-    """The orchestrating checkout; figures of the stages and dvc.lock are written there."""
+    """Orchestrating checkout, which receives figures of the stages and dvc.lock."""
     parameters: dict[str, Any]
     """Arguments of `run_stages`, without `names` and `publish`."""
     report: RunReport
     say: Say
     run_id: str | None
-    """Of the flow run that sends."""
+    """Id of the sending flow run."""
 
     def run_plan(self, plan: list[str], cpu: Queue, device: Queue, publish: bool) -> None:
-        """Run the stages of `plan` on their queues, then restore here what a person reads.
+        """Run the stages of `plan` on their queues, then restore the pages in this checkout.
 
         Raises:
             RunFailed: see `run`.
@@ -299,12 +299,12 @@ class Sender:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
 
     def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
-        """Send runs of consecutive stages to `queue` at once, and each again when its worker is lost or a stage paused.
+        """Send runs of consecutive stages to `queue` in parallel; send a run again if it lost its worker or paused.
 
         Raises:
-            RunFailed, RunStopped: see `SentRun.look`; the others are cancelled.
-            TerminationSignal: on a worker, this process was ended. Stages go on, unless a person cancelled this run:
-                a worker that was lost or stopped takes nobody's stages along, as its runs are sent again.
+            RunFailed, RunStopped: see `SentRun.look`; the other runs are cancelled.
+            TerminationSignal: this process was terminated on a worker. Stages continue unless a user cancelled this
+                run, because the run of a lost or stopped worker is scheduled again.
         """
         runs: list[SentRun] = []
         with get_client(sync_client=True) as client:
@@ -314,7 +314,7 @@ class Sender:
                 waiting = list(runs)
                 while waiting := [run for run in waiting if not run.look()]:
                     time.sleep(POLL_S)
-            except BaseException as error:  # cancelled, interrupted or failed: no pod must work on for nobody
+            except BaseException as error:  # cancelled, interrupted or failed: pods must not compute unused results
                 if not isinstance(error, TerminationSignal) or is_cancelled(self.run_id):
                     for run in runs:
                         run.cancel()
@@ -322,10 +322,11 @@ class Sender:
 
 
 def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
-    """Stages of one queue before those that help others, these, and the run that follows, where they are restored.
+    """Split the stages of one queue into those before the shares, the shares, and a run from the first share on.
 
+    The last run restores the shares. Without shares it has all stages. For example:
     around_shares(["tokenizer", "row_share@1", "pretrain_rows@phase1"], ...) ==
-    (["tokenizer"], ["row_share@1"], ["row_share@1", "pretrain_rows@phase1"]); without shares all is in the last.
+    (["tokenizer"], ["row_share@1"], ["row_share@1", "pretrain_rows@phase1"]).
     """
     places = [index for index, name in enumerate(names) if "helps" in known[name].meta]
     if not places:

@@ -1,8 +1,8 @@
-"""Consecutive stages of one run, on the worker they belong to, in that worker's own checkout.
+"""The flow `podium-stages`: consecutive stages of one run, on a worker, in the worker's own checkout.
 
-The worker trusts nothing that was sent: it checks names, paths and targets first (flows/runs/policy.py). The flow
-`podium` sends these runs to queues (flows/workers/dispatch.py). Results come back through the server: one artifact per
-stage, with its record and its small files. Models and data travel through the DVC remote alone.
+Input is not trusted: names, paths and targets are checked before use (flows/runs/policy.py). The flow `podium` sends
+these runs to queues (flows/workers/dispatch.py). Results return through the server as one artifact per stage, with its
+record and its small files. Models and data go only through the DVC remote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.plan.dvc_records import LOCK
 from tasks.stage.errors import InputError, ParamsError
 
 RECORD = "podium-stage"
-"""Key of the artifacts that hold a stage's record and its small files."""
+"""Key of the artifacts with a stage's record and small files."""
 FLOW = "podium-stages"
 
 
@@ -42,13 +42,13 @@ def run_stages(
     publish: bool = False,
     released: dict[str, list[str]] | None = None,
 ) -> State:
-    """Bring consecutive stages up to date on this worker. Started by the flow `podium`, not by hand.
+    """Bring consecutive stages up to date on this worker. The flow `podium` starts it; do not start it by hand.
 
     Args:
         names: stages of dvc.yaml, in order.
         values: the resolved parameters; this worker's own params.yaml is not read.
-        checkout_name: the folder under runs/checkouts/ to work in.
-        code: hashes of the code that sent this run; other code would make other stages.
+        checkout_name: the folder under runs/checkouts/ to run in.
+        code: hashes of the code that sent this run; other code would produce other stages.
         publish: publish after the gate, if it accepts.
         released: entry -> TAG@COMMIT of the releases that its gate compares with, the same on all workers.
 
@@ -79,13 +79,13 @@ def run_stages(
         except stages.RunPaused as paused:
             run.paused = str(paused)
             return Completed(name=stages.PAUSED_STATE, message=run.paused)
-        _send(f"dvc.lock after {names[-1]}", [LOCK], root)  # with it, any out of the stages so far can be pulled
+        _send(f"dvc.lock after {names[-1]}", [LOCK], root)  # lets others pull all outs of the stages so far
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
 
 
 @contextlib.contextmanager
 def _recorded(project: Path, name: str) -> Iterator[RunReport]:
-    """The report of stages that were sent, kept for who lists the runs of this host."""
+    """Record a sent run, so that it is listed among the runs of this host."""
     run = RunReport(os.path.relpath(checkout.own_folder(project, name), project), command="sent by another run")
     run.begin(project)
     try:
@@ -104,13 +104,13 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
     different = [name for name in sorted(ours) if ours[name] != code.get(name)]
     if different or len(code) > len(ours):
         raise ParamsError(
-            f"{', '.join(different) or 'the parts of the code'} of the checkout {project} differ from those of the "
-            "run: bring this worker, and where the run was started, to the same revision"
+            f"{', '.join(different) or 'the code'} in {project} differs from the code of the run. Update this worker "
+            "and the host where the run was started to the same revision"
         )
 
 
 def _send_record(record: StageRecord, root: Path) -> None:
-    """Give the orchestrating flow the record of a stage and what it measured."""
+    """Send the record and the small files of a stage to the orchestrating flow."""
     files = reports.figures_of(record.name, root) if record.status not in ("failed", "paused") else []
     sent = dataclasses.replace(record, host=socket.gethostname())
     said = f"{sent.name} {sent.status} on {sent.host} in {sent.seconds:.1f} s"
@@ -118,7 +118,7 @@ def _send_record(record: StageRecord, root: Path) -> None:
 
 
 def _send(said: str, names: list[Path], root: Path, **data: Any) -> None:
-    """Give the orchestrating flow small files of the checkout, and what else is stated."""
+    """Send small files of the checkout and other data to the orchestrating flow."""
     found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.SMALL]
     data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
     artifact = Artifact(key=RECORD, type="result", description=said, data=data)

@@ -1,5 +1,5 @@
-"""What came back of a run of stages, through the Prefect server: whoever reaches that can write it, so nothing is
-believed but figures, verdicts and hashes in the places where the plan has them.
+"""Reports of stages from workers. Anyone who can reach the Prefect server can write them, so that only figures,
+verdicts and hashes at the paths of the plan are accepted.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 SMALL = 1_000_000
-"""Bytes of a file of figures, or of dvc.lock, that still goes through the server."""
+"""Maximum bytes of a metrics file, or of dvc.lock, that is sent through the server."""
 STATUSES = ("ran", "skipped", "restored", "paused", "interrupted", "failed")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 OF_AN_OUT = {"path", "hash", "md5", "size", "nfiles", "isexec"}
-"""Keys that DVC writes of an output that it keeps in its cache."""
+"""Keys of a cached output in dvc.lock."""
 MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Received:
-    """One artifact of a run, checked."""
+    """Validated content of one artifact."""
 
     record: StageRecord | None
     files: dict[Path, str] = field(default_factory=dict)
 
 
 def figures_of(stage: str, root: Path) -> list[Path]:
-    """The small files of a stage, or of publish: what it measured, or the receipt."""
+    """Return the metrics and plots of a stage, or the receipt of publish."""
     name, _, task = stage.partition("@")
     if name == PUBLISH:
         return [artifacts.receipt_file(task)]
@@ -51,21 +51,21 @@ def figures_of(stage: str, root: Path) -> list[Path]:
 
 
 def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Received:
-    """What an artifact holds.
+    """Parse and validate an artifact.
 
     Args:
-        data: of the artifact, JSON.
-        names: stages of the run that it is of.
+        data: content of the artifact, JSON.
+        names: stages of its run.
         plan: all stages of the parameters.
-        root: the checkout, whose dvc.yaml says what each of them writes.
+        root: the checkout, whose dvc.yaml lists the outs of each stage.
 
     Raises:
-        RunFailed: something else than the record of one of these stages and its figures, or dvc.lock.
+        RunFailed: it is not the record of one of these stages with its figures, or dvc.lock.
     """
     try:
         sent = parse_json(data)
         if not isinstance(sent, dict) or not set(sent) <= {"record", "files"}:
-            raise ValueError("it is no record")
+            raise ValueError("not a record")
         record = _record(sent["record"], names, read_plan(root)) if "record" in sent else None
         known = [LOCK] if record is None else figures_of(record.name, root)
         files = {_known(name, known): text for name, text in dict(sent["files"]).items()}
@@ -73,20 +73,20 @@ def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Re
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         said = f"{type(error).__name__}: {error}"
         raise RunFailed(
-            f"what came back of {names[0]} is not what a worker sends ({said[:SHOWN]!r}): somebody else writes to this "
-            "Prefect server, or a worker has other code; docs/workers.md says how to close it"
+            f"the report of {names[0]} is not from a Podium worker ({said[:SHOWN]!r}): another client writes to this "
+            "Prefect server, or a worker runs other code. docs/workers.md describes how to restrict access"
         ) from None
 
 
 def write(received: Received, root: Path) -> None:
-    """Write the files into the checkout, never through a link that stands there.
+    """Write the files into the checkout, but never through a symbolic link.
 
     Raises:
-        RunFailed: a link stands where the folder of one of them belongs.
+        RunFailed: the folder of a file is a link.
     """
     for path, text in received.files.items():
         if (root / path.parent).resolve() != root.resolve() / path.parent:
-            raise RunFailed(f"{root / path.parent} is a link: {path} is not written through it; remove the link")
+            raise RunFailed(f"{root / path.parent} is a link, and {path} is not written through it; remove the link")
         write_text(root / path, text)
 
 
@@ -94,48 +94,48 @@ def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRec
     record = StageRecord(**sent)
     publishes = [publish_after(known[name]) for name in names if known[name].is_gate]
     if record.name not in (*names, *publishes) or record.status not in STATUSES:
-        raise ValueError("another stage, or no status of one")
+        raise ValueError("unknown stage or status")
     if type(record.seconds) not in (int, float) or not 0 <= record.seconds < math.inf:
-        raise ValueError("seconds are no time")
+        raise ValueError("seconds is not a duration")
     measured = (record.began, record.cpu_seconds, record.peak_memory_mb)
     if not all(one is None or (type(one) in (int, float) and 0 <= one < math.inf) for one in measured):
-        raise ValueError("what was measured is no figure")
+        raise ValueError("a measurement is not a number")
     if record.host is None or not HOST.fullmatch(record.host):
-        raise ValueError("host is no name")
+        raise ValueError("host is not a name")
     return record
 
 
 def _known(name: str, known: Sequence[Path]) -> Path:
     path = Path(name)
     if path not in known or path.as_posix() != name:
-        raise ValueError(f"a file named {name!r}")
+        raise ValueError(f"unexpected file {name!r}")
     return path
 
 
 def _checked(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
-    """The text of a file, if it is small and of the kind that its name says."""
+    """Return the text of a file if it is small and valid for the suffix of its name."""
     if len(text.encode()) > SMALL:
         raise ValueError(f"a file of more than {SMALL} bytes")
     if path == LOCK:
         return _lock(text, plan, root)
     if path.suffix == ".json":
         if not isinstance(parse_json(text, parse_constant=_no_number), dict):
-            raise ValueError(f"{path} is no JSON object")
+            raise ValueError(f"{path} is not a JSON object")
     elif path.suffix == ".csv":
         widths = {len(row) for row in csv.reader(text.splitlines(), strict=True)}
         if len(widths) > 1 or "\0" in text:
-            raise ValueError(f"{path} is no table")
+            raise ValueError(f"{path} is not a table")
     else:
         raise ValueError(f"{path} is neither JSON nor CSV")
     return text
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _lock(text: str, plan: Sequence[str], root: Path) -> str:
-    """dvc.lock with the stages of the plan whose outs are those of dvc.yaml; others are of older code, and left out."""
+    """Return dvc.lock reduced to stages whose outs match dvc.yaml; the others are from older code."""
     sent = parse_yaml(text)
     stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
     known = read_plan(root)
@@ -144,8 +144,8 @@ def _lock(text: str, plan: Sequence[str], root: Path) -> str:
 
 
 def _is_of_the_plan(stage: dict[str, Any], outs: Sequence[str]) -> bool:
-    """Whether a stage of dvc.lock names these outs alone, each by its hash."""
+    """Return whether a stage of dvc.lock has exactly these outs, each with its hash."""
     entries = stage["outs"]
     if any(not set(entry) <= OF_AN_OUT or not MD5.fullmatch(entry["md5"]) for entry in entries):
-        raise ValueError("dvc.lock names an output by something else than its hash")
+        raise ValueError("dvc.lock has an output without a hash")
     return sorted(entry["path"] for entry in entries) == sorted(outs)

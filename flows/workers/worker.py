@@ -1,9 +1,9 @@
-"""A worker that runs Podium's own two flows from its own checkout, whatever the Prefect server tells it to start.
+"""A worker that runs only Podium's two flows, from its own checkout.
 
-Prefect's process worker takes command, environment and folder from the server (`job_variables`, the pool's template),
-follows the pull steps of the deployment, and does so again in its own process when a run crashes or is cancelled, to
-look for hooks: whoever reaches the server runs commands there. This one takes nothing but the run's id. It looks after
-what it started until nothing of it is left, and says how the run ended, where the run could not say so itself.
+Prefect's process worker takes command, environment and folder from the server (`job_variables`, the pool's template)
+and runs the pull steps of the deployment, again in its own process when a run crashes or is cancelled, to look for
+hooks. Anyone who can reach the server can therefore run commands on its host. Podium's worker takes only the run's id.
+It supervises the process group of a run until it is gone, and reports the end of a run that could not do so itself.
 """
 
 from __future__ import annotations
@@ -57,36 +57,36 @@ HEARTBEATS = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 HEARTBEAT_S = 30
 """Seconds between heartbeats of runs on workers; the automation of flows/workers/deploy.py waits for three of them."""
 LOOK_S = 2.0
-"""Seconds between looks at a run: whether somebody cancelled it."""
+"""Seconds between checks for a cancelled run."""
 TOLD_S = 50.0
-"""Seconds that stages have to end until the server is told of it all the same: without heartbeats a run soon counts as
-lost, and would be sent again."""
+"""Seconds that stages get to end before the end is reported anyway: without heartbeats a run soon counts as lost, and
+would be sent again."""
 LOST_S = 15.0
-"""Seconds between looks of a worker for runs of its pool that others took and lost."""
+"""Seconds between searches for runs of the pool that other workers took and lost."""
 PENDING_S = 90.0
-"""A worker that took a run starts it within seconds; after this it died in between, and nobody would tell."""
+"""Seconds after which a run that was taken but not started is lost; workers start runs within seconds."""
 MOST_CRASHES = 20
-"""A run that crashed more often is left alone. A run that sends stages computes nothing that could kill its worker, so
-that workers may be lost often while it waits; stages have a lower limit (flows/workers/dispatch.py)."""
+"""Maximum crashes of a run that sends stages. It is high, because such a run computes nothing that could kill its
+worker and may lose many workers while it waits; stages have a lower limit (flows/workers/dispatch.py)."""
 GROUP_S = 0.5
-"""Seconds between looks at processes that were asked to end."""
+"""Seconds between checks for terminated processes."""
 
 
 class OwnJob(BaseJobConfiguration):
-    """Nothing of it comes from the server."""
+    """Job configuration that takes nothing from the server."""
 
     @classmethod
     async def from_template_and_values(
         cls, base_job_template: dict[str, Any], values: dict[str, Any], client: Any = None
     ) -> OwnJob:
-        """The same for every run: the variables of pool, deployment and run are not read, nor the blocks they name."""
+        """Return the same configuration for every run; variables and blocks of the server are ignored."""
         return cls()
 
 
 class OwnWorker(
     BaseWorker[OwnJob, BaseVariables, BaseWorkerResult], abc.ABC
 ):  # ABC: not registered in place of Prefect's own
-    """See the module."""
+    """Worker of Podium's two flows."""
 
     type = POOL_TYPE
     job_configuration = OwnJob
@@ -97,9 +97,9 @@ class OwnWorker(
     _looked_at = 0.0
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Start the runs that are due; none while the server is away, which is said once, as is that it is back.
+        """Start due runs; report once when the server becomes unavailable, and once when it is back.
 
-        Prefect's loop would say so at length each time, and end the worker and its runs after some minutes.
+        Prefect's loop would log a traceback each time, and end the worker and its runs after some minutes.
         """
         try:
             if time.monotonic() >= self._looked_at + LOST_S:
@@ -112,7 +112,7 @@ class OwnWorker(
                 raise
             if self._away_since is None:
                 self._away_since = time.monotonic()
-                self.say("the Prefect server does not answer; runs go on, and new ones wait until it does")
+                self.say("the Prefect server does not answer; running runs continue, new ones wait until it is back")
             return []
         if self._away_since is not None:
             self.say(f"the Prefect server is back after {time.monotonic() - self._away_since:.0f} s")
@@ -120,9 +120,9 @@ class OwnWorker(
         return started
 
     async def _find_unstarted(self) -> None:
-        """Say of each run of this pool that a worker took and did not start that it crashed.
+        """Mark runs of this pool as crashed if a worker took but did not start them.
 
-        The heartbeat of a worker that lives, such as this one, is what the server's clock said lately.
+        The newest heartbeat of a worker, such as this one, serves as the server's current time.
         """
         workers = await self.client.read_workers_for_work_pool(self.pool)
         heartbeats = [one.last_heartbeat_time for one in workers if one.last_heartbeat_time is not None]
@@ -134,11 +134,11 @@ class OwnWorker(
         ):
             assert run.state is not None
             if max(heartbeats) - run.state.timestamp > timedelta(seconds=PENDING_S):
-                lost: State = Crashed(message=f"a worker took it and did not start it in {PENDING_S:.0f} s")
+                lost: State = Crashed(message=f"a worker took the run but did not start it within {PENDING_S:.0f} s")
                 await self.client.set_flow_run_state(run.id, lost, force=True)
 
     async def _schedule_crashed(self) -> None:
-        """Schedule the runs again that send stages and crashed; nobody waits for such a run, and would."""
+        """Schedule crashed runs that send stages again, because no other process does."""
         if self.pool != FLOWS_POOL:
             return
         wanted = _in_state(StateType.CRASHED, tags=FlowRunFilterTags(all_=[AGAIN]))
@@ -146,12 +146,12 @@ class OwnWorker(
             states = await self.client.read_flow_run_states(run.id)
             unwanted = any(state.is_cancelling() for state in states)
             if not unwanted and sum(state.is_crashed() for state in states) <= MOST_CRASHES:
-                await self.client.set_flow_run_state(run.id, Scheduled(message="sent again, as its worker was lost"))
+                await self.client.set_flow_run_state(run.id, Scheduled(message="scheduled again: its worker was lost"))
 
     async def run(
         self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
     ) -> BaseWorkerResult:
-        """Start this checkout's entry for a run, in a process group of its own, and look after it to its end."""
+        """Start this checkout's entry point for a run in its own process group, and supervise it until it ends."""
         process = await anyio.open_process(
             [sys.executable, "-m", ENTRY],
             stdin=subprocess.DEVNULL,
@@ -183,7 +183,7 @@ class OwnWorker(
         return BaseWorkerResult(status_code=0, identifier=str(process.pid))  # the server knows how it ended
 
     async def _wait(self, process: anyio.abc.Process, run: UUID) -> None:
-        """Return when the process has ended, or somebody cancelled its run."""
+        """Return when the process has ended or its run was cancelled."""
         while process.returncode is None:
             with anyio.move_on_after(LOOK_S):
                 await process.wait()
@@ -199,7 +199,7 @@ def _in_state(state: StateType, **more: Any) -> FlowRunFilter:
 
 
 async def _gone(process: anyio.abc.Process, seconds: float) -> None:
-    """Return when nothing of a process and its group is at work, and after so many seconds in any case."""
+    """Return when a process and its group have ended, or after `seconds`."""
     with anyio.move_on_after(seconds):
         await process.wait()
         while _signal(process.pid, 0):
@@ -207,7 +207,7 @@ async def _gone(process: anyio.abc.Process, seconds: float) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a process group a signal, 0 being none; whether one of it is at work: one that awaits its parent is not."""
+    """Send a signal (0: none) to a process group; return whether it has a process that is not a zombie."""
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
@@ -217,11 +217,11 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _settle(run: UUID, said: str) -> None:
-    """Tell the server how a run ended that did not say so itself: cancelled, if somebody wanted that, else crashed."""
+    """Report the end of a run that did not report it itself: Cancelled if it was being cancelled, else Crashed."""
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         state = client.read_flow_run(run).state
         if state is not None and state.is_cancelling():
-            client.set_flow_run_state(run, Cancelled(message="its worker has ended it"))
+            client.set_flow_run_state(run, Cancelled(message="its worker ended it"))
         elif state is not None and (state.is_pending() or state.is_running()):
             client.set_flow_run_state(run, Crashed(message=said))
 
@@ -229,19 +229,19 @@ def _settle(run: UUID, said: str) -> None:
 def work(
     project: Path, pool: str, queues: list[str], name: str | None, limit: int | None, say: Callable[..., None]
 ) -> None:
-    """Take runs of a pool until a signal ends the worker.
+    """Run a worker until a signal ends it.
 
     Args:
-        project: its flows are run, and its stages.
-        pool: one of Podium's.
-        queues: of the pool; empty: all.
-        name: of this worker; None: Prefect gives it one.
-        limit: runs at a time; None: what cores and memory of this host allow.
-        say: takes what a person should read.
+        project: the checkout whose flows and stages run.
+        pool: one of Podium's pools.
+        queues: queues of the pool; empty: all.
+        name: name of this worker; None: Prefect generates one.
+        limit: maximum runs at a time; None: derived from cores and memory of this host.
+        say: receives messages for the user.
 
     Raises:
-        ParamsError: pool or queue cannot be one.
-        PodiumError: the server, or the pool on it, is not there.
+        ParamsError: pool or queue is invalid.
+        PodiumError: the server does not answer, or has no such pool.
     """
     if pool not in POOLS:
         raise ParamsError(f"--pool {pool}: Podium's pools are {', '.join(POOLS)}")
@@ -255,7 +255,7 @@ def work(
         say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")
     worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
     worker.project, worker.say, worker.pool = project.resolve(), say, pool
-    # Prefect passes SIGTERM on as SIGINT, which a shell lets a process that it starts with & ignore.
+    # Prefect forwards SIGTERM as SIGINT, which processes that a shell starts with & ignore by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)
     asyncio.run(worker.start(printer=say))
@@ -267,7 +267,7 @@ def _require_pool(name: str) -> None:
             pool: WorkPool = client.read_work_pool(name)
         except ObjectNotFound:
             raise PodiumError(
-                f"the Prefect server at {client.api_url} knows no pool {name}: run `podium deploy` once"
+                f"the Prefect server at {client.api_url} has no pool {name}. Run `podium deploy` once"
             ) from None
     if pool.type != POOL_TYPE:
-        raise PodiumError(f"the pool {name} is of type {pool.type}, and Podium's are of type {POOL_TYPE}")
+        raise PodiumError(f"the pool {name} has type {pool.type}; Podium requires type {POOL_TYPE}")

@@ -1,1 +1,1 @@
-"""What people open: pages and cards from templates, and every format that text from outside is written in."""
+"""Pages and cards from templates, and escaping of untrusted text in every output format."""

@@ -1,8 +1,7 @@
-"""Text from outside in what people open: one function for each format, so that text stays text.
+"""Escaping of untrusted text: one function per format.
 
-File names, questions, answers, names of models and reasons come from data and parameters. Whatever a card, an artifact
-or a table shows of them goes through here (HTML: through Jinja, see render.py); it never becomes a link, a heading or a
-formula.
+File names, questions, answers, model names and reasons come from data and parameters. Cards, artifacts and tables
+escape them with these functions (HTML: Jinja, see render.py), so that they never become links, headings or formulas.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-"""What no page may hold: control characters, halves of a character, and what turns the direction of the text around it,
-so that a reader sees another order than the file has."""
+"""Characters that no page may contain: control characters, surrogates, and overrides of the text direction, which
+would show another order than the file has."""
 REPLACED = "\ufffd"
 MARKDOWN = {
     "\\": "&#92;",
@@ -30,35 +29,35 @@ MARKDOWN = {
     ">": "&gt;",
     "&": "&amp;",
 }
-"""HTML by entities, as some readers of Markdown pass it on before they look at backslashes; and a backslash by one, as
-the Hub takes two of them and a bracket for a formula, before it reads Markdown at all."""
+"""Entities for HTML, which some Markdown readers pass on before they process backslashes; and an entity for the
+backslash, because the Hub reads two of them and a bracket as a formula before it parses Markdown."""
 BLOCK_START = re.compile(r"^(?:[#=:]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
-"""What begins a heading, a list or a rule at the start of a line."""
+"""Characters that begin a heading, a list or a rule at the start of a line."""
 OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
-"""Inside of a word an underscore is one."""
+"""Underscore at the edge of a word; inside a word it needs no escape."""
 LINK = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)(?=[\w-]+\.\w)", re.IGNORECASE)
-"""Where what many readers of Markdown make a link of by itself is broken up: addresses of pages and of people."""
+"""Positions where URLs and e-mail addresses are split, because many Markdown readers turn them into links."""
 JOINER = "\u2060"
-"""A sign that is not seen and ends no line. An entity would not do: some readers resolve it before they look for links,
-others show it."""
+"""Invisible character without a line break. An entity would not work: some readers resolve it before they look for
+links, others show it."""
 ADDRESS = re.compile(r"https?://[!#$%&*+,./0-9:;=?@A-Z_a-z~-]+")
-"""What a link of ours may lead to."""
+"""URLs that Podium's own links may have."""
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What begins a formula in a spreadsheet, in full width, too."""
+"""Characters that begin a formula in a spreadsheet, with their full-width forms."""
 _SIGNS = re.escape("".join(FORMULA))
 NEW_LINE = re.compile(rf"[\t\r\n]+(?=[\s\"]*[{_SIGNS}])")
 NEW_CELL = re.compile(rf";[\s\"]*(?=[{_SIGNS}])|;\"*(?=[\t\r\n])")
-"""Where a formula begins inside of a text for a spreadsheet that separates cells by semicolons: it sees no quote that
-does not stand beside one."""
+"""Start of a formula inside a text, for a spreadsheet that separates cells by semicolons and recognizes quotes only
+next to them."""
 
 
 def readable(text: str) -> str:
-    """`text` with a replacement character for each that no page may hold."""
+    """Return `text` with each forbidden character replaced."""
     return HIDDEN.sub(REPLACED, text)
 
 
 def markdown_text(value: Any) -> str:
-    """Text in a line of Markdown, or in a cell of a table: one line, whatever it held."""
+    """Return text escaped for a line of Markdown or a table cell; always one line."""
     line = _one_line(value)
     found = "".join(MARKDOWN.get(letter, letter) for letter in line)
     found = LINK.sub(JOINER, OUTER_UNDERSCORE.sub(r"\\_", found))
@@ -66,12 +65,12 @@ def markdown_text(value: Any) -> str:
 
 
 def markdown_link(text: Any, address: str) -> str:
-    """A link to a page; what is no address of one becomes the text alone."""
+    """Return a Markdown link; only the text if the address is not allowed."""
     return f"[{markdown_text(text)}](<{address}>)" if ADDRESS.fullmatch(address) else markdown_text(text)
 
 
 def markdown_code(value: Any) -> str:
-    """A name or a command within a line of Markdown, as code; not for tables, whose cells end at a bar."""
+    """Return a name or command as inline Markdown code; not for tables, whose cells end at a bar."""
     line = _one_line(value) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     room = " " if "`" in (line[0], line[-1]) else ""
@@ -79,10 +78,10 @@ def markdown_code(value: Any) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table with a head; a text that a spreadsheet would compute gets an apostrophe before it, as OWASP advises.
+    """Return a CSV table with a header; texts that a spreadsheet would compute get an apostrophe, as OWASP advises.
 
-    So does a part of a text that is a cell of its own where cells are separated by semicolons; a line end or tab before
-    such a part becomes a blank.
+    The same applies to parts of a text that become cells if a semicolon separates cells; a line end or tab before such
+    a part becomes a space.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -1,8 +1,7 @@
-"""Plots as parts of a page: drawn by pygal as SVG, coloured by the style sheet, each value there to be looked at.
+"""Plots for pages: SVG from pygal, colored by the style sheet, with a tooltip for each value.
 
-pygal's own styles, scripts, random names and dates are taken out, so that the same values give the same text, in which
-nothing is loaded or run. A value is shown by the page's script (templates/page.js) under the pointer or by the arrow
-keys, from the attribute data-tip.
+pygal's own styles, scripts, random names and dates are removed: equal values give equal text, and the text loads and
+runs nothing. The page's script (templates/page.js) shows the tooltip in data-tip at the pointer or by the arrow keys.
 """
 
 from __future__ import annotations
@@ -21,45 +20,45 @@ if TYPE_CHECKING:
     from pygal.graph.graph import Graph
 
 WIDTH, HEIGHT = 390, 220
-"""Of a plot in its own units, which are about pixels."""
+"""Size of a plot in its own units, about pixels."""
 MOST_POINTS = 160
-"""Of a line: more cannot be told apart on that width."""
+"""Maximum points of a line: more cannot be distinguished at this width."""
 LONGEST_NAME = 40
-"""Characters of a text in the drawing; what is said of a value has the whole one."""
+"""Maximum characters of a text in the plot; tooltips have the whole text."""
 LETTERS = 48
-"""Of texts beside each other for which there is room below a plot."""
+"""Characters of labels that fit below a plot."""
 COLORS = 8
-"""In the style sheet, --c0 to --c7."""
+"""Number of colors in the style sheet, --c0 to --c7."""
 UNWANTED = ("defs", "title", "desc")
 OVERLAYS = ("text-overlay", "tooltip-overlay")
 
 Plot = Markup
-"""A drawing, which is a part of a page."""
+"""SVG markup of a plot."""
 Point = tuple[float, float]
 
 
 def short(value: float) -> str:
-    """A figure of an axis: 1,500 or 0.00015, with four digits that count."""
+    """Return the label of an axis value, with four significant digits: 1,500 or 0.00015."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one colour, joined by a line or, as `marks`, each by itself."""
+    """Line of a plot, or with `marks` its points only."""
 
     name: str
     points: Sequence[Point]
     marks: bool = False
     color: int | None = None
-    """None: the next of the style sheet."""
+    """Color number; None: the next in the style sheet."""
 
 
 def line_plot(lines: Sequence[Line], across: str, up: str, label: str) -> Plot:
-    """Lines over a common axis; the one that goes up begins at zero, so that plots can be compared by eye.
+    """Return a plot of lines; its y axis starts at zero, so that plots can be compared by eye.
 
     Args:
-        across, up: names of the axes, with units.
-        label: what the plot shows, for those who do not see it.
+        across, up: names of the x and y axes, with units.
+        label: description of the plot for screen readers.
     """
     import pygal
 
@@ -81,27 +80,27 @@ def line_plot(lines: Sequence[Line], across: str, up: str, label: str) -> Plot:
 
 @dataclass(frozen=True)
 class Trace:
-    """One of many lines over each other."""
+    """One of many lines in a plot."""
 
     key: int | None
-    """By which a script shows or hides it."""
+    """Key by which a script shows or hides it."""
     color: int
     points: Sequence[Point]
     dots: Sequence[tuple[float, float, str]] = ()
-    """Where something is said, and what."""
+    """Points with tooltips: x, y, text."""
     marks: bool = False
-    """The dots are seen without looking for them."""
+    """Whether the dots are always visible."""
 
 
 def overlay_plot(
     traces: Sequence[Trace], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
 ) -> Plot:
-    """So many lines that pygal would take seconds: it draws the axes, and the lines are put in with its scale.
+    """Return a plot of very many lines: pygal draws only the axes, because it would take seconds for the lines.
 
     Args:
-        across, up, label: as of `line_plot`.
-        from_zero: the axis that goes up begins at zero.
-        room: beyond both ends of the axis that goes across.
+        across, up, label: see `line_plot`.
+        from_zero: whether the y axis starts at zero.
+        room: margin at both ends of the x axis.
     """
     import pygal
 
@@ -120,7 +119,7 @@ def overlay_plot(
     (drawn,) = [one for one in plot if "series" in one.get("class", "").split()]
     place = _places(corners, next(one.get("d", "") for one in drawn.iter("path")))
     plot.remove(drawn)
-    (graph,) = tree  # in it stand the axes, and the dots of the corners above them
+    (graph,) = tree  # has the axes, and the dots of the corners above them
     graph.remove(next(one for one in graph if one.get("class") == "plot overlay"))
     for trace in traces:
         look = f"series color-{trace.color % COLORS}{' marks' * trace.marks}"
@@ -136,13 +135,13 @@ def overlay_plot(
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """From the lowest to the highest, and more where these are one."""
+    """Return the lowest and the highest value, widened if they are equal."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
 def _places(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
-    """Where a value lies in a drawing, by the path through two corners of it."""
+    """Return a function from values to SVG coordinates, derived from the path through two corners of the plot."""
     (left, bottom), (right, top) = ([float(word) for word in part.split()] for part in path[1:].split("L"))
     (x_low, y_low), (x_high, y_high) = corners
     across, up = (right - left) / (x_high - x_low), (top - bottom) / (y_high - y_low)
@@ -152,13 +151,13 @@ def _places(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
 def bar_plot(
     heights: Sequence[float], tips: Sequence[str], labels: Sequence[str], across: str, up: str, label: str
 ) -> Plot:
-    """Bars side by side.
+    """Return a bar plot.
 
     Args:
-        heights: of the bars.
-        tips: what is said of each.
-        labels: below the bars, of which as many are shown as there is room for.
-        across, up, label: as of `line_plot`.
+        heights: height of each bar.
+        tips: tooltip of each bar.
+        labels: label of each bar; only as many are shown as fit.
+        across, up, label: see `line_plot`.
     """
     import pygal
 
@@ -185,24 +184,24 @@ def _options(across: str, up: str) -> dict[str, Any]:
         "value_formatter": short,
         "show_legend": False,
         "margin": 4,
-        "margin_right": 16,  # half of a figure below the end of the axis
+        "margin_right": 16,  # half of the label below the end of the axis
         "min_scale": 3,
-        "max_scale": 8,  # figures beside each other that can be read
+        "max_scale": 8,  # readable labels next to each other
         "truncate_label": -1,
         "truncate_legend": -1,
         "js": [],
         "css": [],
-        # Nothing of it is drawn, but pygal makes room by it.
+        # Not drawn, but pygal computes margins from it.
         "style": Style(label_font_size=11, major_label_font_size=11, title_font_size=12, legend_font_size=12),
     }
 
 
 def _legend(names: Sequence[str]) -> dict[str, Any]:
-    """A legend with room for the names of what is drawn, side by side where they are short."""
+    """Return pygal's options for a legend, with columns if the names are short."""
     if len(names) < 2:
         return {}
     fitting = max(1, LETTERS // (4 + max(len(_name(name)) for name in names)))
-    # pygal makes no room for a row that is not full, and too little below the last one.
+    # pygal reserves no space for an incomplete row, and too little below the last one.
     columns = max(count for count in range(1, len(names) + 1) if count <= fitting and len(names) % count == 0)
     height = HEIGHT + 12 + 18 * (len(names) // columns)
     shown = {"show_legend": True, "legend_at_bottom": True, "legend_at_bottom_columns": columns, "legend_box_size": 10}
@@ -210,14 +209,14 @@ def _legend(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Round figures of an axis that goes across, so few that they can be read beside each other; whole among whole."""
+    """Return round x axis ticks, few enough to be readable; integers if all values are integers."""
     if not values:
         return []
     low, high = min(values), max(values)
     if not low < high:
         return [low]
     least = 10.0 ** math.floor(math.log10((high - low) / LETTERS))
-    if all(float(value).is_integer() for value in values):  # a run, or an update, and a fifth is none
+    if all(float(value).is_integer() for value in values):  # numbers of runs or updates
         least = max(least, 1.0)
     for step in (least * part * 10**power for power in range(4) for part in (1, 2, 5)):
         found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -227,13 +226,13 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 
 def _name(text: str, longest: int = LONGEST_NAME) -> str:
-    """A text of a drawing: one line, not long, and without blanks at its ends, on which pygal would never end."""
+    """Return a short text of one line without outer spaces, on which pygal would loop forever."""
     line = " ".join(readable(text).split())
     return line if len(line) <= longest else f"{line[: longest - 1].strip()}…"
 
 
 def _kept(points: Sequence[Point]) -> list[Point]:
-    """So few that each can be seen: of every stretch the lowest and the highest, which no spike escapes."""
+    """Return at most MOST_POINTS points: the lowest and the highest of each stretch, so that spikes stay visible."""
     found = [(float(x), float(y)) for x, y in points]
     if len(found) <= MOST_POINTS:
         return found
@@ -246,7 +245,7 @@ def _kept(points: Sequence[Point]) -> list[Point]:
 
 
 def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:
-    """The chart without what pygal says of itself, with what is said of each value, as markup of our own."""
+    """Return the chart as markup, with our classes and tooltips and without pygal's metadata."""
     tree = _tidied(chart, label)
     for number, (color, look) in enumerate(looks):
         for group in [one for one in tree.iter() if f"serie-{number}" in one.get("class", "").split()]:
@@ -264,7 +263,7 @@ def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]]
 
 
 def _tidied(chart: Graph, label: str) -> ElementTree.Element:
-    """The chart without what pygal says of itself."""
+    """Return the chart without pygal's metadata."""
     tree: ElementTree.Element = chart.render_tree()
     for parent in list(tree.iter()):
         for child in list(parent):

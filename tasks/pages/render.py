@@ -1,6 +1,6 @@
-"""Pages and cards from Jinja templates, in which every value is text: it never becomes an element, a link or a heading.
+"""Rendering of pages and cards from Jinja templates. Every value is text: it never becomes an element, link or heading.
 
-Templates lie in the folder templates/ beside the module that fills them; what several pages share lies beside this one.
+Templates are in the folder templates/ next to the module that renders them; shared ones are next to this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER = "templates"
 
 
 def html_page(module: str, template: str, **values: Any) -> str:
-    """A page from the template of that name in the folder templates/ beside `module` (its __file__)."""
+    """Return an HTML page from a template in the folder templates/ next to `module` (its __file__)."""
     script = page_script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = _environment(module, _html_value)
@@ -32,17 +32,17 @@ def html_page(module: str, template: str, **values: Any) -> str:
 
 @cache
 def page_script() -> Markup:
-    """The one script that a page runs: of this package, so that it is markup of our own."""
+    """Return the only script of a page; it is part of this package, and therefore trusted markup."""
     return Markup(Path(__file__).with_name(FOLDER).joinpath("page.js").read_text(encoding="utf-8"))
 
 
 def markdown_page(module: str, template: str, **values: Any) -> str:
-    """As `html_page`, of Markdown: a value is a part of one line."""
+    """Return Markdown from a template; each value is part of one line."""
     environment = _environment(module, _markdown_value)
     environment.filters |= {
         "code": lambda value: Markup(markdown_code(value)),
         "link": lambda value, address: Markup(markdown_link(value, address)),
-        # As Python and JSON write a value, on one line of code.
+        # JSON on one line of code.
         "json": lambda value: Markup(readable(json.dumps(value, ensure_ascii=False))),
         "yaml": lambda value: Markup(yaml_text(value).strip()),
     }
@@ -50,7 +50,7 @@ def markdown_page(module: str, template: str, **values: Any) -> str:
 
 
 def text_page(module: str, template: str, **values: Any) -> str:
-    """As `html_page`, of plain text, in which values stand as they are: who prints it makes it printable."""
+    """Return plain text from a template; values are not escaped, so that the caller must make them printable."""
     return _environment(module, _text_value).get_template(template).render(values)
 
 
@@ -70,7 +70,7 @@ def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
 
 
 def _html_value(value: Any) -> str:
-    """What Jinja escapes then, unless it is markup of the template's own."""
+    """Return a value for Jinja to escape; markup of the template itself passes."""
     return value if isinstance(value, Markup) else readable(str(value))
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// What a page does beyond being read: values of a plot under the pointer or the arrow keys, tables that sort and filter.
+// Interactive parts of a page: tooltips of plots (pointer or arrow keys), sorting and filtering of tables, auto-refresh.
 for (const plot of document.querySelectorAll("svg.plot")) {
   const points = [...plot.querySelectorAll("[data-tip]")];
   if (!points.length) continue;
@@ -9,7 +9,7 @@ for (const plot of document.querySelectorAll("svg.plot")) {
   tip.setAttribute("role", "status");
   plot.parentElement.append(tip);
   let at = -1;
-  const seen = (index) => points[index].getClientRects().length > 0;
+  const isVisible = (index) => points[index].getClientRects().length > 0;
   const show = (index) => {
     if (at >= 0) points[at].classList.remove("near");
     at = index;
@@ -27,7 +27,7 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     let best = -1, least = 40 ** 2;
     points.forEach((point, index) => {
       const box = point.getBoundingClientRect();
-      if (!box.width) return;  // what is not shown has no place
+      if (!box.width) return;  // hidden
       const across = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
       const down = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
       const far = across ** 2 + down ** 2;
@@ -42,22 +42,22 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     if (step) {
       event.preventDefault();
       let next = at < 0 && step < 0 ? points.length - 1 : at + step;
-      while (next in points && !seen(next)) next += step;
+      while (next in points && !isVisible(next)) next += step;
       if (next in points) show(next);
     } else if (event.key === "Escape") show(-1);
   });
 }
-// The page of a run at work, which is loaded again by itself: nobody wrote it for a while, so that the run was killed?
+// The page of a running run reloads itself. If it was not updated for a while, show the notice that the run may be dead.
 for (const notice of document.querySelectorAll("[data-written]")) {
-  const look = () => (notice.hidden = Date.now() / 1000 - notice.dataset.written < 120);
-  look();
-  setInterval(look, 5000);
+  const check = () => (notice.hidden = Date.now() / 1000 - notice.dataset.written < 120);
+  check();
+  setInterval(check, 5000);
 }
 for (const box of document.querySelectorAll("input[data-again]")) {
-  const again = () => {
-    if (box.checked && !document.hidden && getSelection().isCollapsed) location.reload();  // the browser stays where it is
+  const reload = () => {
+    if (box.checked && !document.hidden && getSelection().isCollapsed) location.reload();  // keeps the scroll position
   };
-  setInterval(again, 1000 * box.dataset.again);
+  setInterval(reload, 1000 * box.dataset.again);
 }
 const collator = new Intl.Collator("en", { numeric: true });
 const valueOf = (row, column) => {
@@ -74,7 +74,7 @@ for (const table of document.querySelectorAll("table.sorts")) {
       for (const other of heads) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const column = heads.indexOf(head), rows = [...table.tBodies[0].rows];
-      const empty = (value) => value === "" || Number.isNaN(value);  // what has no value stays at the end, either way
+      const empty = (value) => value === "" || Number.isNaN(value);  // rows without a value come last in both orders
       rows.sort((one, other) => {
         const [a, b] = [valueOf(one, column), valueOf(other, column)];
         return empty(a) - empty(b) || (down ? compare(b, a) : compare(a, b));
@@ -84,7 +84,7 @@ for (const table of document.querySelectorAll("table.sorts")) {
   }
 }
 for (const input of document.querySelectorAll("input.filter")) {
-  const table = document.getElementById(input.dataset.table), said = document.getElementById(input.dataset.count);
+  const table = document.getElementById(input.dataset.table), status = document.getElementById(input.dataset.count);
   const rows = [...table.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]);
   const apply = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -93,13 +93,13 @@ for (const input of document.querySelectorAll("input.filter")) {
       row.hidden = !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
-    if (said) said.textContent = `${shown} of ${rows.length} shown`;
+    if (status) status.textContent = `${shown} of ${rows.length} shown`;
     document.dispatchEvent(new CustomEvent("filtered", { detail: table }));
   };
   input.addEventListener("input", apply);
-  apply();  // a browser that goes back keeps what was typed
+  apply();  // browsers keep the typed text when they go back
 }
-// The page of all runs: plots show the chosen ones, or those that the filter leaves, and the command compares them.
+// The index of runs: plots show the selected runs, or those that pass the filter; the command compares the selected runs.
 const runs = document.getElementById("runs");
 if (runs) {
   const rows = [...runs.tBodies[0].rows], lines = [...document.querySelectorAll("svg [data-run]")];
@@ -144,12 +144,12 @@ if (runs) {
     show();
   });
   part("copy").addEventListener("click", async () => {
-    getSelection().selectAllChildren(part("command"));  // to be copied by hand where the browser lets no page do it
+    getSelection().selectAllChildren(part("command"));  // so that the user can copy where the browser forbids it to pages
     try {
       await navigator.clipboard.writeText(part("command").textContent);
       part("copied").textContent = "copied";
     } catch {
-      part("copied").textContent = "selected: copy it by Ctrl-C";
+      part("copied").textContent = "selected; press Ctrl-C to copy";
     }
   });
   show();
