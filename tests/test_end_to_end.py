@@ -112,7 +112,7 @@ def statuses(project):
 def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
     done = run(project, FLOW)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "gate: rejected, nothing was published" in done.stdout
+    assert "gate: rejected, not published" in done.stdout
     assert set(statuses(project).values()) == {"ran"}
     assert json.loads((project / "metrics" / "pretrain-phase1.json").read_text())["steps"] == 40
     assert not (project / "published").exists()

@@ -49,7 +49,7 @@ def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_pat
     found[1].run.record.ended = None
     file = tmp_path / "index.html"
     file.write_text(index_page.page(tmp_path, found), encoding="utf-8")
-    head = chromium.opened(page, file).get_by_role("button", name="took")
+    head = chromium.opened(page, file).get_by_role("button", name="duration")
     for _ in range(2):
         head.click()
         assert names(page)[-1] == "run-1"
@@ -57,16 +57,16 @@ def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_pat
 
 def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: Path) -> None:
     looked_at(page, tmp_path, 4)
-    page.get_by_role("checkbox", name="choose run-1").check()
+    page.get_by_role("checkbox", name="select run-1").check()
     assert drawn(page) == {"1"}
     assert not page.locator("#picked").is_visible()
-    page.get_by_role("checkbox", name="choose run-3").check()
+    page.get_by_role("checkbox", name="select run-3").check()
     assert page.locator("#command").inner_text() == "podium compare run-1 run-3"
     assert page.locator("#parameters tr:visible").all_inner_texts() == [
         "parameter\trun-1\trun-3",
         "pretrain.seed\t1\t3",
     ]
-    page.get_by_role("button", name="Choose none").click()
+    page.get_by_role("button", name="Clear selection").click()
     assert drawn(page) == {"0", "1", "2", "3"}
 
 
@@ -74,8 +74,8 @@ def test_the_command_that_compares_is_copied(page: Page, tmp_path: Path) -> None
     looked_at(page, tmp_path, 4)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     for name in ("run-2", "run-0"):
-        page.get_by_role("checkbox", name=f"choose {name}").check()
-    page.get_by_role("button", name="Copy the command").click()
+        page.get_by_role("checkbox", name=f"select {name}").check()
+    page.get_by_role("button", name="Copy command").click()
     expect(page.locator("#copied")).to_have_text("copied")
     assert page.evaluate("navigator.clipboard.readText()") == "podium compare run-0 run-2"
 

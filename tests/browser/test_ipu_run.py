@@ -76,7 +76,7 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
     assert done.returncode == 0, done.stdout
     checkout = case.project / "runs" / "checkouts" / "on-ipus"
     file = checkout / "reports" / "run.html"
-    _, *figures = re.split(r"<figcaption>(?=\S+: the pipeline of a replica on its IPUs)", file.read_text())
+    _, *figures = re.split(r"<figcaption>(?=\S+: pipeline of one replica on its IPUs)", file.read_text())
     shown = {figure.partition(":")[0]: figure.partition("</figure>")[0] for figure in figures}
     for stage, result in results(checkout).items():
         placed, drawn = result["plan"]["device"]["placement"], shown.pop(stage)

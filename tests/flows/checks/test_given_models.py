@@ -108,7 +108,7 @@ def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(
 ) -> None:
     model = write_head_model(place / "model", "pretraining", (), WORDS, 512, types=1)
     said = findings(place, model, kind, file).get(("own", "problem"), "")
-    assert ("has one token type (type_vocab_size of its config.json), and own reads pairs of texts" in said) == refused
+    assert ("has one token type (type_vocab_size in config.json), but own reads text pairs" in said) == refused
     again = ("pretrain.enabled=true", "corpus.source=files", f"corpus.path={place}")
     assert "pre-training reads pairs" in findings(place, model, kind, file, *again)["base model", "problem"]
 

@@ -104,20 +104,20 @@ def test_the_doctor_tells_programs_and_never_shows_the_token(project):
 
 def test_another_system_is_refused_in_a_sentence_and_another_processor_is_a_note(project, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert "tried on x86-64 alone" in look(project)["system", "warning"]
+    assert "tested only on x86-64" in look(project)["system", "warning"]
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     error = refuse(project)
     assert isinstance(error, InputError)
-    assert "Darwin on aarch64: Podium runs on Linux alone" in str(error)
+    assert "Darwin on aarch64: Podium requires Linux" in str(error)
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE=/nowhere/ca.pem holds no certificates"),
-        ("SSL_CERT_FILE", "/etc/hostname", "SSL_CERT_FILE=/etc/hostname holds no certificates"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE=/nowhere/ca.pem has no readable certificates"),
+        ("SSL_CERT_FILE", "/etc/hostname", "SSL_CERT_FILE=/etc/hostname has no readable certificates"),
         ("ALL_PROXY", "socks5://127.0.0.1:1", "needs the package socksio"),
-        ("HTTPS_PROXY", "ftp://127.0.0.1:1", "names a proxy of the kind 'ftp'"),
+        ("HTTPS_PROXY", "ftp://127.0.0.1:1", "has the scheme 'ftp'"),
     ],
 )
 def test_settings_that_break_every_connection_are_refused_with_the_variable(
@@ -144,7 +144,7 @@ def test_a_mount_that_takes_no_writing_is_called_so(project, monkeypatch):
     mounted = SimpleNamespace(**fields | {"f_flag": real.f_flag | os.ST_RDONLY})
     monkeypatch.setattr(os, "statvfs", lambda _: mounted)
     error = refuse(project)
-    assert f"{project} is on a file system that is mounted read-only" in str(error)
+    assert f"{project} is on a read-only file system" in str(error)
     assert "belongs to" not in str(error)
 
 
@@ -180,7 +180,7 @@ def test_parameters_are_counted_as_bert_base_has_them(project):
 
 def test_a_device_python_that_cannot_be_started_or_lacks_packages_is_refused(project, monkeypatch, tmp_path):
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
-    assert "PODIUM_DEVICE_PYTHON=/nowhere/python cannot be asked" in str(refuse(project))
+    assert "PODIUM_DEVICE_PYTHON=/nowhere/python does not answer the device check" in str(refuse(project))
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
@@ -237,7 +237,7 @@ def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(
 
 def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run --np 2")
-    assert "nowhere-run is not on PATH: enable the SDK that brings it, or change PODIUM_DEVICE_LAUNCHER" in str(
+    assert "nowhere-run is not on PATH. Enable the SDK that contains it, or change PODIUM_DEVICE_LAUNCHER" in str(
         refuse(project)
     )
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run '")
@@ -365,7 +365,7 @@ def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(proj
         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
     given = ("base_model.source=folder", f"base_model.path={write_config(tmp_path / 'model', **same)}")
-    assert "is of the architecture that section model states" in look(project, *given)["base model", "ok"]
+    assert "has the architecture of section model" in look(project, *given)["base model", "ok"]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     vocabulary = ("tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}")
     assert "has 100 word embeddings, but the tokenizer has 6 entries" in str(refuse(project, *given, *vocabulary))
@@ -409,7 +409,7 @@ def test_what_is_to_be_read_from_the_hub_must_be_there(project, hub):
 
 def test_workers_need_a_server_and_bring_their_own_token_and_device(project, monkeypatch):
     error = refuse(project, *HUB, "device.runtime=cuda", on_workers=True)
-    assert str(error).startswith("nothing was started. server: --on-workers needs a Prefect server")
+    assert str(error).startswith("nothing was started. server: --on-workers requires a Prefect server")
 
 
 def test_remotes_that_cannot_take_anything_are_refused(project, tmp_path):
@@ -418,10 +418,10 @@ def test_remotes_that_cannot_take_anything_are_refused(project, tmp_path):
     (project / ".dvc" / "config").write_text(config.format("oss://bucket/path"))
     error = refuse(project, f"checkpoint.remote={tmp_path / 'file' / 'below'}")
     assert "pip install dvc-oss" in str(error)
-    assert f"{tmp_path / 'file'} is no folder: name another (checkpoint.remote)" in str(error)
+    assert f"{tmp_path / 'file'} is not a folder. Set another one (checkpoint.remote)" in str(error)
     assert isinstance(refuse(project, "checkpoint.remote=carrier-pigeon://x"), ParamsError)
     (project / ".dvc" / "config").write_text(config.format("../../store"))
-    assert look(project)["remote", "ok"] == f"the DVC remote far: {tmp_path / 'store'}, which will be made"
+    assert look(project)["remote", "ok"] == f"the DVC remote far: {tmp_path / 'store'} (will be created)"
 
 
 # ------------------------------------------------------------------------------------------ the machinery

@@ -64,7 +64,7 @@ def test_the_card_of_a_given_folder_answers(project: Path, hub: HubServer, tmp_p
     (folder / "README.md").write_text(CARD)
     found = look(project, *given)
     assert ("hub", "problem") not in found
-    assert "--set publish.base_model=user/name, if it is there" in found["hub", "warning"]
+    assert "set its name, for example --set publish.base_model=user/name" in found["hub", "warning"]
     assert ("hub", "warning") not in look(project, *given, "publish.base_model=user/base")
 
 

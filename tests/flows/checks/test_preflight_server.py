@@ -52,9 +52,9 @@ class Answers(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (404, b"{}", "answers 404, as no Prefect API does; it ends in /api"),
-        (200, b"<html>", "is no Prefect API, which ends in /api"),
-        (401, b"{}", "asks for a right (PREFECT_API_KEY, PREFECT_API_AUTH_STRING)"),
+        (404, b"{}", "answers 404, unlike a Prefect API (its URL ends in /api)"),
+        (200, b"<html>", "is not a Prefect API (its URL ends in /api)"),
+        (401, b"{}", "requires authentication (PREFECT_API_KEY, PREFECT_API_AUTH_STRING"),
     ],
 )
 def test_a_server_that_is_no_prefect_server_is_refused_in_one_sentence(project, monkeypatch, status, body, said):
@@ -63,7 +63,7 @@ def test_a_server_that_is_no_prefect_server_is_refused_in_one_sentence(project, 
         error = refuse(project)
     assert isinstance(error, InputError)
     assert said in str(error)
-    assert "unset it: a run then has a server of its own" in str(error)
+    assert "unset it: a run then starts its own server" in str(error)
 
 
 def test_a_server_that_answers_is_named(project, monkeypatch):

@@ -94,7 +94,7 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
     assert max(map(len, jobs.splitlines())) <= 80
     for words in (
         "pretrain@phase1 on 16 IPUs Mk2, 4 replicas of 4",
-        "to lower it: ",
+        "(reduce with ",
         "assumed ",
         "at 10 a device hour",
     ):
@@ -169,8 +169,8 @@ def test_the_memory_of_another_host_can_be_stated() -> None:
 
 def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured() -> None:
     text = " ".join(plan("--preset", "cpu-base-run-qa").split())
-    assert "time not measured; --measure" in text
-    assert "time not known" not in text
+    assert "time not measured; pass --measure" in text
+    assert "time unknown" not in text
 
 
 def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> None:

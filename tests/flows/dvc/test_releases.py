@@ -74,10 +74,10 @@ def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(
 @pytest.mark.parametrize(
     ("sent", "message"),
     [
-        ({"squad": ["--list"]}, "a release is named TAG@COMMIT"),
-        ({"squad": "release"}, "a release is named TAG@COMMIT"),
-        ({"squad": [3]}, "a release is named TAG@COMMIT"),
-        ({"other": []}, "no such entry of downstream"),
+        ({"squad": ["--list"]}, "the name of a release is TAG@COMMIT"),
+        ({"squad": "release"}, "the name of a release is TAG@COMMIT"),
+        ({"squad": [3]}, "the name of a release is TAG@COMMIT"),
+        ({"other": []}, "downstream has no such entry"),
     ],
 )
 def test_a_worker_takes_no_other_words_for_releases(sent: dict[str, list[str]], message: str) -> None:

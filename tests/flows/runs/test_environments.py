@@ -167,11 +167,11 @@ def last_error(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(or ALL_PROXY) names a SOCKS proxy, which needs the package socksio"),
-        ({"SSL_CERT_FILE": "/nowhere.pem"}, "SSL_CERT_FILE=/nowhere.pem holds no certificates"),
+        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(or ALL_PROXY) is a SOCKS proxy, which requires the package socksio"),
+        ({"SSL_CERT_FILE": "/nowhere.pem"}, "SSL_CERT_FILE=/nowhere.pem has no readable certificates"),
         ({"PREFECT_API_URL": "http://127.0.0.1:9/api"}, "PREFECT_API_URL=http://127.0.0.1:9/api does not answer"),
-        ({"PREFECT_HOME": "/dev/null/prefect"}, "Prefect cannot write /dev/null/prefect: set PREFECT_HOME"),
-        ({"PREFECT_HOME": "/tmp/100%25"}, "Prefect cannot keep its database in /tmp/100%25, because of its ? or %"),
+        ({"PREFECT_HOME": "/dev/null/prefect"}, "Prefect cannot write to /dev/null/prefect. Set PREFECT_HOME"),
+        ({"PREFECT_HOME": "/tmp/100%25"}, "Prefect cannot use a database in /tmp/100%25, because the path contains ? or %"),
     ],
     ids=["socks", "no-certificates", "dead-server", "closed-home", "odd-home"],
 )
@@ -186,7 +186,7 @@ def test_a_run_is_refused_in_one_sentence_that_names_the_variable(clone, variabl
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("a{x}b", 1, "because of the braces: rename the folder"),
+        ("a{x}b", 1, "because its path contains braces. Rename the folder"),
         (os.fsdecode(b"caf\xe9"), 2, r"the project's path is not UTF-8: b'"),
     ],
     ids=["braces", "latin-1"],
@@ -220,7 +220,7 @@ def test_a_clone_of_another_user_is_refused_with_the_place_and_its_owner(clone, 
     os.chown(path, 0, 0)
     done = machine.run(*RUN)
     assert done.returncode == 1
-    assert f"{path} belongs to root and cannot be written by user {STRANGER}: work in a clone" in last_error(done)
+    assert f"{path} belongs to root and is not writable for user {STRANGER}. Use your own clone" in last_error(done)
 
 
 OTHERS = """

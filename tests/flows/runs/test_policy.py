@@ -153,7 +153,7 @@ def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back
         "downstream.squad.data.train_path='"
     )
     assert problems(project, *sent, "publish.review=false") == (
-        "publish.review=false: this worker's own params.yaml says true, which a sent run cannot take back; change it "
+        "publish.review=false: the params.yaml of this worker requires true, and a sent run cannot override it; change it "
         "there"
     )
     assert problems(project, *sent, "publish.private=false").startswith("publish.private=false")
@@ -165,7 +165,7 @@ def test_values_that_are_no_plain_yaml_are_refused(project):
     for key, value in (("phase1", {"a": float("nan")}), ("phase2", {"a": "x" * (1 << 20)})):
         sent = copy.deepcopy(values)
         sent["ipu"][key] = value
-        with pytest.raises(ParamsError, match=r"no plain values of a params\.yaml, of 1048576 bytes"):
+        with pytest.raises(ParamsError, match=r"not plain values of a params\.yaml of at most 1048576 bytes"):
             policy.require_parameters(sent, project)
     with pytest.raises(ParamsError, match="corpuss is not known; did you mean corpus"):
         policy.require_parameters({**values, "corpuss": 1}, project)
@@ -197,7 +197,7 @@ def test_a_checkout_of_another_name_is_refused_and_nothing_is_touched(prefect_se
     key = checkout.key_of(read_yaml(toy_project / "params.yaml"))
     state = sent(toy_project, checkout_name=name.format(key=key))
     assert state.is_failed()
-    assert f"these parameters have a checkout PRESET-{key}, or set-{key}" in state.message
+    assert f"must be PRESET-{key} or set-{key} for these parameters" in state.message
     assert everything(toy_project) == before
     assert not (toy_project / "runs").exists()
     assert ran() == []

@@ -38,7 +38,7 @@ def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project: Path) -> N
     for job in ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"):
         assert f"{job} does not fit: the process takes " in done.stderr
     assert "The largest part is Python, torch and its libraries" in done.stderr
-    assert "podium run --force tries it all the same" in done.stderr
+    assert "Use podium run --force" in done.stderr
     kept = {path: seen for path, seen in tree(project).items() if path.parts[0] != "runs"}
     assert kept == before, "but for the lock of the run"
     plan = podium(project, "plan")

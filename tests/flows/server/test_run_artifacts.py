@@ -83,7 +83,7 @@ def test_a_published_run_is_named_by_its_score_and_has_three_tables(prefect_sess
         "80.5",
         "80 (lowered from 85)",
         "+0.5",
-        "passed, against a lowered floor",
+        "passed with a lowered floor",
     ]
     assert row(tables["podium-gate"], "data_corpus")[1:] == ["valid", "valid", "", "passed"]
 
@@ -135,7 +135,7 @@ def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
 
 
 def places_in(summary):
-    return summary.partition("### Where to look\n\n")[2].splitlines()
+    return summary.partition("### Pages and logs\n\n")[2].splitlines()
 
 
 def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
     assert gate.exists()
     assert set(tables_of(found)) == {"podium-run"}
     assert found.state.is_completed()
-    assert "the server gets no podium-gate of this run: JSONDecodeError" in caplog.text
+    assert "cannot create podium-gate of this run: JSONDecodeError" in caplog.text
 
 
 def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, toy_project, monkeypatch):

@@ -98,7 +98,7 @@ def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(proje
     assert (pair["common"], pair["examples"]) == (2, [3, 2])
     assert pair["differences"]["exact_match"]["mean"] == 50.0, "q1 of q1 and q2"
     code, said = podium(capsys, "compare", "slow", "part")
-    assert "part against slow: on the 2 examples of both, of 3 and 2" in said.out
+    assert "part against slow: on 2 common examples (of 3 and 2)" in said.out
     renamed = table.set_column(3, "question", [["Which?"] * 3])
     pq.write_table(renamed, path)
     code, said = podium(capsys, "compare", "slow", "part")
@@ -116,7 +116,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     [pair] = compared(capsys, "slow", str(release))["entries"][0]["pairs"]
     assert (pair["common"], pair["differences"]["exact_match"]["mean"]) == (3, pytest.approx(100 / 3))
     code, said = podium(capsys, "compare", str(release), "slow")
-    assert (code, "is no run: name one first" in said.err) == (2, True)
+    assert (code, "is not a run. Name a run first" in said.err) == (2, True)
     (release / "evaluation" / "scores.json").unlink()
     code, said = podium(capsys, "compare", "slow", str(release))
     assert (code, "is no run, and holds no scores.json or predictions.json" in said.err) == (1, True)
@@ -164,9 +164,9 @@ def test_show_says_all_of_one_run(project, capsys):
         "downstream.squad.finetune.learning_rate",
         "finetune@squad                   ran          12.5",
         "squad: exact_match 66.67 (50.00 to 80.00)",
-        "squad gate: rejected, nothing was published\n  - f1 88.89 is under the floor 95.00",
-        "to look at: runs/checkouts/fast/reports/run.html",
-        "log of this run: runs/logs/x.log",
+        "squad gate: rejected, not published\n  - f1 88.89 is under the floor 95.00",
+        "pages: runs/checkouts/fast/reports/run.html",
+        "log: runs/logs/x.log",
     ):
         assert text in said.out, (text, said.out)
     code, said = podium(capsys, "runs", "show", "fast", "--json")

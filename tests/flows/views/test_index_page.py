@@ -51,7 +51,7 @@ def test_a_row_states_first_what_few_other_runs_have() -> None:
 def test_no_run_is_said_so(tmp_path: Path) -> None:
     index_page.write(tmp_path)
     text = (tmp_path / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
-    assert "No run is here." in text
+    assert "No runs yet." in text
     assert "<table" not in text
 
 
@@ -156,7 +156,7 @@ def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, na
         (named / name).write_text("[")
     (named / artifacts.PARAMS).write_text("a: [")
     assert facts(toy_project)["fast"] == Details()
-    assert "not readable" in index_page.page(toy_project, index_page.every(toy_project))
+    assert "unreadable" in index_page.page(toy_project, index_page.every(toy_project))
 
 
 def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):

@@ -40,9 +40,9 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
 def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
     wanted = resolve_request(copy_project(tmp_path / "project"), "ipu-large-pod16-examples", (), name="of-a-test")
     html = plan_page.page(estimate_run(wanted), wanted, "ipu-large-pod16-examples")
-    jobs = re.findall(r"<figcaption>(\S+): the pipeline of a replica on its IPUs", html)
+    jobs = re.findall(r"<figcaption>(\S+): pipeline of one replica on its IPUs", html)
     assert jobs == ["pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"]
-    assert "15% of the memory of IPU 0 for products of matrices" in html
+    assert "15% of the memory of IPU 0 is available to matrix products" in html
     tables = re.findall(r"(<div class=\"scroll\"[^>]*>\s*)?<table", html)
     assert len(tables) > len(jobs)
     assert all(tables), "each in a box that scrolls"

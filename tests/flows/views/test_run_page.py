@@ -50,11 +50,11 @@ def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_
     html = run_page.page(RunView(record, toy_project))
     text = text_of(html)
     assert status_of(html) == "rejected"
-    assert "f1 fails 80.5 85 -4.5" in text
+    assert "f1 failed 80.5 85 -4.5" in text
     assert "f1 80.50 is under the floor 85.00" in text
-    assert "Nothing was published. The table of the gate says which check did not hold" in text
+    assert "Not published. The gate's table shows the failed checks" in text
     assert "podium run <b>" in text
-    for fact in ("began", "ended", "took", "host", "commit", "versions"):
+    for fact in ("started", "ended", "duration", "host", "commit", "versions"):
         assert f" {fact} " in text, fact
     assert f" Python {record.python}" in text
     assert record.host in text
@@ -69,8 +69,8 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     record = report.read(toy_project, root)
     record.results["gate@squad"]["checks"] = checks
     text = text_of(run_page.page(RunView(record, root, toy_project)))
-    assert "f1 holds 80.5 80 lowered from 85 +0.5" in text
-    assert "Not as by default: min_f1 is 80, by default 85." in text
+    assert "f1 passed 80.5 80 lowered from 85 +0.5" in text
+    assert "Changed gate parameters: min_f1 80 (default 85)." in text
     assert "published floor lowered" in text, "beside the outcome"
     assert "squad accepted floor lowered" in text
     assert "params.yaml set for this run downstream.squad.gate.min_f1 85 80" in text
@@ -120,14 +120,12 @@ def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_th
         made_runs.recorded(toy_project, stage, number * 1.5, None if number == 2 else "evening")
     run()
     text = text_of(html_of(toy_project))
-    assert "Of the run of 2026-11-22 10:00:00 +0000, which made what this one found up to date" in text
+    assert "From the run of 2026-11-22 10:00:00 +0000: this run reused its stages" in text
     assert "first skipped 1.5 s 2 s 90 MB" in text
     assert "second skipped 3 s" in text
     assert "gate@squad skipped Wall" in text, "it has no record"
-    assert (
-        "1 stage that this run did not do again: as measured in the run of 2026-11-22 10:00:00 +0000 (evening)" in text
-    )
-    assert "as measured in the run of dvc repro." in text
+    assert "1 stage reused, with figures from the run of 2026-11-22 10:00:00 +0000 (evening)" in text
+    assert "with figures from the run of dvc repro." in text
 
 
 def copies_of(project):
@@ -139,7 +137,7 @@ def test_the_page_of_each_run_stays_beside_that_of_the_newest(prefect_session, t
     (first,) = copies_of(toy_project)
     text = first.read_text()
     assert re.fullmatch(r"\d{8}-\d{6}-rejected\.html", first.name)
-    assert "As it was when this run ended" in text_of(text)
+    assert "Saved when this run ended" in text_of(text)
     assert 'href="../index.html"' in text, "though the page of all runs was written first at its end"
     time.sleep(1.1)  # the name of a copy has seconds
     run(command="the second", to=["first"])
@@ -163,7 +161,7 @@ def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began
     assert "second interrupted at least" in text_of(killed.read_text())
     assert status_of(ended.read_text()) == "rejected"
     text = text_of(html_of(toy_project))
-    assert "interrupted it was killed, or its host went down" in text
+    assert "interrupted killed, or its host went down" in text
 
 
 def test_old_copies_go(toy_project, monkeypatch):
@@ -184,7 +182,7 @@ def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
     (earlier,) = run_json(toy_project)["earlier"]
     assert earlier["outcome"] == "failed"
     text = text_of(html_of(toy_project))
-    assert "Resumed This run goes on from one of this folder that did not come to its end" in text
+    assert "Resumed This run continues an unfinished run in this folder" in text
     assert "failed stage second failed (exit code 1): the toy stage was told to fail" in text
     run(to=["first"])
     assert "earlier" not in run_json(toy_project)
@@ -245,7 +243,7 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     assert status_of(html) == "running"
     assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in html
     assert 'data-again="10"' in html
-    assert "Written more than two minutes ago? Then the run was killed" in text_of(html)
+    assert "If this page is more than two minutes old, the run was killed" in text_of(html)
     assert "second running" in text_of(html)
     assert "gate@squad waiting" in text_of(html)
     code, said = podium(capsys, "runs")
@@ -253,10 +251,10 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     html = path.read_text()
     assert status_of(html) == "interrupted"
     assert "refresh" not in html
-    assert "The run was killed" in text_of(html)
-    assert re.search(r"What is known is how it stood when it was heard of last, \d{4}-", text_of(html))
-    assert re.search(r"ended killed, heard of last \d{4}-", text_of(html))
-    assert re.search(r"took at least \d", text_of(html)), "not until somebody looked"
+    assert "The run ended without a report" in text_of(html)
+    assert re.search(r"its last known state, of \d{4}-", text_of(html))
+    assert re.search(r"ended killed; last update \d{4}-", text_of(html))
+    assert re.search(r"duration at least \d", text_of(html)), "not until somebody looked"
     assert re.search(r"second interrupted at least \d", text_of(html))
     assert "gate@squad not reached" in text_of(html)
     before = path.stat().st_mtime_ns

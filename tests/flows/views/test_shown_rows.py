@@ -75,5 +75,5 @@ def test_no_more_than_asked_for_and_rows_that_are_not_there_are_refused(
     tmp_path: Path, questions: tuple[Path, Path]
 ) -> None:
     assert [one["row"] for one in first_sequences(*questions, 1)] == [0]
-    with pytest.raises(InputError, match="holds no rows: make them first .podium run --to rows@squad"):
+    with pytest.raises(InputError, match="has no rows. Create them first .podium run --to rows@squad"):
         next(first_sequences(tmp_path / "absent", questions[1], 1, made_by="rows@squad"))

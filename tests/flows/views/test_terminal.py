@@ -106,7 +106,7 @@ def test_a_failed_run_says_its_error_once_last_and_in_red(toy_project, environme
         assert noise not in terminal.plain(), terminal.plain()
     assert "first                            ran " in terminal.plain()
     assert "second                           failed " in terminal.plain()
-    (named,) = [line.removeprefix("log of this run: ") for line in before if line.startswith("log of this run: ")]
+    (named,) = [line.removeprefix("log: ") for line in before if line.startswith("log: ")]
     log = (toy_project / named).read_text()
     assert "error: the toy stage was told to fail" in log
     assert "[ 50%] half way" in log

@@ -107,7 +107,7 @@ def test_deploying_again_closes_a_pool_that_has_prefects_own_template(team, atta
         heartbeat = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
         client.update_deployment(cpu.id, DeploymentUpdate(job_variables=heartbeat))
         assert team.sender.run("flows", "deploy") == 0, team.sender.said()
-        assert "the work pool cpu takes no command, environment or folder" in team.sender.said()
+        assert "the work pool cpu no longer takes commands, environments or folders" in team.sender.said()
         assert client.read_deployment(cpu.id).job_variables == {}
 
 
@@ -131,7 +131,7 @@ def test_a_worker_starts_its_own_flows_whatever_the_server_says(team, attacker):
         "theirs": "FAILED",
         "whole": "FAILED",
     }
-    assert "this worker runs the flows podium and podium-stages of its own" in attacker.state(ended["theirs"]).message
+    assert "this worker runs only the flows podium and podium-stages of its own" in attacker.state(ended["theirs"]).message
     assert attacker.ran() == []
     assert host.ran() == []
 

@@ -34,7 +34,7 @@ def said():
 
 def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
     client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
-    with pytest.raises(PodiumError, match="has the work pool ipu of type kubernetes; .* of type process: delete it"):
+    with pytest.raises(PodiumError, match="has the work pool ipu of type kubernetes; .* requires type process. Delete it"):
         deploy.make_pools(client, said.append)
     assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
     assert said == []
@@ -44,10 +44,10 @@ def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, sa
     client.create_work_pool(WorkPoolCreate(name="cpu", type="process", description="ours", concurrency_limit=3))
     deploy.make_pools(client, said.append)
     assert said == [
-        "the work pool cpu takes no command, environment or folder from runs any more",
-        "made the work pool flows",
-        "made the work pool cuda",
-        "made the work pool ipu",
+        "the work pool cpu no longer takes commands, environments or folders from runs",
+        "created the work pool flows",
+        "created the work pool cuda",
+        "created the work pool ipu",
     ]
     kept = client.read_work_pool("cpu")
     assert (kept.description, kept.concurrency_limit) == ("ours", 3)
@@ -61,8 +61,8 @@ def test_a_pool_with_a_template_of_somebodys_own_keeps_it_and_deploy_says_so(cli
     deploy.make_pools(client, said.append)
     assert client.read_work_pool("cpu").base_job_template == theirs
     assert client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
-    assert said[0].startswith("the work pool cpu keeps the template that somebody gave it")
-    assert said[1] == "the work pool ipu takes no command, environment or folder from runs any more"
+    assert said[0].startswith("the work pool cpu keeps its custom template")
+    assert said[1] == "the work pool ipu no longer takes commands, environments or folders from runs"
     before = said[:]
     deploy.make_pools(client, said.append)
     assert said == [*before, before[0]]
@@ -83,9 +83,9 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
     assert limit_after(asked=True) == 1
     assert limit_after(asked=True) == 1
     assert said == [
-        "the queue cuda/default takes one run at a time now, before any number",
-        "the queue cuda/default keeps its limit of 4 runs at a time; --queue cuda/default makes it one",
-        "the queue cuda/default takes one run at a time now, before 4",
+        "the queue cuda/default now takes one run at a time (before: any number)",
+        "the queue cuda/default keeps its limit of 4 runs at a time; pass --queue cuda/default to change it to one",
+        "the queue cuda/default now takes one run at a time (before: 4)",
     ]
 
 
@@ -111,12 +111,12 @@ def test_an_automation_that_is_up_to_date_is_not_written_anew_and_so_forgets_no_
     assert trigger_id() == before
     deploy.make_automation(client, deploy.lost_runs(timedelta(seconds=45)), said.append)
     assert trigger_id() != before
-    assert said == ["made the automation podium-lost-runs", "replaced the automation podium-lost-runs"]
+    assert said == ["created the automation podium-lost-runs", "replaced the automation podium-lost-runs"]
 
 
 def test_a_queue_of_a_pool_that_runs_no_stages_is_refused(prefect_session, tmp_path, said):
     with pytest.raises(
-        ParamsError, match=r"--queue pod/a: no pool of Podium's runs stages; state cpu\|cuda\|ipu/QUEUE"
+        ParamsError, match=r"--queue pod/a: not in a pool that runs stages; pass cpu\|cuda\|ipu/QUEUE"
     ):
         deploy.deploy_everything(tmp_path, [Queue("pod", "a")], said.append)
 
@@ -124,6 +124,6 @@ def test_a_queue_of_a_pool_that_runs_no_stages_is_refused(prefect_session, tmp_p
 def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
     with (
         temporary_settings(restore_defaults={PREFECT_API_URL}),
-        pytest.raises(PodiumError, match="PREFECT_API_URL is not set: name the server"),
+        pytest.raises(PodiumError, match="PREFECT_API_URL is not set. Set it to a server"),
     ):
         deploy.deploy_everything(tmp_path, [], said.append)

@@ -61,7 +61,7 @@ def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert queues_of("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert queues_of("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
-    with pytest.raises(ParamsError, match="device.runtime=auto does not say whose workers train"):
+    with pytest.raises(ParamsError, match="device.runtime=auto does not select a pool"):
         queues_of("auto", "cpu/default", None)
     with pytest.raises(ParamsError, match="cpu_queue='cpu': state pool/queue"):
         queues_of("cpu", "cpu", None)

@@ -27,7 +27,7 @@ def read(files, **record):
 
 
 def refused(files, **record):
-    with pytest.raises(RunFailed, match="what came back of finetune@squad is not what a worker sends") as error:
+    with pytest.raises(RunFailed, match="the report of finetune@squad is not from a Podium worker") as error:
         read(files, **record)
     return str(error.value)
 
@@ -61,7 +61,7 @@ def test_figures_records_and_the_receipt_are_taken():
     ],
 )
 def test_a_file_that_the_stage_does_not_write_is_refused(name):
-    assert "a file named" in refused({name: "{}"}, name="finetune@squad")
+    assert "unexpected file" in refused({name: "{}"}, name="finetune@squad")
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
     lock(root)
     published = run_questions(root, monkeypatch)
     assert {line.split(": ")[0] for line in found(published)} == OF_WORDS
-    assert "made of the corpus: its entries are words" in (published / "README.md").read_text()
+    assert "built from the corpus; its entries are words" in (published / "README.md").read_text()
 
 
 @pytest.mark.slow

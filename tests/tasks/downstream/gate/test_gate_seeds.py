@@ -247,7 +247,7 @@ def test_the_card_says_what_the_recipe_scored_and_which_seed_was_published(root:
     folder = root / published(root)["folder"]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert re.search(r"recipe over 3 seeds: accuracy 90\.00 \([^)]*\), .*; published: seed 42\.", card)
-    assert "| 42 (this model) | not known | 90.00 | 90.00 |\n| 43 | not known | 85.00 | 85.00 |\n" in card
+    assert "| 42 (this model) | unknown | 90.00 | 90.00 |\n| 43 | unknown | 85.00 | 85.00 |\n" in card
     stated = json.loads((folder / "provenance.json").read_text())["parameters"]["downstream"][ENTRY]["gate"]
     assert str(SEEDS) not in stated.values(), "the name of the folder is the user's"
 
