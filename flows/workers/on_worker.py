@@ -104,8 +104,8 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
     different = [name for name in sorted(ours) if ours[name] != code.get(name)]
     if different or len(code) > len(ours):
         raise ParamsError(
-            f"{', '.join(different) or 'the code'} in {project} differs from the code of the run. Update this worker "
-            "and the host where the run was started to the same revision"
+            f"{', '.join(different) or 'the code'} of the checkout {project} differs from the code of the run. Update "
+            "this worker and the host where the run was started to the same revision"
         )
 
 

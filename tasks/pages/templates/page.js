@@ -1,5 +1,5 @@
 "use strict";
-// Interactive parts of a page: tooltips of plots (pointer or arrow keys), sorting and filtering of tables, auto-refresh.
+// Interactive parts of a page: tooltips of plots (pointer or arrow keys), sorting and filtering of tables, reloading.
 for (const plot of document.querySelectorAll("svg.plot")) {
   const points = [...plot.querySelectorAll("[data-tip]")];
   if (!points.length) continue;

@@ -110,7 +110,7 @@ def test_pairs_of_texts_are_refused_for_a_model_with_one_token_type(
     said = findings(place, model, kind, file).get(("own", "problem"), "")
     assert ("has one token type (type_vocab_size in config.json), but own reads text pairs" in said) == refused
     again = ("pretrain.enabled=true", "corpus.source=files", f"corpus.path={place}")
-    assert "pre-training reads pairs" in findings(place, model, kind, file, *again)["base model", "problem"]
+    assert "pre-training reads text pairs" in findings(place, model, kind, file, *again)["base model", "problem"]
 
 
 def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: Path, hub: HubServer) -> None:

@@ -171,7 +171,7 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
     assert gate.exists()
     assert set(tables_of(found)) == {"podium-run"}
     assert found.state.is_completed()
-    assert "cannot create podium-gate of this run: JSONDecodeError" in caplog.text
+    assert "cannot create podium-gate of this run on the server: JSONDecodeError" in caplog.text
 
 
 def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, toy_project, monkeypatch):

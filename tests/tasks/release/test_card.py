@@ -325,7 +325,7 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     parameters["downstream"]["squad"]["finetune"]["schedule"] = "cosine"
     card = model_card(facts(provenance=folder, parameters=parameters))
     assert "base_model" not in front_matter(card)
-    assert "started from a given model, fine-tuned with Podium" in card
+    assert "started from an existing model, fine-tuned with Podium" in card
     assert "md5:" not in card.split("## Provenance")[0]
     named = facts(provenance=folder, parameters=parameters, base_model="google/bert-tiny")
     assert front_matter(model_card(named))["base_model"] == "google/bert-tiny"

@@ -51,7 +51,7 @@ def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> 
     assert metrics["exact_match"] == 66.6667
     assert "1 of 3" in page
     assert "66.7%" in page
-    assert "Examples too short to be looked for in pre-training text: 1." in page
+    assert "Examples too short to compare with the pre-training text: 1." in page
 
 
 def test_where_none_are_there_the_scores_are_the_same(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) ->
     pair = Pair("dev", 1, 0.875, "training question <i>7</i>")
     shown = Shown(pair, "one <b>cat</b> and two dogs", "one <b>cow</b> and two dogs")
     _, page = evaluated(tmp_path, source(TRAINING, [1], (shown,)))
-    assert "87.5% alike" in page
+    assert "87.5% similar" in page
     assert "<strong>&lt;b&gt;cat&lt;/b&gt; </strong>and two dogs" in page
     assert "<strong>&lt;b&gt;cow&lt;/b&gt; </strong>and two dogs" in page
     assert "training question &lt;i&gt;7&lt;/i&gt;" in page
