@@ -171,7 +171,7 @@ def last_error(done: subprocess.CompletedProcess[str]) -> str:
         ({"SSL_CERT_FILE": "/nowhere.pem"}, "SSL_CERT_FILE=/nowhere.pem has no readable certificates"),
         ({"PREFECT_API_URL": "http://127.0.0.1:9/api"}, "PREFECT_API_URL=http://127.0.0.1:9/api does not answer"),
         ({"PREFECT_HOME": "/dev/null/prefect"}, "Prefect cannot write to /dev/null/prefect. Set PREFECT_HOME"),
-        ({"PREFECT_HOME": "/tmp/100%25"}, "Prefect cannot use a database in /tmp/100%25, because the path contains ? or %"),
+        ({"PREFECT_HOME": "/tmp/100%25"}, "cannot use a database in /tmp/100%25, because the path contains ? or %"),
     ],
     ids=["socks", "no-certificates", "dead-server", "closed-home", "odd-home"],
 )

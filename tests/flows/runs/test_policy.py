@@ -153,8 +153,8 @@ def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back
         "downstream.squad.data.train_path='"
     )
     assert problems(project, *sent, "publish.review=false") == (
-        "publish.review=false: the params.yaml of this worker requires true, and a sent run cannot override it; change it "
-        "there"
+        "publish.review=false: the params.yaml of this worker requires true, and a sent run cannot override it; "
+        "change it there"
     )
     assert problems(project, *sent, "publish.private=false").startswith("publish.private=false")
     assert problems(project, *sent, "publish.examples=true").startswith("publish.examples=true")

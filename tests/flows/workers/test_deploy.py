@@ -34,7 +34,7 @@ def said():
 
 def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
     client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
-    with pytest.raises(PodiumError, match="has the work pool ipu of type kubernetes; .* requires type process. Delete it"):
+    with pytest.raises(PodiumError, match="the work pool ipu of type kubernetes; .* requires type process. Delete it"):
         deploy.make_pools(client, said.append)
     assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
     assert said == []
@@ -115,9 +115,7 @@ def test_an_automation_that_is_up_to_date_is_not_written_anew_and_so_forgets_no_
 
 
 def test_a_queue_of_a_pool_that_runs_no_stages_is_refused(prefect_session, tmp_path, said):
-    with pytest.raises(
-        ParamsError, match=r"--queue pod/a: not in a pool that runs stages; pass cpu\|cuda\|ipu/QUEUE"
-    ):
+    with pytest.raises(ParamsError, match=r"--queue pod/a: not in a pool that runs stages; pass cpu\|cuda\|ipu/QUEUE"):
         deploy.deploy_everything(tmp_path, [Queue("pod", "a")], said.append)
 
 

@@ -132,9 +132,7 @@ def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(tea
 
     def waits():
         logs = (host.folder / "worker.log" for host in (preparing, second))
-        return any(
-            "stage pretrain@phase1: another host is running the same stage" in log.read_text() for log in logs
-        )
+        return any("stage pretrain@phase1: another host is running the same stage" in log.read_text() for log in logs)
 
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name("podium-stages/cpu")
