@@ -52,11 +52,8 @@ def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_th
     ran()
     code, said = command()
     assert code == 3, "the gate rejected, and still does"
-    assert said.out.startswith("nothing changed: all 3 stages are up to date
-")
-    assert "squad gate: rejected, not published
-  - f1 80.50 is under the floor 85.00
-" in said.out
+    assert said.out.startswith("nothing changed: all 3 stages are up to date\n")
+    assert "squad gate: rejected, not published\n  - f1 80.50 is under the floor 85.00\n" in said.out
     assert (toy_project / "reports" / "run.json").read_bytes() == report
     assert ran() == []
     assert command("--to", "second") is None, "another plan"
