@@ -48,14 +48,17 @@ class Finding:
 
 
 def ok(name: str, text: str) -> Finding:
+    """Return the result of a passed check."""
     return Finding(name, "ok", text)
 
 
 def warning(name: str, text: str) -> Finding:
+    """Return a result that is reported but does not refuse the run."""
     return Finding(name, "warning", text)
 
 
 def problem(name: str, text: str, *, of_parameters: bool = False) -> Finding:
+    """Return a result that refuses the run."""
     return Finding(name, "problem", text, of_parameters)
 
 
