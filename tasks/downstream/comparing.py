@@ -1,6 +1,6 @@
-"""How much better one run judged its entry than another: the paired test on the examples that both answered.
+"""Paired comparison of two runs on the examples that both predicted.
 
-Examples are told by their keys, so that runs on overlapping files, in any order, are compared on what they share.
+Examples are matched by their keys, so runs on overlapping files, in any order, are compared on what they share.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from tasks.stage.errors import InputError
 
 @dataclass(frozen=True)
 class Judged:
-    """What an entry of a run answered, and what that scores."""
+    """Predictions and scores of an entry in one run."""
 
     task: Task
     examples: Mapping[str, Any]
     predictions: Mapping[str, Sequence[Any]]
     outcomes: Outcomes
     figures: Mapping[str, float]
-    """metrics/<name>.json: every metric with its bounds, on all examples of the run."""
+    """Content of metrics/<name>.json: every metric with its interval, on all examples of the run."""
 
 
 def judged(entry: Entry, root: Path) -> Judged:
-    """Read an entry of the run in the folder `root`.
+    """Read the evaluation of an entry from the run in the folder `root`.
 
     Raises:
-        InputError: it was not evaluated there, or its files are damaged.
+        InputError: the entry was not evaluated, or files are damaged.
     """
     task: Task = part_of(entry, "scores")
     metrics = root / artifacts.metrics_file(entry.name)
     if not metrics.is_file():
-        raise InputError(f"{metrics} is missing: run the stage {entry.stage('evaluate')} first")
+        raise InputError(f"{metrics} not found. Run the stage {entry.stage('evaluate')} first")
     examples = task.read_all(root)
     predictions = task.read_predictions(root / artifacts.predictions_file(entry.name), examples)
     return Judged(task, examples, predictions, task.outcomes_of(examples, predictions), read_json(metrics))
 
 
 def figures_of(task: Task, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Metric -> value and bounds, as `metrics` states them; what it does not state is left out."""
+    """Return metric -> value and interval from the content of a metrics file; metrics without an interval are
+    omitted."""
     return {
         name: {"value": figures[name], "low": figures[f"{name}_low"], "high": figures[f"{name}_high"]}
         for name in task.metrics.titles
@@ -60,17 +61,17 @@ def figures_of(task: Task, figures: Mapping[str, float]) -> dict[str, dict[str, 
 
 
 def against_run(first: Judged, second: Judged) -> dict[str, Any]:
-    """The second run against the first, see `_against`.
+    """Compare the second run with the first; see `_against`.
 
     Raises:
-        InputError: they are of other kinds, or have no example in common.
+        InputError: the entries are of different kinds, or have no example in common.
     """
     ours, theirs = first.task, second.task
     if (ours.entry.kind, ours.development) != (theirs.entry.kind, theirs.development):
         raise InputError(
-            f"{ours.entry.name} is of kind {ours.entry.kind} and judged on {', '.join(ours.development)}, "
-            f"{theirs.entry.name} is of kind {theirs.entry.kind} and judged on {', '.join(theirs.development)}: name "
-            "entries of one kind"
+            f"{ours.entry.name} has kind {ours.entry.kind} and development sets {', '.join(ours.development)}, "
+            f"{theirs.entry.name} has kind {theirs.entry.kind} and {', '.join(theirs.development)}. Name entries of "
+            "one kind"
         )
     found = {}
     for split, examples in first.examples.items():
@@ -84,39 +85,39 @@ def against_run(first: Judged, second: Judged) -> dict[str, Any]:
 
 
 def against_scores(first: Judged, folder: Path) -> dict[str, Any]:
-    """The scores.json or predictions.json in a folder against a run, see `_against`.
+    """Compare the scores.json or predictions.json in a folder with a run; see `_against`.
 
     Raises:
-        InputError: there is none, it is damaged, or has no example in common with the run.
+        InputError: the file is missing or damaged, or has no example in common with the run.
     """
     place = next((one for one in (folder, folder / artifacts.EVALUATION) if released_file(one) is not None), folder)
     theirs = read_released(first.task, first.examples, place)
     if theirs is None:
-        raise InputError(f"{folder} is no run, and holds no scores.json or predictions.json")
+        raise InputError(f"{folder} is neither a run nor a folder with scores.json or predictions.json")
     return _against(first, theirs, None)
 
 
 def _against(first: Judged, theirs: Mapping[str, Array], examples: int | None) -> dict[str, Any]:
-    """How much better others answered than a run did, on the examples of both.
+    """Compare other outcomes with those of a run on their common examples.
 
     Args:
-        theirs: outcomes on the examples of the run, NaN where they answered nothing.
-        examples: how many they have; None: that is not known.
+        theirs: outcomes on the examples of the run, NaN without a prediction.
+        examples: number of examples of the other run; None if unknown.
 
     Returns:
-        The numbers of examples; for each metric the points by which they are better, with bounds; and McNemar's test,
-        where it applies.
+        The numbers of examples; for each metric the gain in points with its interval; and McNemar's test where it
+        applies.
     """
     found = compare(first.task, first.predictions, first.outcomes, theirs)
     if not found.common:
         raise InputError(
-            f"no example of {first.task.entry.name} was answered by both: runs are compared on the same examples"
+            f"no example of {first.task.entry.name} was predicted by both. Runs are compared on their common examples"
         )
     return {
         "common": found.common,
         "examples": [sum(map(len, first.outcomes.values())), examples],
         "confidence": first.task.confidence,
-        # What is compared there is the run against the others: turned round here (0.0 - 0.0 has no sign).
+        # `compare` subtracts the others from the run: reversed here (0.0 - 0.0 has no sign).
         "differences": {
             name: {"mean": 0.0 - one.mean, "low": 0.0 - one.high, "high": 0.0 - one.low}
             for name, one in found.differences.items()

@@ -1,4 +1,4 @@
-"""Stage evaluate: from logits to answers, the official metrics with intervals and slices, a page and plots.
+"""Stage evaluate: decode logits to answers; write the official metrics with intervals and slices, a report and plots.
 
 python -m tasks.downstream.evaluate NAME
 """
@@ -29,7 +29,7 @@ from tasks.stage.errors import InputError
 
 @dataclass(frozen=True)
 class EvaluationView(Generic[E, A]):
-    """All that was found, by development set, as its page and files show it."""
+    """Results of an evaluation by development set, for its report and files."""
 
     examples: Mapping[str, E]
     answers: Mapping[str, A]
@@ -37,49 +37,49 @@ class EvaluationView(Generic[E, A]):
     outcomes: Mapping[str, Array]
     slices: Sequence[Slice]
     calibrated: Calibration | None
-    """Probabilities of the answers against what came true."""
+    """Calibration of the answers' probabilities."""
     metrics: dict[str, Any]
-    """The content of the metrics file."""
+    """Content of the metrics file."""
     note: str = ""
-    """What people should know of the development set."""
+    """Remarks on the development set for users."""
     near: NearDuplicates | None = None
-    """Near-duplicates of the development examples in what the model learnt from; None: that is not known."""
+    """Near-duplicates of development examples in the training data; None if unknown."""
 
 
 class PageTask(ScoresTask[E, L, A]):
-    """What people see of an evaluation."""
+    """Report of an evaluation."""
 
     @abstractmethod
     def slices(self, split: str, examples: E, logits: L, outcomes: Array) -> Sequence[Slice]:
-        """Scores by property of the examples."""
+        """Return scores by property of the examples."""
 
     @abstractmethod
     def page(self, found: EvaluationView[E, A]) -> str:
-        """The evaluation as HTML."""
+        """Return the report as HTML."""
 
     def more_figures(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> dict[str, float]:
-        """Figures of this kind beside the metrics, which the predictions alone do not tell."""
+        """Return additional figures of this kind that need more than the predictions."""
         return {}
 
     def more_files(self, found: EvaluationView[E, A]) -> dict[str, str]:
-        """Name -> text of what else the folder of the evaluation holds."""
+        """Return file name -> text of additional files of the evaluation."""
         return {}
 
 
 def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
-    """Score the logits of an entry's development sets; write its predictions, scores, plots and page.
+    """Score the logits of an entry's development sets; write its predictions, scores, plots and report.
 
     Returns:
-        The content of the metrics file: every official metric in percent with the bounds of its 95% interval, the score
-        of the baseline, the number of examples, calibration, slices, and the SHA-256 of the weights and predictions.
+        The content of the metrics file: every official metric in percent with its 95% interval, the score of the
+        baseline, the number of examples, calibration, slices, and the SHA-256 of weights and predictions.
 
     Raises:
-        InputError: a file that is missing, damaged, or belongs to another run.
+        InputError: a file is missing, damaged, or from another run.
     """
     name = task.entry.name
     weights = root / artifacts.model_folder(name) / "model.safetensors"
     if not weights.is_file():
-        raise InputError(f"{weights} is not there; run the stage {task.entry.stage('finetune')}")
+        raise InputError(f"{weights} not found. Run the stage {task.entry.stage('finetune')}")
     report = read_report(root / artifacts.near_duplicates_file(name), task.entry.stage("validate_examples"))
     baseline = task.choose_baseline(root)
     found = answered(task, root)
@@ -98,11 +98,11 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
 def write_evaluation(
     task: PageTask[E, Any, A], found: EvaluationView[E, A], folder: Path, judged: Mapping[Path, Path]
 ) -> None:
-    """Write predictions, page and what else the evaluation holds into a folder.
+    """Write predictions, report and additional files of an evaluation to a folder.
 
     Args:
-        found: its metrics get the hashes of what was judged.
-        judged: what people call each file -> where it lies, the predictions among them.
+        found: the results; hashes of the evaluated files are added to its metrics.
+        judged: recorded path -> actual path of each evaluated file, predictions included.
     """
     name = task.entry.name
     write_json(folder / artifacts.predictions_file(name).name, task.predictions_json(found.examples, found.predictions))
@@ -113,8 +113,8 @@ def write_evaluation(
 
 
 def drawn(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[str, str]:
-    """Name -> CSV of what dvc.yaml draws: the leading score of every slice in percent with the bounds of its interval,
-    and stated probabilities against the shares that came true."""
+    """Return name -> CSV of the plots in dvc.yaml: the leading metric of every slice in percent with its interval, and
+    predicted probabilities with observed accuracy."""
     slices = []
     for part in (one.record() for one in found.slices):
         lead = next(name for name in (task.limits[0].metric, *task.metrics.titles) if name in part)
@@ -129,7 +129,7 @@ def drawn(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[str, s
 def answered(
     task: PageTask[E, Any, A], root: Path = Path(), development: Sequence[str] | None = None
 ) -> EvaluationView[E, A]:
-    """The answers that follow from the logits, and all scores, of all development sets or of those named."""
+    """Decode and score the logits of all development sets, or of those named."""
     task.settle(root)
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}
@@ -145,7 +145,7 @@ def answered(
         outcomes[split] = task.outcomes(here, predictions[split])
         slices += task.slices(split, here, logits, outcomes[split])
     calibrated = _calibrated(task, answers, outcomes)
-    # Lists and not objects below: `dvc metrics show` makes a column of every number and string in an object.
+    # Lists, not objects: `dvc metrics show` makes a column of every number and string in an object.
     metrics = {
         **task.figures(examples, outcomes),
         **task.more_figures(examples, answers),
@@ -173,19 +173,19 @@ def _calibrated(
 
 
 def in_words(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
-    """One line for people."""
+    """Return a summary line for the terminal."""
     said = [
         f"{name} {found[name]:.2f} ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})"
         for name in task.metrics.titles
     ]
     if "constant_score" in found:
-        said.append(f"{task.baseline} has {found['constant_score']:.2f}")
+        said.append(f"{task.baseline}: {found['constant_score']:.2f}")
     return f"{task.entry.name}: {found[task.counted]:,} {task.record}s, {', '.join(said)}"
 
 
 def main() -> None:
     name = entry_argument(
-        "Scores and pages of a downstream task from its logits. To score any answers to questions: podium score"
+        "Score the logits of a downstream task and write its report. To score other answers to questions: podium score"
     )
     task: PageTask[Any, Any, Any] = part_of(load_entry(name), "page")
     started_at = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Stage examples: the examples of an entry as Parquet, one file a split, each checked before anything is kept.
+"""Stage examples: write the examples of an entry as Parquet, one file per split, after checking each one.
 
-A development set that nobody gave is a part of the training examples, and a limit leaves a sample of a split.
+Without a development set, a part of the training examples is set aside. A limit keeps a sample of a split.
 
 python -m tasks.downstream.examples NAME
 """
@@ -23,26 +23,26 @@ from tasks.stage import artifacts, streams
 
 
 class ExamplesTask(DownstreamTask):
-    """How examples are read."""
+    """Reading of examples."""
 
     groups: ClassVar[Groups] = ()
-    """What stays together where development is a part of training."""
+    """Columns by which examples are grouped before a development set is set aside."""
     first_labels: tuple[str, ...] = ()
-    """Classes of the training examples that check_files looked at, in the order of their numbers."""
+    """Classes of the training examples that check_files read, by number."""
     has_all_labels: bool = True
-    """Whether check_files looked at all training examples."""
+    """True if check_files read all training examples."""
     has_pairs: bool = False
-    """Whether the examples are pairs of texts, as far as is known. For files, check_files sets it."""
+    """True if the examples are known to be pairs of texts; set by check_files for files."""
 
     @property
     def apart(self) -> OwnDataParams | None:
-        """The section `data` where it gives no development examples, so that they are a part of those of training."""
+        """Section `data` if the development set is taken from the training examples, else None."""
         data = self.entry.params.data
         return data if isinstance(data, OwnDataParams) and data.dev_is_apart else None
 
     @property
     def read_splits(self) -> tuple[str, ...]:
-        """The splits that somebody gave."""
+        """Splits that the user supplies."""
         return self.splits if self.apart is None else (TRAIN,)
 
     @abstractmethod
@@ -50,29 +50,29 @@ class ExamplesTask(DownstreamTask):
         """Read, check and write the examples to `folder`: a Parquet file for each of `read_splits`, and reading.json.
 
         Returns:
-            What was made, in a line.
+            A summary line.
 
         Raises:
-            InputError: what is wrong with them, with the place.
+            InputError: invalid examples, with their location.
         """
 
     def complete(self, folder: Path) -> dict[str, int]:
-        """Write what follows from all splits as they are in the end, such as the classes there are.
+        """Write files that depend on the final splits, such as the list of classes.
 
         Returns:
-            What people should know of them, in words, and how often.
+            Remarks for users -> number of examples.
 
         Raises:
-            InputError: what is left of a split is of no use.
+            InputError: a final split is unusable.
         """
         return {}
 
     @abstractmethod
     def check_files(self) -> str:
-        """What can be known of given files before a run: their names, with what was found in them.
+        """Check the user's files before a run; return their names and a short description.
 
         Raises:
-            InputError: what is wrong with them.
+            InputError: invalid files.
         """
 
 
@@ -80,7 +80,7 @@ def make_examples(task: ExamplesTask, folder: Path) -> str:
     """Write the examples of an entry to `folder`, a Parquet file for each split, all or none.
 
     Returns:
-        What was made, in a line.
+        A summary line.
 
     Raises:
         InputError: see `ExamplesTask.write_examples` and `ExamplesTask.complete`.
@@ -104,8 +104,8 @@ def _set_apart(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
     train, apart = folder / f"{TRAIN}.parquet", folder / f"{dev}.parquet"
     keys = (task.entry.key("data", "dev_fraction"), task.entry.key("data", "dev_path"))
     found = set_apart(train, apart, task.groups, data.dev_fraction, data.seed, keys)
-    asked = f"{data.dev_fraction:g} asked for, equal {found.by}s together, seed {data.seed}"
-    return [(f"{task.record}s of {found.of:,} in train set apart as {dev} ({asked})", found.examples)]
+    asked = f"dev_fraction {data.dev_fraction:g}, grouped by {found.by}, seed {data.seed}"
+    return [(f"of {found.of:,} training {task.record}s set aside as {dev} ({asked})", found.examples)]
 
 
 def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
@@ -113,7 +113,7 @@ def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
     for split in task.splits:
         limit = data.limit_train if split == TRAIN else data.limit_dev
         if limit is not None and (total := sample(folder / f"{split}.parquet", limit, data.seed)) > limit:
-            notes.append((f"{split} {task.record}s of {total:,}, a sample (seed {data.seed})", limit))
+            notes.append((f"of {total:,} {split} {task.record}s sampled (seed {data.seed})", limit))
     return notes
 
 

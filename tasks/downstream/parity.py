@@ -1,9 +1,9 @@
-"""The same model, rows and examples in two places: how far its logits lie apart, and which answers changed.
+"""Parity of one model on two devices or precisions: differences of logits, and changed answers.
 
-    python -m tasks.downstream.parity NAME RUNTIME[:PRECISION]        against what the stage predict wrote
+    python -m tasks.downstream.parity NAME RUNTIME[:PRECISION]        compare with the logits of stage predict
     python -m tasks.downstream.parity NAME cuda:bf16 --baseline cpu:fp32 [--model DIR] [--output FILE]
 
-The second form computes both and writes nothing but FILE. Device settings (batch, IPU config) are those of params.yaml.
+The second form computes both and writes only FILE. Device settings (batch, IPU config) come from params.yaml.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, ParityLost
 
 Logits = Mapping[str, Path]
-"""Development set -> file of logits."""
+"""Development set -> logits file."""
 
 
 def compare_logits(task: Task, first: Logits, second: Logits, root: Path = Path()) -> dict[str, Any]:
-    """Differences of two predictions of the same rows, and of the answers that follow from them.
+    """Compare two predictions of the same rows, and the decoded answers.
 
     Returns:
-        What `logit_differences` gives, every metric of both with their difference, McNemar's test where it applies, and
-        `changed`: which example, both answers, their scores, and the margin: by how much the first answer led the next
-        other one before; small margins turn first.
+        The result of `logit_differences`, every metric of both with their difference, McNemar's test if it applies, and
+        `changed`: for each changed example both answers, their scores, and the margin by which the first answer led the
+        runner-up. Answers with small margins change first.
 
     Raises:
-        InputError: files that do not belong together.
+        InputError: the files do not belong together.
     """
     task.settle(root)
     quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.given}
@@ -76,15 +76,15 @@ def compare_logits(task: Task, first: Logits, second: Logits, root: Path = Path(
 def logit_differences(
     first: tuple[Array, np.ndarray], second: tuple[Array, np.ndarray], names: Sequence[str]
 ) -> dict[str, Any]:
-    """How far the logits of the same sequences lie apart; logits as `ScoresTask.flat_logits` gives them.
+    """Return differences of the logits of the same sequences, as returned by `ScoresTask.flat_logits`.
 
     Returns:
-        max_logit_difference, the example it is in, mean_logit_difference (of absolute values), rms_logit_difference,
-        and max_logit, the largest absolute logit of the first, to compare them with.
+        max_logit_difference and its example, mean_logit_difference (of absolute values), rms_logit_difference, and for
+        comparison max_logit, the largest absolute logit of the first.
     """
     (one, example), (other, _) = first, second
     if one.shape != other.shape:
-        raise InputError("the logits are of different rows: compute both from the same")
+        raise InputError("the logits belong to different rows. Compute both from the same rows")
     apart = np.abs(other.astype(np.float64) - one)
     largest = int(apart.argmax())
     return {
@@ -99,10 +99,10 @@ def logit_differences(
 def predict_in(
     place: Place, task: Task, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
 ) -> tuple[JobResult, Logits]:
-    """Run the model over the rows of all development sets in a place; logits and job files go to `folder`.
+    """Predict the rows of all development sets on one device; write logits and job files to `folder`.
 
     Raises:
-        DeviceJobFailed: the place cannot compute it; the message says why.
+        DeviceJobFailed: the model cannot run there; the message has the reason.
     """
     device = params.device.model_copy(update={"runtime": place.runtime, "precision": place.precision})
     found = {}
@@ -115,30 +115,31 @@ def predict_in(
 
 
 def check(found: Mapping[str, Any], entry: Entry) -> None:
-    """Raises: ParityLost, if the logits lie further apart than the entry's limit (None: any distance will do)."""
+    """Raise ParityLost if the logits differ by more than the entry's limit (None: no limit)."""
     limit = entry.params.parity.max_logit_difference
     if limit is not None and found["max_logit_difference"] > limit:
         raise ParityLost(
-            f"the logits lie up to {found['max_logit_difference']:.4g} apart (in {found['max_logit_difference_in']!r}"
-            f"), allowed are {limit:g} ({entry.key('parity', 'max_logit_difference')}); {found['changed_answers']} of "
-            f"{found['examples']} answers changed"
+            f"the logits differ by up to {found['max_logit_difference']:.4g} (in "
+            f"{found['max_logit_difference_in']!r}), the limit is {limit:g} "
+            f"({entry.key('parity', 'max_logit_difference')}); {found['changed_answers']} of {found['examples']} "
+            "answers changed"
         )
 
 
 def _report(
     task: Task, first: Mapping[str, str], second: Mapping[str, str], found: Mapping[str, Any], output: Path | None
 ) -> str:
-    """Write a comparison where somebody wants it, and refuse logits that lie too far apart; a line for people.
+    """Write a comparison to `output`, if given, and check it; return a summary line.
 
     Raises:
-        ParityLost: after `output` was written.
+        ParityLost: the logits differ too much; `output` is written before.
     """
     if output is not None:
         write_json(output, {"first": first, "second": second, **found})
     check(found, task.entry)
     lead, said = task.limits[0].metric, ["{runtime}:{precision}".format_map(one) for one in (first, second)]
     return (
-        f"parity of {said[1]} with {said[0]}: logits up to {found['max_logit_difference']:.4g} apart (mean "
+        f"parity of {said[1]} with {said[0]}: logits differ by up to {found['max_logit_difference']:.4g} (mean "
         f"{found['mean_logit_difference']:.2g}, largest logit {found['max_logit']:.3g}), {found['changed_answers']} of "
         f"{found['examples']} answers changed, {task.metrics.titles[lead]} {found[f'{lead}_first']:.2f} -> "
         f"{found[f'{lead}_second']:.2f}"
@@ -150,10 +151,10 @@ def _of(result: JobResult) -> dict[str, str]:
 
 
 def stage(place: Place, name: str, task: Task, params: Params) -> str:
-    """Write the parity figures of `name`: the place against what the stage predict wrote; a line for people.
+    """Compare a device with the logits of stage predict and write the figures; return a summary line.
 
     Raises:
-        ParityLost: after the figures were written.
+        ParityLost: the logits differ too much; the figures are written before.
     """
     require_valid_rows(task)
     figures = read_json(artifacts.metrics_file(task.entry.name, PREDICT))
@@ -175,10 +176,10 @@ def between(
     root: Path = Path(),
     model: Path | None = None,
 ) -> str:
-    """Compute both and compare; a line for people.
+    """Predict on both devices and compare; return a summary line.
 
     Raises:
-        ParityLost: after `output` was written.
+        ParityLost: the logits differ too much; `output` is written before.
     """
     with tempfile.TemporaryDirectory(prefix="podium-parity-") as scratch:
         before, one = predict_in(first, task, params, Path(scratch) / "first", root, model)
@@ -188,26 +189,26 @@ def between(
 
 
 def _named(item: str, params: Params) -> tuple[str, str]:
-    """Entry and place of a stage: squad and cpu:bf16 of squad-cpu:bf16."""
+    """Return entry and device of a stage: squad and cpu:bf16 for squad-cpu:bf16."""
     for name, entry in params.downstream.items():
         for place in entry.parity.against:
             if item == f"{name}-{place}":
                 return name, place
-    raise ParamsError(f"{item}: name a place too, or a stage of downstream.*.parity.against")
+    raise ParamsError(f"{item}: add RUNTIME[:PRECISION], or name a stage of downstream.*.parity.against")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare a model's logits and answers in two places.")
-    parser.add_argument("name", help="the entry; or what the stage is called, which names the place, too")
+    parser = argparse.ArgumentParser(description="Compare a model's logits and answers on two devices.")
+    parser.add_argument("name", help="the entry, or the name of a stage, which includes the device")
     parser.add_argument(
         "place",
         nargs="?",
         metavar="RUNTIME[:PRECISION]",
         help="for example cpu:bf16, cuda or ipu:fp16",
     )
-    parser.add_argument("--baseline", metavar="RUNTIME[:PRECISION]", help="compute this, too")
-    parser.add_argument("--model", type=Path, help="another model folder, with --baseline")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON, with --baseline")
+    parser.add_argument("--baseline", metavar="RUNTIME[:PRECISION]", help="compute and compare with this")
+    parser.add_argument("--model", type=Path, help="other model folder (with --baseline)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON (with --baseline)")
     arguments = parser.parse_args()
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
     name, said = arguments.name, arguments.place

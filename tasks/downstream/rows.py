@@ -1,10 +1,10 @@
-"""Stage rows: the examples of an entry as packed rows, a folder for each split.
+"""Stage rows: write the examples of an entry as packed rows, one folder per split.
 
     python -m tasks.downstream.rows NAME [SPLIT ...]
 
-Examples are read in chunks of a fixed number, or of fewer where they are long, and a chunk's sequences are packed among
-themselves, so that memory does not grow with the examples and the rows do not depend on how many processes share the
-work. A fraction of the training examples may be held out; their rows lie in a folder inside that of the training rows.
+Examples are read in chunks of a fixed size, smaller if they are long, and each chunk is packed separately. Memory use
+is constant and the rows do not depend on the number of processes. A fraction of the training examples may be held out;
+their rows are in a subfolder of the training rows.
 """
 
 from __future__ import annotations
@@ -43,63 +43,63 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Side = Callable[[pa.RecordBatch], pa.Array]
-"""Which examples of a batch are wanted: booleans."""
+"""Boolean mask of the examples to use in a batch."""
 READ_AT_ONCE = 1024
 """Examples decoded from Parquet at a time."""
 CHUNK_BYTES = 8 << 20
-"""Of examples, from which on a chunk is full, however few they are."""
+"""Size in bytes at which a chunk is full, even with few examples."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """The training examples, parted: what is kept from training is evaluated while it goes on."""
+    """Partition of the training examples; the held-out ones are evaluated during training."""
 
     column: str
-    """Read beside the others, as it says on which side an example is."""
+    """Column that decides the side of an example; read in addition to the others."""
     training: Side
     held_out: Side
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """N sequences that some examples became."""
+    """N tokenized sequences of a chunk of examples."""
 
     token_ids: np.ndarray
-    """uint16 or uint32, special tokens included, one sequence after the other."""
+    """uint16 or uint32, concatenated sequences with special tokens."""
     lengths: np.ndarray
-    """int64[N] tokens of each."""
+    """int64[N] number of tokens."""
     second_starts: np.ndarray
-    """int64[N] position in the sequence from which on token_type_ids are 1."""
+    """int64[N] first position with token_type_id 1."""
     labels: Mapping[str, np.ndarray]
-    """What `RowsTask.label_columns` places in the rows."""
+    """Labels for `RowsTask.label_columns`."""
     features: Mapping[str, np.ndarray | pa.Array] = field(default_factory=dict)
-    """[N] each: the columns `RowsTask.features` beside feature_id; numbers count within the chunk."""
+    """[N] each: columns of `RowsTask.features` except feature_id; numbered within the chunk."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What people should know of them, such as how many were shortened."""
+    """Counts for the summary line, such as shortened sequences."""
 
 
 class RowsTask(DownstreamTask):
-    """How examples become sequences of rows."""
+    """Conversion of examples to sequences and rows."""
 
     chunk: ClassVar[int]
-    """Examples packed among themselves; another number gives other rows, so it is no parameter."""
+    """Examples packed together. Not a parameter, because another size gives other rows."""
     columns: ClassVar[tuple[str, ...]]
-    """Columns of the examples that rows are made of."""
+    """Columns of the examples that are read."""
     chunks_for_processes: ClassVar[int | None] = None
-    """From so many chunks on more processes pay; None: never."""
+    """Number of chunks from which on several processes are faster; None: never."""
 
     @property
     def features(self) -> pa.Schema | None:
-        """Columns of features.parquet beside the rows, feature_id and example_index among them; None: sequence n is
-        example n, and no such file is needed."""
+        """Schema of features.parquet, including feature_id and example_index; None if sequence n is example n, so that
+        no such file is needed."""
         return None
 
     @abstractmethod
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        """Part the training examples in the file `source`; about `fraction` of them is held out.
+        """Partition the training examples in the file `source`, holding out about `fraction` of them.
 
         Raises:
-            InputError: nothing would be left on one side.
+            InputError: one side would be empty.
         """
 
     def hold_out_by_hash(
@@ -109,11 +109,11 @@ class RowsTask(DownstreamTask):
         columns: tuple[str, ...],
         read_texts: Callable[[pa.RecordBatch], Iterable[str]],
     ) -> Sides:
-        """`hold_out` by hashes of texts, so that equal ones are on the same side.
+        """Partition by hashes of texts, so that equal texts are on the same side; see `hold_out`.
 
         Args:
-            columns: that the texts are in.
-            read_texts: return the text of each example of a batch with these columns.
+            columns: columns of the texts.
+            read_texts: returns the text of each example of a batch with these columns.
         """
 
         def held_out(batch: pa.RecordBatch) -> pa.Array:
@@ -126,31 +126,31 @@ class RowsTask(DownstreamTask):
         }
         if sides != {True, False}:
             raise InputError(
-                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the {self.record}s in {source} leaves "
-                f"none on one side: use more {self.record}s, or another fraction"
+                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {self.record} of {source} on "
+                f"one side. Use more {self.record}s or another fraction"
             )
         return Sides(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
 
     def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
-        """The columns of one chunk as they travel to `sequences`, perhaps in another process."""
+        """Return the columns of one chunk for `sequences`, which may run in another process."""
         return examples.combine_chunks().to_batches()[0]
 
     @abstractmethod
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
-        """The sequences of a chunk, pure.
+        """Return the sequences of a chunk; a pure function.
 
         Args:
-            labelled: with the labels to train on.
+            labelled: include the labels for training.
         """
 
     @abstractmethod
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
-        """The columns of the rows that hold labels."""
+        """Return the label columns of the rows."""
 
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """Rows of one chunk; numbers of sequences count within the chunk, those of examples in all."""
+    """Packed rows of one chunk; feature ids are numbered within the chunk."""
 
     columns: dict[str, np.ndarray]
     features: pa.Table | None
@@ -161,7 +161,7 @@ class ChunkRows:
 
 @dataclass(frozen=True)
 class RowsSummary:
-    """What was made, for the stage's last line; all but `held_out` is of the rows to train on or to answer."""
+    """Summary of the written rows; held-out rows are counted separately in `held_out`."""
 
     manifest: Manifest
     examples: int
@@ -173,18 +173,17 @@ class RowsSummary:
 
 
 def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
-    """The examples in `source`, those of a side, in chunks of `task.chunk`, fewer where they are long, the last one of
-    what is left.
+    """Yield the examples in `source`, or those of one side, in chunks of at most `task.chunk`.
 
     Args:
-        also: column that the side looks at.
+        also: column that the side needs.
 
     Raises:
-        InputError: the file is missing or holds other columns.
+        InputError: the file is missing or lacks columns.
     """
     waiting: list[pa.RecordBatch] = []
     columns = dict.fromkeys((*task.columns, *([also] if also else [])))
-    # A batch ends with its row group: chunks are cut here, so that they depend on the examples alone.
+    # Batches end with their row group. Chunks are cut here, so that they depend only on the examples.
     for batch in read_batches(source, tuple(columns), READ_AT_ONCE, task.entry.stage("examples")):
         waiting.append(batch if side is None else batch.filter(side(batch)))
         while sum(map(len, waiting)) >= task.chunk or sum(batch.nbytes for batch in waiting) >= CHUNK_BYTES:
@@ -196,13 +195,13 @@ def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "
 
 
 def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
-    """Lists of int32, one after the other in `values`."""
+    """Return lists of int32 from concatenated `values`."""
     borders = np.concatenate([[0], np.cumsum(lengths)])
     return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
 
 
 def make_feature_table(schema: pa.Schema, sequences: Sequences) -> pa.Table:
-    """A line of features.parquet for each sequence, with `feature_id` from 0."""
+    """Return a line of features.parquet for each sequence, with `feature_id` from 0."""
     columns = {"feature_id": np.arange(len(sequences.lengths)), **sequences.features}
     arrays = [
         to_arrow(np.ascontiguousarray(column)).cast(field.type) if isinstance(column, np.ndarray) else column
@@ -212,7 +211,7 @@ def make_feature_table(schema: pa.Schema, sequences: Sequences) -> pa.Table:
 
 
 def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
-    """The lines of a chunk's features, with `feature_id` and `example_index` counted on from these numbers."""
+    """Return a chunk's features with `feature_id` and `example_index` shifted by these numbers."""
     for name, before in (("feature_id", sequences), ("example_index", examples)):
         place = features.schema.get_field_index(name)
         values = features.column(name).to_numpy() + before
@@ -221,7 +220,7 @@ def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
 
 
 def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> ChunkRows:
-    """Sequences and rows of one chunk, packed, with feature_ids from 0: pure, whatever process runs it."""
+    """Return the packed rows of one chunk, with feature_ids from 0; a pure function for any process."""
     sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
     shape, lengths = task.entry.rows, sequences.lengths
     layout = Layout.of(pack(lengths, shape.row_length, shape.max_sequences_per_row), lengths, shape.row_length)
@@ -243,16 +242,16 @@ def write_rows(
     folder: Path | None = None,
     workers: int | None = None,
 ) -> RowsSummary:
-    """Write the rows of a split into `folder`, whole or not at all.
+    """Write the rows of a split to `folder`, completely or not at all.
 
     Args:
-        source: the examples; default: where the stage examples writes them.
-        folder: default: where the other stages look for them.
-        workers: processes; None: what pays, at most PODIUM_WORKERS. The rows do not depend on it.
+        source: the examples; default: the output of stage `examples`.
+        folder: default: the folder that later stages read.
+        workers: number of processes; None: as many as are useful, at most PODIUM_WORKERS. The rows do not depend on it.
 
     Raises:
-        InputError: examples or tokenizer missing or unusable, no example at all, one that does not fit a row, rows out
-            of range of the schema.
+        InputError: examples or tokenizer missing or unusable, no examples, an example that does not fit a row, or rows
+            out of range of the schema.
     """
     shape = task.entry.rows
     check_geometry(shape.row_length, shape.max_sequences_per_row, 0, task.entry.key("rows"))
@@ -271,7 +270,7 @@ def write_rows(
         made = _write(task, partial, tokenizer, made_chunks, progress)
         if not made.examples:
             raise InputError(
-                f"{source} holds no {task.record}, at least one is required: look at {task.entry.key('data')}"
+                f"{source} contains no {task.record}, at least one is required. Check {task.entry.key('data')}"
             )
         if sides is None:
             return made
@@ -282,7 +281,7 @@ def write_rows(
 
 
 def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRows], progress: Progress) -> RowsSummary:
-    """Fill a row folder."""
+    """Write the files of a row folder."""
     vocabulary = read_vocabulary(load_tokenizer(tokenizer))
     shape, labels = task.entry.rows, len(task.labels)
     rows = RowWriter(
@@ -309,21 +308,21 @@ def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRo
 
 
 def in_words(task: RowsTask, split: str, made: RowsSummary) -> str:
-    """One line for people."""
+    """Return a summary line for the terminal."""
     rows = made.manifest
     counts = "".join(f", {count:,} {what}" for what, count in made.counts.items())
     kept = f"; {made.held_out.examples:,} {task.record}s held out" if made.held_out else ""
     return (
         f"{task.entry.name} {split}: {rows.rows:,} rows of {rows.row_length} with {rows.sequences:,} sequences of "
-        f"{made.examples:,} {task.record}s ({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens)"
-        f"{counts}{kept}; {made.elapsed_s:.1f} s"
+        f"{made.examples:,} {task.record}s ({rows.packing_factor:.2f} per row, {rows.packing_efficiency:.1%} real "
+        f"tokens){counts}{kept}; {made.elapsed_s:.1f} s"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the packed rows of a downstream task.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
-    parser.add_argument("splits", nargs="*", help="all of them, where none is named")
+    parser = argparse.ArgumentParser(description="Write the packed rows of a downstream task.")
+    parser.add_argument("name", help="the entry or its stage")
+    parser.add_argument("splits", nargs="*", help="splits to write (default: all)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     task: RowsTask = part_of(load_entry(arguments.name), "rows")

@@ -1,7 +1,7 @@
-"""Stage validate_examples: Great Expectations' verdict on the examples of an entry.
+"""Stage validate_examples: validate the examples of an entry with Great Expectations.
 
-Examples that are fit to train on are also searched for near-duplicates: development examples that are nearly the same
-as something the model learns from.
+Valid examples are also searched for near-duplicates: development examples that nearly equal a text that the model is
+trained on.
 
 python -m tasks.downstream.validate NAME
 """
@@ -32,30 +32,30 @@ READ_AT_ONCE = 8192
 
 
 class ChecksTask(DownstreamTask):
-    """What is judged of examples and of their rows, and which text of an example counts."""
+    """Checks of examples and of their rows, and the text used to find near-duplicates."""
 
     text_columns: ClassVar[tuple[str, ...]]
-    """Columns of the text that no development example should have in common with training."""
+    """Columns of the text that development and training examples should not share."""
 
     def texts(self, batch: pa.RecordBatch) -> list[str]:
-        """Return that text of each example, of a batch with these columns."""
+        """Return that text for each example of a batch with these columns."""
         parts = zip(*(batch.column(name).to_pylist() for name in self.text_columns), strict=True)
         return ["\t".join(part for part in some if part is not None) for some in parts]
 
     @abstractmethod
     def data(self, folder: Path) -> DataSet:
-        """The examples in `folder`, to be judged."""
+        """Return the data set of the examples in `folder`."""
 
     @abstractmethod
     def row_data(self, source: RowSource) -> RowData:
-        """The rows of one folder, to be judged."""
+        """Return the data set of the rows in one folder."""
 
 
 def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Report:
-    """Which development examples have a near-duplicate in what the model of an entry learns from.
+    """Find the development examples with a near-duplicate in the training data or pre-training corpus of an entry.
 
     Raises:
-        InputError: examples or text are missing or damaged.
+        InputError: examples or corpus are missing or damaged.
     """
     threshold = params.validate_.near_duplicates
     if threshold is None:
@@ -70,10 +70,10 @@ def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Re
 
 
 def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
-    """Write them where the evaluation finds them.
+    """Write the near-duplicates for stage evaluate.
 
     Returns:
-        How many there are of each source, in words, for the page of the verdict.
+        Label -> number of near-duplicates in each source, for the page of the verdict.
     """
     report = near_duplicates(task, params)
     write_report(artifacts.near_duplicates_file(task.entry.name), report)
@@ -82,7 +82,7 @@ def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "tokenizer", "pretrain_rows", "validate_")
-    entry = entry_of(params, entry_argument("Judge the examples of a downstream task."))
+    entry = entry_of(params, entry_argument("Validate the examples of a downstream task."))
     task: ChecksTask = part_of(entry, "checks")
     folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)
     print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))

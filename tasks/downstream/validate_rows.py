@@ -1,4 +1,4 @@
-"""Stage validate_rows: the verdict on the rows of an entry, by their declared columns, and on their labels.
+"""Stage validate_rows: validate the rows of an entry by their declared columns, and their labels.
 
 python -m tasks.downstream.validate_rows NAME
 """
@@ -22,7 +22,7 @@ from tasks.validation.validate import judge_and_report
 
 
 def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
-    """The rows of these splits, each with those that were held out of it."""
+    """Return the data sets of these splits' rows, including held-out ones."""
     found: list[DataSet] = []
     for split in splits:
         rows = task.rows_folder(split, root)
@@ -44,10 +44,10 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
 
 
 def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples:
-    """Return the examples that rows of a split were made from.
+    """Return the source examples of the rows of a split.
 
     Args:
-        side: HELD_OUT or the split, where some were held out of it; empty: all.
+        side: HELD_OUT or the split, if some of its examples were held out; empty: all examples.
     """
     path = task.examples_file(split, root)
 
@@ -61,7 +61,7 @@ def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
-    entry = entry_of(params, entry_argument("Judge the rows of a downstream task."))
+    entry = entry_of(params, entry_argument("Validate the rows of a downstream task."))
     task: ChecksTask = part_of(entry, "checks")
     sets = partial(row_data, task, params, task.splits)
     print(judge_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))

@@ -1,4 +1,4 @@
-"""What the gate asks of scores: the same of one model, and of all models of a recipe together."""
+"""Checks of scores, for one model and for all models of a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.downstream.scoring.significance import Interval, McNemar
 
 @dataclass(frozen=True)
 class Check:
-    """One condition: what was found, what is required."""
+    """Result of one check: the value found and the value required."""
 
     name: str
     ok: bool
@@ -21,41 +21,41 @@ class Check:
 
 
 Judged = tuple[Check, str]
-"""A check, and the reason in a full sentence, which counts where the check failed."""
+"""A check and the reason, a full sentence, that is reported if it failed."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What a model scored, or all models of a recipe on average, by itself and against others."""
+    """Scores of a model, or mean scores of a recipe, and their differences from baseline and released model."""
 
     values: Mapping[str, float]
     """Every metric, percent."""
     over_baseline: Interval | None
-    """Points by which the leading metric lies above that of the baseline; None = that is not asked."""
+    """Gain of the leading metric over the baseline, in points; None: not checked."""
     over_released: Mapping[str, Interval]
-    """Metric -> points by which it lies above the released model's; empty = that is not asked."""
+    """Metric -> gain over the released model, in points; empty: not checked."""
     common: int
-    """Examples that the released model answered, too."""
+    """Number of examples that the released model also predicted."""
     scored_on: str
-    """What would show smaller differences if there were more of it, in words."""
+    """Sample that limits the detectable difference, for messages."""
     tests: Mapping[str, McNemar] = field(default_factory=dict)
-    """Metric -> McNemar's test of the released model against the candidate, where it applies."""
+    """Metric -> McNemar's test of the released model against the candidate, if it applies."""
     seeds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Of a recipe: seed -> the scores of its model."""
+    """Scores of a recipe by seed."""
 
     @property
     def owner(self) -> str:
-        """Whose scores they are, in words after a metric."""
+        """Suffix of a metric's name in messages."""
         return " of the recipe" if self.seeds else ""
 
     @property
     def over_seeds(self) -> str:
-        """What a difference was measured over beside examples, in words."""
+        """Suffix of a difference in messages."""
         return f" over {len(self.seeds)} seeds" if self.seeds else ""
 
 
 def score_checks(task: Task, scored: Scored) -> list[Judged]:
-    """The floors, the baseline and the released model; see `tasks.downstream.gate.gate.decide`."""
+    """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
     checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
     if scored.over_baseline is not None:
         checks.append(_over_baseline(task, scored.over_baseline, scored))
@@ -68,25 +68,26 @@ def score_checks(task: Task, scored: Scored) -> list[Judged]:
 
 
 def _floor(task: Task, limit: Limit, floor: float, scored: Scored) -> Judged:
-    name = limit.metric
+    name, title = limit.metric, _title(task, limit.metric)
     value = round(scored.values[name], 4)
     if not math.isfinite(value):
-        reason = f"{name}{scored.owner} is {value}, which is no score; run evaluate again."
+        reason = f"{title}{scored.owner} is {value}, not a score. Run evaluate again."
         return Check(name, False, str(value), floor), reason
-    said = f"{value:.4f} is"
+    mean = ""
     if scored.seeds:
         each = ", ".join(f"{seed}: {scores[name]:.2f}" for seed, scores in scored.seeds.items())
-        said = f"of the recipe, the mean over {len(scored.seeds)} seeds ({each}), is {value:.4f},"
-    reason = f"{name} {said} under the floor {floor:g} ({task.entry.key('gate', limit.floor_key)})."
+        mean = f" (mean over {len(scored.seeds)} seeds: {each})"
+    key = task.entry.key("gate", limit.floor_key)
+    reason = f"{title}{scored.owner} is {value:g}{mean}, below the floor of {floor:g} ({key})."
     return Check(name, value >= floor, value, floor), reason
 
 
 def _over_baseline(task: Task, difference: Interval, scored: Scored) -> Judged:
-    found = in_points(difference) + scored.over_seeds
+    metric, found = task.limits[0].metric, in_points(difference) + scored.over_seeds
+    score = scored.values[metric] - difference.mean
     reason = (
-        f"the {task.limits[0].metric}{scored.owner} is not significantly above that of {task.baseline}: {found} at "
-        f"confidence {task.confidence:g}; the smallest gain that {scored.scored_on} could have shown is "
-        f"{difference.mean - difference.low:.2f} points."
+        f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
+        f"{task.confidence:g}.{_detectable(scored.scored_on, 'gains', difference.mean - difference.low)}"
     )
     return Check("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
 
@@ -95,29 +96,40 @@ def _no_drop(task: Task, number: int, limit: Limit, scored: Scored) -> Judged:
     difference, test, most = scored.over_released[limit.metric], scored.tests.get(limit.metric), limit.most or 0.0
     examples = f"{scored.common} {task.record}s"
     found = f"{in_points(difference)}{scored.over_seeds} on {examples}"
-    fell = not round(difference.high, 4) >= -most  # NaN, where no common example is of the metric's group
+    fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
         fell = fell and test.p_value < 1 - task.confidence
-    smallest = ""
-    if math.isfinite(difference.high):
-        least = difference.high - difference.mean
-        smallest = f"; the smallest drop that {examples} could have shown is {least:.2f} points"
+    smallest = _detectable(examples, "drops", difference.high - difference.mean)
     reason = (
-        f"{limit.metric.replace('_', ' ')}{scored.owner} fell significantly against the released model: {found} at "
-        f"confidence {task.confidence:g}, tolerated are {most:g} points "
-        f"({task.entry.key('gate', limit.most_key)}){smallest}."
+        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
+        f"confidence {task.confidence:g}; {most:g} points are tolerated "
+        f"({task.entry.key('gate', limit.most_key)}).{smallest}"
     )
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
     return Check(name, not fell, found, no_drop_of(task, limit)), reason
 
 
+def _title(task: Task, metric: str) -> str:
+    title = task.metrics.titles[metric]
+    return title[:1].upper() + title[1:]
+
+
+def _detectable(sample: str, what: str, points: float) -> str:
+    """Return the smallest detectable difference as a sentence; empty if there is nothing to say."""
+    return (
+        f" {sample[:1].upper()}{sample[1:]} can detect {what} of {points:.2f} points or more."
+        if round(points, 2) > 0
+        else ""
+    )
+
+
 def in_points(difference: Interval) -> str:
-    """A difference of two percentages with its bounds."""
+    """Format a difference of percentages with its interval."""
     mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
     return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
 def no_drop_of(task: Task, limit: Limit) -> str:
-    """What is required of a metric against the released model."""
+    """Return the requirement of a metric against the released model, for users."""
     return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"

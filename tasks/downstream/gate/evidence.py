@@ -1,4 +1,4 @@
-"""What a gate's decision rests on, read from the files of the stages before it."""
+"""Evidence for the gate, read from the files of earlier stages."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 COUNTED_ALIKE = 1e-3
-"""Percent; scores and bounds have four decimals, and hosts may differ in the last one."""
+"""Tolerance in percent: scores have four decimals, and hosts may differ in the last one."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The candidate against the released model, on the examples that both answered."""
+    """Comparison of the candidate with the released model on the examples that both predicted."""
 
     common: int
     differences: Mapping[str, Interval]
-    """Metric -> points by which the candidate is better."""
+    """Metric -> gain of the candidate, in points."""
     tests: Mapping[str, McNemar]
-    """Metric -> McNemar's test of the released model against the candidate, where it applies."""
+    """Metric -> McNemar's test of the released model against the candidate, if it applies."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How a training ended."""
+    """Final loss and number of updates of a training."""
 
     final_loss: float | None
-    """None where no update was made."""
+    """None if no update was made."""
     steps: int
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a decision rests on."""
+    """Evidence for a decision."""
 
     scores: Mapping[str, float]
     """Every metric, percent."""
     examples: int
     answered: int
-    """Examples that have a prediction."""
+    """Number of examples with a prediction."""
     scores_belong: bool
-    """The scores were counted on the predictions and the weights that lie there now."""
+    """True if the scores were computed from the current predictions and weights."""
     verdicts: Mapping[str, bool | None]
-    """Data set -> valid; None = there is no readable verdict."""
+    """Data set -> valid; None: no readable verdict."""
     losses: Mapping[str, Loss | None]
-    """Training -> how it ended; None = there are no readable figures."""
+    """Training -> its end; None: no readable figures."""
     over_baseline: Interval | None = None
-    """Points by which the leading metric lies above that of the baseline; None = that is not asked."""
+    """Gain of the leading metric over the baseline, in points; None: not checked."""
     released: Compared | None = None
-    """None = nothing was released yet."""
+    """None before the first release."""
     recipe: Recipe | None = None
-    """All models of the recipe together; None = the gate is told of no other seed."""
+    """Scores of all models of the recipe; None without other seeds."""
 
 
 def gather(
@@ -80,20 +80,20 @@ def gather(
 ) -> Evidence:
     """Read the evidence of the checkout `root`.
 
-    A missing verdict or training becomes part of the evidence (and fails its check), so that one decision
-    names everything that is wrong; without scores, examples or predictions there is nothing to decide on. Scores are
-    counted here, from the predictions; what the metrics say must agree.
+    A missing verdict or training becomes part of the evidence and fails its check, so that one decision names every
+    problem. Without scores, examples or predictions there is nothing to decide. Scores are computed from the
+    predictions and must agree with the metrics file.
 
     Args:
-        subject: what the release is about.
-        released: folder of the released model's scores.json or predictions.json; none there means none released.
-        hashes: SHA-256 of the files, by their paths in the checkout.
+        subject: files of the candidate.
+        released: folder of the released model's scores.json or predictions.json; empty before the first release.
+        hashes: SHA-256 of the files by path in the checkout.
         root: the checkout.
-        seeds: folder with the scores of other seeds of the same recipe; None: this model is judged alone.
+        seeds: folder with the scores of other seeds of the recipe; None: evaluate this model alone.
 
     Raises:
         InputError: metrics, examples, predictions or the scores of another seed are missing or damaged, or the metrics
-            state other scores than the predictions have.
+            disagree with the predictions.
     """
     scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
     metrics = _scores(task, root / subject.metrics, scored_files)
@@ -103,7 +103,7 @@ def gather(
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
-    if belong:  # else there is a better word for it
+    if belong:  # otherwise the check of hashes reports it
         require_counted(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
     if os.path.lexists(root / released):  # a lost link is not "none released"
         require_readable(root / released, task.entry.key("gate", "released"))
@@ -131,7 +131,7 @@ def _over_baseline(task: Task, outcomes: Outcomes, baseline: Outcomes | None) ->
 
 
 def _own(task: Task, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path) -> Trained:
-    """The model that is judged, as one of its recipe."""
+    """Return the candidate as a model of its recipe."""
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
         held_out = held_out_score(figures["held_out"])
@@ -142,10 +142,10 @@ def _own(task: Task, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, 
 
 
 def compare(task: Task, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes) -> Compared:
-    """The model against the released one, whose outcomes are NaN where it answered nothing.
+    """Compare a model with the released one, whose outcomes are NaN without a prediction.
 
     Args:
-        predictions: of the model, None where there is none.
+        predictions: predictions of the model, None for examples without one.
     """
     both = {
         split: np.array([one is not None for one in predictions[split]], dtype=bool)
@@ -165,35 +165,34 @@ def compare(task: Task, predictions: Mapping[str, Sequence[Any]], outcomes: Outc
 
 
 def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
-    """Scores that a file of metrics states must be those that the predictions have.
+    """Check that the scores in a metrics file agree with the predictions.
 
     Args:
-        path: of the metrics, for the message.
-        stated: what it holds.
-        counted: what was counted now.
-        stage: writes it.
+        path: path of the metrics file, for the message.
+        stated: its content.
+        counted: scores computed from the predictions.
+        stage: stage that writes the file.
 
     Raises:
-        InputError: they differ, or there are bounds of more scores.
+        InputError: scores differ, or the file has intervals of unknown scores.
     """
     wrong = [
-        f"{name}={stated.get(name)!r}, counted was {value}"
+        f"{name}={stated.get(name)!r}, computed {value}"
         for name, value in counted.items()
         if not (_is_number(stated.get(name)) and abs(stated[name] - value) <= COUNTED_ALIKE)
     ]
-    wrong += [f"{name}, which is not counted" for name in stated if name.endswith("_low") and name not in counted]
+    wrong += [f"{name}, not a score of this task" for name in stated if name.endswith("_low") and name not in counted]
     if wrong:
         raise InputError(
-            f"{path} must state the scores that the predictions have, but holds {'; '.join(wrong[:5])}. Somebody "
-            f"changed one of them: make them anew with `dvc repro --force --single-item {stage}`, then the gate's "
-            "verdict"
+            f"{path} does not match the predictions: {'; '.join(wrong[:5])}. One of the files was changed. Rerun "
+            f"`dvc repro --force --single-item {stage}`, then the gate"
         )
 
 
 def _scores(task: Task, path: Path, scored: Sequence[str]) -> dict[str, Any]:
-    values, again = find_object(path), f"run the stage {task.entry.stage('evaluate')}"
+    values, again = find_object(path), f"Run the stage {task.entry.stage('evaluate')}"
     if values is None:
-        raise InputError(f"{path} is missing or not a JSON object; {again}")
+        raise InputError(f"{path} is missing or not a JSON object. {again}")
     files, names = values.get("files"), list(task.metrics.titles)
     complete = (
         all(_is_number(values.get(name)) for name in names)
@@ -202,13 +201,13 @@ def _scores(task: Task, path: Path, scored: Sequence[str]) -> dict[str, Any]:
     )
     if not complete:
         raise InputError(
-            f"{path} must hold {', '.join(names)} and the SHA-256 of {' and '.join(sorted(scored))}; {again} again"
+            f"{path} must contain {', '.join(names)} and the SHA-256 of {' and '.join(sorted(scored))}. {again} again"
         )
     return values
 
 
 def read_verdict(path: Path, name: str) -> bool | None:
-    """Whether the data set `name` is valid; None where there is no readable verdict of it."""
+    """Return the verdict on the data set `name`; None if there is no readable one."""
     values = find_object(path)
     if values is None or values.get("data") != name or not isinstance(values.get("valid"), bool):
         return None
@@ -216,7 +215,7 @@ def read_verdict(path: Path, name: str) -> bool | None:
 
 
 def read_loss(path: Path) -> Loss | None:
-    """How a training ended, from its figures; None where they cannot be read."""
+    """Return the end of a training from its figures; None if they cannot be read."""
     values = find_object(path)
     if values is None or "final_loss" not in values or not isinstance(values.get("steps"), int):
         return None

@@ -1,6 +1,6 @@
-"""Stage gate: may this model be released? A pure decision, with reasons for people.
+"""Stage gate: decide whether a model may be released, with reasons.
 
-python -m tasks.downstream.gate.gate NAME    decide, write the verdict; exit code 0 also when rejected
+python -m tasks.downstream.gate.gate NAME    write the verdict; exit code 0 even if rejected
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from tasks.stage import artifacts
 from tasks.tracking.trackers import record_verdict
 
 JUDGED, CODE = "judged", "code"
-"""What a verdict is about, by SHA-256, and the code that decided."""
+"""Keys of the verdict: SHA-256 of the evaluated files, and the version of the code."""
 
 
 @dataclass(frozen=True)
 class GateDecision:
-    """The verdict; `reasons` are full sentences, one per failed check, none when accepted."""
+    """Decision of the gate; `reasons` has a sentence for each failed check."""
 
     accepted: bool
     reasons: tuple[str, ...]
     checks: tuple[Check, ...]
     recipe: Mapping[str, Any]
-    """What the verdict says of all seeds; empty where the model was judged alone."""
+    """Figures of all seeds; empty without other seeds."""
     without_floor: str | None = None
-    """That it was accepted though no floor is set, in words."""
+    """Note for a model accepted without a floor."""
 
 
 def decide(task: Task, evidence: Evidence) -> GateDecision:
-    """Accept if every check holds; every failed one gives a reason.
+    """Accept if all checks pass; each failed check gives a reason.
 
-    - Every metric with a floor lies at or above it; a number that is not finite fails.
-    - Unless the parameters say otherwise, the leading metric is significantly above what the baseline scores, the best
-      answer that needs no model: the lower bound of the two-sided `confidence` interval of the difference is above 0.
-    - Released model: with d = metric of the candidate - metric of the released model, in points, on the examples that
-      both answered, reject when the upper bound of the two-sided `confidence` paired-bootstrap interval of d lies below
-      what is tolerated, that is, when the drop beyond that is significant. A released model without a common example is
-      rejected: no drop can be ruled out. Of a metric that is the share of right answers McNemar's exact test must find
-      the two unequal, too (p < 1 - confidence): with few examples that changed, it is the stricter of the two.
-    - Every data verdict is there and valid.
-    - Every training made no update, or ended with a finite loss.
+    - Every metric with a floor is at or above it; a value that is not finite fails.
+    - Unless disabled, the leading metric is significantly above the baseline, the best answer without a model: the
+      lower bound of the two-sided `confidence` interval of the difference is above 0.
+    - Released model: let d = metric of the candidate - metric of the released model, in points, on the examples that
+      both predicted. Reject if the upper bound of the two-sided `confidence` paired-bootstrap interval of d is below
+      the tolerated drop, that is, if the drop is significant. Without a common example, reject: no drop can be ruled
+      out. For a metric that is a share of correct answers, McNemar's exact test must also find the models unequal (p <
+      1 - confidence); it is the stricter test if few examples changed.
+    - Every data verdict exists and is valid.
+    - Every training made no update or ended with a finite loss.
     - Every example has a prediction, and the scores belong to these predictions.
-    - Where there are other seeds of the recipe, it is asked beside the model, see `recipe_checks`: they can add reasons
-      against a release and take none away, as what is published is this one model.
+    - With other seeds of the recipe, the recipe is also checked, see `recipe_checks`. This can add reasons against a
+      release but never remove one, because this one model is published.
     """
     compared = evidence.released
     own = Scored(
@@ -95,43 +95,43 @@ def _without_floor(task: Task) -> str | None:
 
 def _nothing_in_common(task: Task) -> Judged:
     reason = (
-        f"The released model's scores in {task.entry.released} share no {task.record} with the dev {task.record}s, "
-        f"so a drop cannot be ruled out; with {task.entry.key('gate', 'released')}={PUBLISHED} the model that was "
-        f"published answers these {task.record}s; or empty that folder."
+        f"The released model's scores in {task.entry.released} have no {task.record} in common with the dev set, so a "
+        f"drop cannot be ruled out. Set {task.entry.key('gate', 'released')}={PUBLISHED} to predict these "
+        f"{task.record}s with the published model, or empty that folder."
     )
     return Check("released_model", False, f"no common {task.record}", no_drop_of(task, task.limits[0])), reason
 
 
 def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
-    """Whether a data set is valid, and the reason where it is not; None: there is no readable verdict."""
+    """Check the verdict on a data set; None: there is no readable verdict."""
     where = artifacts.validation_report(name)
     if valid is None:
         return Check(f"data_{name}", False, "no verdict", "valid"), (
-            f"The data set {name} has no readable verdict ({where}); run its stage of validation."
+            f"Data set {name} has no readable verdict ({where}). Run its validation stage."
         )
-    reason = f"The data set {name} is not valid; see {where.with_suffix('.html')}."
+    reason = f"Data set {name} is not valid. See {where.with_suffix('.html')}."
     return Check(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
 
 
 def loss_check(name: str, figures: Loss | None) -> tuple[Check, str]:
-    """Whether a training ended well, and the reason where it did not; None: there are no readable figures."""
-    required = "finite, or no update made"
+    """Check the final loss of a training; None: there are no readable figures."""
+    required = "finite, or no updates"
     if figures is None:
-        reason = f"The training {name} has no readable figures (metrics/{name}.json); run its stage."
+        reason = f"Training {name} has no readable figures (metrics/{name}.json). Run its stage."
         return Check(f"loss_{name}", False, "no figures", required), reason
     loss, steps = figures.final_loss, figures.steps
     if loss is None:
-        reason = f"The training {name} made {steps} updates and reports no loss; run its stage again."
+        reason = f"Training {name} made {steps} updates but reports no loss. Run its stage again."
         return Check(f"loss_{name}", steps == 0, f"none after {steps} updates", required), reason
     finite = math.isfinite(loss)
-    reason = f"The training {name} ended with loss {loss}; lower its learning rate and run it again."
+    reason = f"Training {name} ended with loss {loss}. Lower its learning rate and run it again."
     return Check(f"loss_{name}", finite, loss if finite else str(loss), required), reason
 
 
 def _complete(task: Task, evidence: Evidence) -> Judged:
     reason = (
-        f"{evidence.examples - evidence.answered} of {evidence.examples} dev {task.record}s have no prediction; "
-        f"run {task.entry.stage('predict')} and {task.entry.stage('evaluate')} again."
+        f"{evidence.examples - evidence.answered} of {evidence.examples} dev {task.record}s have no prediction. "
+        f"Run {task.entry.stage('predict')} and {task.entry.stage('evaluate')} again."
     )
     complete = evidence.answered == evidence.examples
     return Check("predictions_complete", complete, evidence.answered, evidence.examples), reason
@@ -140,8 +140,8 @@ def _complete(task: Task, evidence: Evidence) -> Judged:
 def _scores_belong(task: Task, evidence: Evidence) -> Judged:
     name = task.entry.name
     reason = (
-        f"{artifacts.metrics_file(name)} was counted on other predictions than {artifacts.predictions_file(name)} "
-        f"holds now, or on other weights; run {task.entry.stage('evaluate')} again."
+        f"{artifacts.metrics_file(name)} does not belong to the current {artifacts.predictions_file(name)} or weights. "
+        f"Run {task.entry.stage('evaluate')} again."
     )
     same = evidence.scores_belong
     return Check("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
@@ -151,8 +151,8 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
     """Decide on the model of an entry in the checkout `root` and write the verdict.
 
     Args:
-        parameters: the whole of params.yaml, checked, as plain values.
-        name: of the entry.
+        parameters: all checked parameters as plain values.
+        name: name of the entry.
         root: the checkout.
 
     Raises:
@@ -170,15 +170,15 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
 def judge(
     task: Task, subject: Subject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
 ) -> tuple[GateDecision, dict[str, Any]]:
-    """Decide on the evidence in `root`, a checkout or copies of its files; returns the verdict as plain values, too.
+    """Decide on the evidence in `root`, a checkout or copies of its files; also return the verdict as plain values.
 
     Args:
-        task: scores the entry.
-        subject: what the release is about.
-        hashes: SHA-256 of all that is judged, by the names of `Subject.judged`.
-        root: holds the evidence.
-        released: folder of the released model's scores, from `root`.
-        seeds: folder of the scores of other seeds, from `root`, where there is one.
+        task: scores of the entry.
+        subject: files of the candidate.
+        hashes: SHA-256 of all evaluated files by the names of `Subject.judged`.
+        root: folder of the evidence.
+        released: folder of the released model's scores, relative to `root`.
+        seeds: folder of the scores of other seeds, relative to `root`, or None.
 
     Raises:
         InputError: see `tasks.downstream.gate.evidence.gather`.
@@ -189,7 +189,7 @@ def judge(
 
 
 def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
-    """The decision and its scores, for the verdict; a score that is not finite becomes null."""
+    """Return the decision and its scores as plain values; a score that is not finite becomes null."""
     return {
         "accepted": decision.accepted,
         "reasons": list(decision.reasons),
@@ -202,7 +202,7 @@ def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
 
 def main() -> None:
     params = load_params()
-    entry = entry_of(params, entry_argument("Decide whether the evaluated model may be released."))
+    entry = entry_of(params, entry_argument("Decide whether a model may be released."))
     decision = gate(parameter_values(params), entry.name)
     passed = sum(check.ok for check in decision.checks)
     word = "accepted" if decision.accepted else "rejected"

@@ -1,9 +1,8 @@
-"""A recipe judged by several of its models: their mean, with the variance of training in the interval.
+"""Evaluation of a recipe over several seeds: mean scores whose intervals include the variance of training.
 
-A recipe is all that a training is told but its seed. What a single model scores is in part luck of the seed; whether
-the recipe is good, and whether it is better than the baseline or worse than the released model, is asked of
-all models together. Which of them is released was settled before, by held-out examples: the development set has no
-part in that.
+A recipe is all settings of a training except its seed. The score of one model partly depends on its seed, so floors,
+baseline and released model are also compared with the mean over all seeds. The model to release is chosen earlier on
+held-out examples; the development set has no part in that choice.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from tasks.downstream.scoring.scores import Task
 from tasks.downstream.scoring.significance import Interval, interval_over_seeds
 
 HIGHEST = 100.0
-"""No metric leaves -100 to 100, as an interval of few seeds would."""
+"""Bound of intervals: metrics are between -100 and 100, but an interval over few seeds may be wider."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all models of a recipe scored."""
+    """Scores of all models of a recipe."""
 
     own: int
-    """The seed of the model that is judged, and released if all is well."""
+    """Seed of the candidate."""
     seeds: tuple[int, ...]
     scores: tuple[Mapping[str, float], ...]
-    """Every metric in percent, of each seed."""
+    """Every metric in percent, by seed."""
     held_out: tuple[tuple[str, float] | None, ...]
-    """See `tasks.downstream.gate.seeds.Trained`, of each seed."""
+    """Held-out score by seed; see `tasks.downstream.gate.seeds.Trained`."""
     intervals: Mapping[str, Interval]
-    """Metric -> its mean over the seeds."""
+    """Metric -> mean over the seeds with its interval."""
     alike: tuple[tuple[int, int], ...]
-    """Seeds whose models scored the same on every single example."""
+    """Pairs of seeds whose models have equal scores on every example."""
     over_baseline: Interval | None
-    """Points by which the leading metric lies above that of the baseline; None = there is none."""
+    """Gain of the leading metric over the baseline, in points; None without a baseline."""
     over_released: Mapping[str, Interval] | None
-    """Metric -> points by which it lies above the released model's; None = there is none with examples in common."""
+    """Metric -> gain over the released model, in points; None without common examples."""
     common: int
-    """Examples that the released model answered, too."""
+    """Number of examples that the released model also predicted."""
 
     @property
     def judged_by(self) -> str | None:
-        """The figure on held-out examples that chooses one of the models; None where it is not known of all."""
+        """Held-out figure that selects the model; None if it is not known for all seeds."""
         names = {None if one is None else one[0] for one in self.held_out}
         return names.pop() if len(names) == 1 else None
 
@@ -58,14 +57,14 @@ class Recipe:
 def judge_recipe(
     task: Task, trained: Sequence[Trained], own: Trained, theirs: Outcomes | None, baseline: Any
 ) -> Recipe:
-    """What all models of a recipe scored, by themselves and against others.
+    """Score all models of a recipe and compare them with baseline and released model.
 
     Args:
-        task: the entry, as its kind sees it.
+        task: scores of the entry.
         trained: two models or more.
-        own: the one of them that is judged.
-        theirs: outcomes of the released model, NaN where it answered nothing; None: there is none.
-        baseline: outcomes of the best answer that needs no model; None: there is none.
+        own: the candidate, one of them.
+        theirs: outcomes of the released model, NaN without a prediction; None before the first release.
+        baseline: outcomes of the best answer without a model; None: there is none.
     """
     ours = [one.outcomes for one in trained]
     over_released, common = None, 0
@@ -97,7 +96,7 @@ def judge_recipe(
 
 
 def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = None) -> dict[str, Interval]:
-    """Every metric as its mean over the models, or the points by which that exceeds the metric of another model."""
+    """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
     measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resampled(models)
     examples, found = sum(map(len, ours[0].values())), {}
@@ -107,7 +106,7 @@ def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = No
         if other is not None:
             scores, resampled = scores[:-1] - scores[-1], resampled[:-1] - resampled[-1]
         found[name] = one = interval_over_seeds(scores, resampled, examples, task.confidence)
-        if other is None:  # the examples alone leave that much open, also where all seeds have all right
+        if other is None:  # the uncertainty of the examples alone, also if all seeds have everything correct
             least = bounded_interval(np.mean([drawn[name] for drawn in bounded], axis=0), one.mean, task.confidence)
             low, high = min(one.low, least.low), max(one.high, least.high)
             found[name] = Interval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
@@ -115,15 +114,14 @@ def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = No
 
 
 def recipe_checks(task: Task, recipe: Recipe) -> list[Judged]:
-    """What the gate asks of a recipe beside what it asks of the model itself.
+    """Check a recipe, in addition to the checks of the model itself.
 
-    - The model has the best held-out score of all seeds, where these are known.
-    - The mean over the seeds of every metric with a floor lies at or above it.
-    - The leading metric is significantly above what the baseline scores: so is the lower bound of the interval over
-      seeds and examples.
-    - The drop against the released model is not significant: the upper bound of that interval is not below what is
-      tolerated. McNemar's test has no part here: it asks whether two single models differ, and is asked of the model
-      itself.
+    - The model has the best held-out score of all seeds, if these are known.
+    - The mean over the seeds of every metric with a floor is at or above it.
+    - The leading metric is significantly above the baseline: so is the lower bound of the interval over seeds and
+      examples.
+    - The drop against the released model is not significant: the upper bound of that interval is not below the
+      tolerated drop. McNemar's test is not used here, because it compares two single models.
     """
     means = {name: one.mean for name, one in recipe.intervals.items()}
     seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
@@ -136,30 +134,30 @@ def _models(recipe: Recipe) -> Judged:
     said = ", ".join(map(str, recipe.seeds))
     if recipe.alike:
         pairs = ", ".join(f"{one} and {two}" for one, two in recipe.alike)
-        said += f" ({pairs} score alike on every example: too few of them, or a model counted twice)"
+        said += f" ({pairs} have equal scores on every example: too few examples, or a model counted twice)"
     return Check("recipe_seeds", True, said, "two or more"), ""
 
 
 def _chosen(task: Task, recipe: Recipe) -> Judged:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
-        return Check("recipe_model", True, f"seed {recipe.own}; held-out scores are not known of all", required), ""
+        return Check("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required), ""
     scores = {seed: one[1] for seed, one in zip(recipe.seeds, recipe.held_out, strict=True) if one is not None}
     best = max(scores, key=lambda seed: scores[seed])
     own = scores[recipe.own]
     shown_own, shown_best = (f"{figure_of(recipe.judged_by, score):.4f}" for score in (own, scores[best]))
     found = f"seed {recipe.own}, {recipe.judged_by} {shown_own}"
     reason = (
-        f"This is the model of {found} on held-out examples, and that of seed {best} has {shown_best}: let the gate "
-        f"judge that one, with the scores of the others in {task.entry.key('gate', 'seeds')}."
+        f"The candidate is {found} on held-out examples, but seed {best} has {shown_best}. Run the gate for that "
+        f"model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
     return Check("recipe_model", own >= scores[best], found, required), reason
 
 
 def recipe_record(task: Task, recipe: Recipe) -> dict[str, Any]:
-    """The recipe for the verdict: `seeds`, each with its scores, and `recipe`, each metric over all of them.
+    """Return the recipe for the verdict: `seeds`, each with its scores, and `recipe`, each metric over all seeds.
 
-    Lists, as `dvc metrics show` makes a column of every number in an object.
+    The values are lists because `dvc metrics show` makes a column of every number in an object.
     """
     models = zip(recipe.seeds, recipe.scores, recipe.held_out, strict=True)
     deviations = {name: float(np.std([one[name] for one in recipe.scores], ddof=1)) for name in recipe.intervals}

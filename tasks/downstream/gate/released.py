@@ -1,6 +1,6 @@
-"""What a release says of every example without a word of it: a hash -> what it scored, or what was answered.
+"""Scores of a released model by example hash, without any text of the examples.
 
-Enough to compare another model with the released one, example by example, for whoever has the same examples.
+Anyone who has the same examples can compare another model with the released one, example by example.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def scores_json(task: Task, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:
-    """scores.json of a release, by development set; in order of the keys, which tells nothing of the examples' order.
+    """Return scores.json of a release by development set, sorted by key to hide the order of the examples.
 
-    What the examples state is left out of the outcomes: who has the examples knows it.
+    Quantities known from the examples themselves are omitted.
     """
     sets = {}
     for split, one in examples.items():
@@ -43,10 +43,10 @@ def _by_line(scores: Mapping[str, Any]) -> str:
 
 
 def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
-    """Outcomes of the released model on these examples, NaN where it answered nothing; None: none was released.
+    """Return outcomes of the released model on these examples, NaN without a prediction; None before the first release.
 
     Raises:
-        InputError: damaged, or both scores.json and predictions.json, which may be of different models.
+        InputError: a damaged file, or both scores.json and predictions.json, which may be of different models.
     """
     path = released_file(folder)
     if path is None:
@@ -61,7 +61,8 @@ def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict
 
 
 def read_outcomes(task: Task, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
-    """Read outcomes on these examples from a scores.json, NaN where it has no answer; errors as `read_scores`."""
+    """Read outcomes on these examples from a scores.json, NaN without a prediction; raises the errors of
+    `read_scores`."""
     scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.given), {}
     for split, one in examples.items():
         keys = task.keys(one)
@@ -71,17 +72,17 @@ def read_outcomes(task: Task, examples: Mapping[str, Any], path: Path) -> dict[s
 
 
 def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
-    """Development set -> key -> quantities.
+    """Return development set -> key -> quantities.
 
     Raises:
-        InputError: not JSON, or no such scores.
+        InputError: not JSON, or scores of another task.
     """
-    again = f"take evaluation/{SCORES} of a release"
+    again = f"Use evaluation/{SCORES} of a release"
     try:
         sets = dict(read_json(path)["scores"])
         sets = {split: dict(sets[split]) for split in task.development}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} holds no scores of {', '.join(task.development)} ({error!r}): {again}") from None
+        raise InputError(f"{path} has no scores of {', '.join(task.development)} ({error!r}). {again}") from None
     return {split: {key: _row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
 
 
@@ -96,19 +97,19 @@ def _row(task: Task, path: Path, key: str, row: Any) -> list[float]:
     )
     if not good:
         raise InputError(
-            f"{path}: {key!r:.80} has {row!r:.40}; required are a SHA-256 and {', '.join(names)} of an answer: take "
+            f"{path}: {key!r:.80} has {row!r:.40}, required is a SHA-256 with {', '.join(names)}. Use "
             f"evaluation/{SCORES} of a release"
         )
     return [float(one) for one in row]
 
 
 def released_file(folder: Path) -> Path | None:
-    """scores.json or predictions.json in the folder of a released model; None: neither is there.
+    """Return scores.json or predictions.json in the folder of a released model, or None.
 
     Raises:
-        InputError: both are there, which may be of different models.
+        InputError: both exist, which may be of different models.
     """
     found = [folder / name for name in (SCORES, PREDICTIONS) if (folder / name).is_file()]
     if len(found) > 1:
-        raise InputError(f"{folder} holds {SCORES} and {found[1].name}, which may be of two models: leave one of them")
+        raise InputError(f"{folder} contains {SCORES} and {found[1].name}, which may differ. Remove one of them")
     return found[0] if found else None

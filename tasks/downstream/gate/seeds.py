@@ -1,8 +1,8 @@
-"""Models of one recipe that differ in the seed of their training: the one that is judged, and what others scored.
+"""Scores of models of one recipe that differ in their training seed.
 
-The others are files `seed-<N>.json` of a folder, each a scores.json as a release has it. `podium sweep` also states in
-them which model it was (`weights_sha256`), what it was trained with (`finetune`) and how it did on held-out examples
-(`held_out`); what is stated is held to be so, and whoever puts a bare scores.json there answers for it.
+The other models are files `seed-<N>.json` in a folder, in the format of a release's scores.json. `podium sweep` also
+records the model (`weights_sha256`), its training parameters (`finetune`) and its held-out figures (`held_out`). These
+records are trusted, as is a plain scores.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.stage.errors import InputError
 
 FILE = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.json")
 SEED, WEIGHTS, FINETUNE, HELD_OUT = "seed", "weights_sha256", "finetune", "held_out"
-"""What a file may state beside the scores."""
+"""Optional keys of a file of scores."""
 
 
 @dataclass(frozen=True)
@@ -35,51 +35,51 @@ class Trained:
 
     seed: int
     outcomes: Outcomes
-    """Of every dev example."""
+    """Outcomes of every dev example."""
     held_out: tuple[str, float] | None
-    """The figure that it was judged by on held-out examples, larger being better; None: that is not known."""
+    """Figure on held-out examples, larger is better; None if unknown."""
     weights: str | None
-    """SHA-256 of its weights; None: that is not known."""
+    """SHA-256 of the weights; None if unknown."""
 
 
 def file_name(seed: int) -> str:
-    """The file of a seed's scores."""
+    """Return the file name of a seed's scores."""
     return f"seed-{seed}.json"
 
 
 def read_seeds(task: Task, examples: Mapping[str, Any], folder: Path, own: Trained) -> list[Trained]:
-    """The model that is judged, and the others of its recipe, in order of their seeds.
+    """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:
-        task: the entry, as its kind sees it.
-        examples: by development set.
-        folder: holds the files of the others.
-        own: the model that is judged.
+        task: scores of the entry.
+        examples: examples by development set.
+        folder: folder of the other models' files.
+        own: the candidate.
 
     Raises:
-        InputError: there are no others, a file is damaged, lacks answers, states another recipe or other metrics, or is
-            of the model that is judged.
+        InputError: there are no other models, or a file is damaged, lacks predictions, has another recipe or other
+            metrics, or is of the candidate.
     """
     require_readable(folder, task.entry.key("gate", "seeds"))
     files = {path: FILE.fullmatch(path.name) for path in sorted(folder.glob("*.json"))}
     if wrong := [path.name for path, match in files.items() if match is None]:
-        raise InputError(f"{folder} holds {wrong[0]}: the scores of another seed are called {file_name(43)}")
+        raise InputError(f"{folder} contains {wrong[0]}. Files of other seeds are named like {file_name(43)}")
     found = [_read(task, examples, path, int(match[1])) for path, match in files.items() if match is not None]
     if not found:
         raise InputError(
-            f"{folder} holds no {file_name(43)}: put scores.json of the same recipe with other seeds there, or set "
-            f"{task.entry.key('gate', 'seeds')}=null"
+            f"{folder} contains no file like {file_name(43)}. Copy scores.json of other seeds there, or "
+            f"set {task.entry.key('gate', 'seeds')}=null"
         )
     for other in found:
         if other.seed == own.seed:
             path = folder / file_name(other.seed)
-            raise InputError(f"{path} is of seed {own.seed}, which is that of the model itself: take the file out")
+            raise InputError(f"{path} has seed {own.seed}, the seed of the candidate. Remove the file")
     every = sorted([own, *found], key=lambda one: one.seed)
     for first, second in combinations(every, 2):
         if first.weights is not None and first.weights == second.weights:
             raise InputError(
-                f"{folder}: the seeds {first.seed} and {second.seed} are the same model (SHA-256 of its weights "
-                f"{first.weights}): a model counts once, take one of them out"
+                f"{folder}: seeds {first.seed} and {second.seed} are the same model (SHA-256 of its weights "
+                f"{first.weights}). Remove one of them"
             )
     return every
 
@@ -90,11 +90,11 @@ def _read(task: Task, examples: Mapping[str, Any], path: Path, seed: int) -> Tra
     if missing:
         total = sum(map(len, outcomes.values()))
         raise InputError(
-            f"{path} lacks answers to {missing} of {total} dev {task.record}s: all models of a recipe answer the same "
-            f"ones, so evaluate that seed on them, or take the file out"
+            f"{path} lacks predictions for {missing} of {total} dev {task.record}s. All models of a recipe need "
+            "the same examples: evaluate that seed on them, or remove the file"
         )
     if stated.get(SEED, seed) != seed:
-        raise InputError(f"{path} is of seed {stated[SEED]!r:.40}: a file is called by its seed")
+        raise InputError(f"{path} records seed {stated[SEED]!r:.40}. Its name must have the same seed")
     _require_recipe(task, path, stated.get(FINETUNE))
     weights = stated.get(WEIGHTS)
     return Trained(seed, outcomes, _held_out(path, stated.get(HELD_OUT)), None if weights is None else str(weights))
@@ -106,11 +106,11 @@ def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:
     try:
         return held_out_score(dict(figures))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} states held-out figures that are none ({error})") from None
+        raise InputError(f"{path} has invalid held-out figures ({error})") from None
 
 
 def recipe_of(task: Task) -> dict[str, Any]:
-    """What the model of an entry is trained with, the seed aside."""
+    """Return the training parameters of an entry without the seed."""
     values = task.entry.params.finetune.model_dump(mode="json")
     return {name: value for name, value in values.items() if name != SEED}
 
@@ -122,5 +122,5 @@ def _require_recipe(task: Task, path: Path, stated: Any) -> None:
     theirs = stated if isinstance(stated, dict) else {}
     differing = [name for name in own if theirs.get(name) != own[name]]
     if differing:
-        shown = ", ".join(f"{name} {theirs.get(name)!r:.40} in place of {own[name]!r}" for name in differing[:5])
-        raise InputError(f"{path} is of another recipe: {shown} ({task.entry.key('finetune')})")
+        shown = ", ".join(f"{name} {theirs.get(name)!r:.40} instead of {own[name]!r}" for name in differing[:5])
+        raise InputError(f"{path} has another recipe: {shown} ({task.entry.key('finetune')})")

@@ -1,4 +1,4 @@
-"""The entry of downstream work that a finished model stands for: as its release states it, or by its config.json."""
+"""Entry parameters for a fine-tuned model, from its release's provenance or inferred from its config.json."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from tasks.params.sections import SHORTEST_ROW
 from tasks.stage.errors import InputError, ParamsError
 
 NAME = "given"
-"""Names the files of the entry, which nobody sees."""
+"""Name of the entry in scratch files, which users never see."""
 TAKEN = ("rows", "evaluate")
-"""Sections of a release that say how its model was judged."""
+"""Sections of a release that record how its model was evaluated."""
 Stated = Mapping[str, Mapping[str, Any]]
 
 
 def entry_of(
     model: FoundModel, task: str | None = None, stated: Stated | None = None, run: Mapping[str, Any] | None = None
 ) -> Entry:
-    """The entry whose model this is.
+    """Return the entry that a model was fine-tuned for.
 
-    Its rows and its evaluation are those that its run or its release states; else a kind's defaults, shortened to what
-    the model takes.
+    Rows and evaluation settings come from its run or its release, else from the defaults of its kind, limited to the
+    sequence length that the model supports.
 
     Args:
-        task: the word that says which, where the model alone does not.
-        stated: parameters by section, which win.
-        run: the entry as the run states it that trained the model; empty or None for any other model.
+        task: value of --task, needed if the model alone is ambiguous.
+        stated: parameters by section; they take precedence.
+        run: parameters of the entry in the run that trained the model; empty or None for any other model.
 
     Raises:
-        InputError: the model is for nothing that is known here.
-        ParamsError: the model may be for several tasks, and `task` is none of them; a parameter out of its range.
+        InputError: the model fits no supported task.
+        ParamsError: the model fits several tasks and `task` is none of them, or a parameter is out of range.
     """
     released = run or _released(model)
     if released and task is None:
-        kind = released["kind"]  # with what it asks beside the sections that all have, such as the name of a task
+        kind = released["kind"]  # with the parameters of its own, such as the name of a GLUE task
         own = kind_params(kind).model_fields.keys() - EntryParams.model_fields.keys()
         options = {name: released[name] for name in own if name in released}
     else:
@@ -54,31 +54,31 @@ def entry_of(
     of_folder = _apply(kind).stated_by(model.folder)
     for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **stating}
-    params = build(kind_params(kind), values, "what is stated for this model")
+    params = build(kind_params(kind), values, "the parameters of this model")
     if params.rows.row_length > model.longest:
         raise ParamsError(
-            f"rows of {params.rows.row_length} tokens are too long: the model takes {model.longest} tokens at most. "
+            f"rows of {params.rows.row_length} tokens are too long: the model supports up to {model.longest} tokens. "
             "Lower --row-length"
         )
     return Entry(NAME, params, params.rows, "")
 
 
 def rows_within(kind: str, longest: int) -> dict[str, Any]:
-    """Return the section `rows` of an entry of this kind for a model that takes `longest` tokens at most.
+    """Return the section `rows` of an entry of this kind for a model that supports up to `longest` tokens.
 
     Raises:
-        InputError: too few for any row.
+        InputError: the limit is too small for any row.
     """
     if longest < SHORTEST_ROW:
         raise InputError(
-            f"the model takes {longest} tokens at most, {SHORTEST_ROW} are required: correct max_position_embeddings "
-            "of config.json, or model_max_length of tokenizer_config.json"
+            f"the model supports up to {longest} tokens, {SHORTEST_ROW} are required. Correct max_position_embeddings "
+            "in config.json or model_max_length in tokenizer_config.json"
         )
     return _apply(kind).rows_within(longest)
 
 
 def _released(model: FoundModel) -> dict[str, Any]:
-    """The entry that the provenance of a release states; empty where there is none."""
+    """Return the entry recorded in the provenance of a release; empty without one."""
     path = model.folder / PROVENANCE
     if not path.is_file():
         return {}
@@ -88,32 +88,32 @@ def _released(model: FoundModel) -> dict[str, Any]:
         return {**entry, **{name: dict(entry[name]) for name in TAKEN}}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} does not say what this model was trained for ({error}): take the file of the release, or move it "
-            "away and say --task"
+            f"{path} does not record what this model was trained for ({error}). Restore the file of the release, or "
+            "move it away and pass --task"
         ) from None
 
 
 def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
-    """The kind that uses a model of this architecture, and what tells its tasks apart."""
+    """Return the kind that uses a model of this architecture, and the options that select its task."""
     parts = list(dict.fromkeys(map(_apply, kind_names())))
     named = model.architectures or [one.architecture for one in parts]
     fitting = [one for one in parts if one.architecture in named]
     if not fitting:
         known = ", ".join(sorted({one.architecture for one in parts}))
         raise InputError(
-            f"{model.folder} holds {', '.join(named)}, which answers nothing: a fine-tuned model is required ({known})"
+            f"{model.folder} is {', '.join(named)}, not a fine-tuned model. Supported architectures: {known}"
         )
     found = {word: values for one in fitting for word, values in one.tasks_of(model.labels).items()}
     if not found:
         raise InputError(
-            f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which are of no task known here"
+            f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which match no supported task"
         )
     by_name = [] if model.unnamed else [word for word in found if word not in {one.general for one in fitting}]
     sure = by_name or list(found)
     if task is None and len(sure) == 1:
         [task] = sure
     if task not in found:
-        said = f"--task {task} does not fit" if task else "say for which task, as its classes do not tell: --task WORD"
+        said = f"--task {task} does not fit" if task else "its classes fit several tasks: pass --task NAME"
         raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")
     options = dict(found[task])
     return options.pop("kind"), options

@@ -1,4 +1,4 @@
-"""The official scores of a finished model on a file with labels: what the stages make of an entry, in one folder."""
+"""Evaluation of a fine-tuned model on a labelled file: official scores, report and predictions in one folder."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ METRICS = "metrics.json"
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What was found."""
+    """Result of an evaluation."""
 
     metrics: dict[str, Any]
-    """The content of metrics.json."""
+    """Content of metrics.json."""
     words: str
-    """How many examples were scored, and the official metrics with their intervals, a line each."""
+    """Text for the terminal: the number of examples, then each official metric with its interval on a line."""
     page: str
-    """Name of the page in the folder."""
+    """File name of the report."""
     reading: Reading
 
 
 def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How) -> Evaluated:
-    """Score the answers of `model` to the examples of the file `path`; make `folder`, whole or not at all.
+    """Evaluate `model` on the examples of the file `path` and write `folder`, completely or not at all.
 
-    It holds report.html, metrics.json, predictions.json, scores.json (by hashes of the examples, for comparisons) and
-    what else the evaluation of this kind of task has.
+    The folder contains report.html, metrics.json, predictions.json, scores.json (keyed by example hashes, for
+    comparisons) and the additional files of this kind.
 
     Raises:
-        InputError: examples that cannot be used, or a folder that is there already.
-        DeviceJobFailed: the model cannot be used on this device.
+        InputError: unusable examples, or the folder exists.
+        DeviceJobFailed: the model cannot run on this device.
     """
     task: ApplyTask[Any, Any, Any] = part_of(entry, "apply")
     judge: PageTask[Any, Any, Any] = part_of(entry, "page")
     require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
     if folder.exists():
-        raise InputError(f"{folder} is there already: move it away, or name another folder with --output")
+        raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
     model, split, reading = model.resolved(), task.development[0], Reading()
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
@@ -75,5 +75,5 @@ def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any
         if name in metrics
     ]
     if "constant_score" in metrics:
-        lines.append(f"{judge.baseline} has {metrics['constant_score']:.2f}")
+        lines.append(f"{judge.baseline}: {metrics['constant_score']:.2f}")
     return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {shown(path.name)}", *lines])

@@ -1,7 +1,7 @@
-"""Releases that the flow fetched for an entry, the newest first: released/<entry>/releases.json and a folder of each.
+"""Releases that the flow fetched for an entry, newest first: released/<entry>/releases.json and one folder per release.
 
-Two, where there are two of other weights: a model that was published already is compared with the release before it,
-as it was when it was published, and never with itself.
+Up to two releases with different weights are kept: a model that is already published is compared with the release
+before it, never with itself.
 """
 
 from __future__ import annotations
@@ -19,58 +19,56 @@ RECORD = "releases.json"
 STATED_SCORES = "evaluation/scores.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 TAKEN = (CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG, "podium.json", STATED_SCORES, *TOKENIZER)
-"""What is fetched of a release: all that answering takes, what it scored, and where it comes from."""
+"""Files fetched from a release: everything needed for inference, its scores and its provenance."""
 KEPT = 2
 TAG = re.compile(r"release-[0-9a-f]{12}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CHOSEN = re.compile(f"{TAG.pattern}@{COMMIT.pattern}")
-"""A release as one host names it to others."""
+"""Release identifier that hosts exchange: tag@commit."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class FetchedRelease:
-    """One release, and where it is from."""
+    """One fetched release and its source."""
 
     tag: str
-    """Names its folder, too."""
+    """Tag of the release and name of its folder."""
     repository: str | None
-    """Of the Hub; None: a local folder."""
+    """Hub repository; None for a local folder."""
     commit: str | None
     files: Mapping[str, str]
-    """Name in the release -> SHA-256."""
+    """File name -> SHA-256."""
 
     @property
     def weights(self) -> str:
-        """SHA-256 of the weights, which tell one model from another."""
+        """SHA-256 of the weights; identifies the model."""
         return self.files[WEIGHTS]
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Name for users."""
         return f"{self.tag} of {self.repository}" if self.repository else self.tag
 
 
 def write_fetched(folder: Path, releases: Sequence[FetchedRelease]) -> None:
-    """Write the record into a folder that holds these releases."""
+    """Write the record of these releases into their folder."""
     write_json(folder / RECORD, {"releases": [asdict(one) for one in releases]})
 
 
 def read_fetched(folder: Path) -> list[FetchedRelease]:
-    """The releases in a folder, the newest first; none where nothing was released.
+    """Return the releases in a folder, newest first; empty before the first release.
 
     Raises:
-        InputError: there is no such folder, or its record is damaged.
+        InputError: the folder or its record is missing or damaged.
     """
     path = folder / RECORD
     try:
         return [_release(one) for one in read_json(path)["releases"]]
     except FileNotFoundError:
-        raise InputError(f"{path} is not there: `podium run` fetches what was released") from None
+        raise InputError(f"{path} not found. `podium run` fetches the released model") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path} does not say what was fetched ({error}): remove {folder}, `podium run` fetches it again"
-        ) from None
+        raise InputError(f"{path} is damaged ({error}). Remove {folder}; `podium run` fetches it again") from None
 
 
 def _release(values: Mapping[str, object]) -> FetchedRelease:
@@ -82,22 +80,23 @@ def _release(values: Mapping[str, object]) -> FetchedRelease:
         and all(SHA256.fullmatch(one) for one in found.files.values())
     )
     if not good:
-        raise ValueError(f"{found.tag!r:.40} is no release")
+        raise ValueError(f"{found.tag!r:.40} is not a release")
     return found
 
 
 def require_intact(release: FetchedRelease, folder: Path) -> None:
-    """The files of a release must be those that were fetched.
+    """Check that the files of a release are unchanged since they were fetched.
 
     Args:
-        folder: of all releases of its entry.
+        folder: folder of all releases of the entry.
 
     Raises:
-        InputError: one is missing, or holds other bytes.
+        InputError: a file is missing or was changed.
     """
     for name, sha256 in release.files.items():
         path = folder / release.tag / name
         if not path.is_file() or sha256_of(path) != sha256:
             raise InputError(
-                f"{path} is not what was fetched (SHA-256 {sha256}): remove {folder}, `podium run` fetches it again"
+                f"{path} changed since it was fetched (SHA-256 {sha256}). Remove {folder}; "
+                "`podium run` fetches it again"
             )

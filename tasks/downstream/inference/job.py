@@ -1,5 +1,7 @@
-"""One device job of a finished model, in a folder that looks like a checkout and is gone afterwards, and where it is
-computed: in the precision of the scores that the model's release or its run states."""
+"""Device job for inference with a fine-tuned model, in a temporary checkout.
+
+By default it runs in the precision of the scores that the model's release or run records.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +26,25 @@ from tasks.stage.process import Say
 from tasks.vocabulary.encoding import tokenizer_file
 
 PATIENCE_SECONDS = 5.0
-"""What is done sooner needs no news of its progress."""
+"""Jobs that end sooner print no progress."""
 
 
 @dataclass(frozen=True)
 class How:
-    """Where and how a model is computed."""
+    """Device, precision and batch size of an inference job."""
 
     place: Place
     batch_size: int
-    """Rows of one forward pass."""
+    """Rows per forward pass."""
     say: Say
-    """Takes a line of progress."""
+    """Callback for progress lines."""
 
 
 @contextlib.contextmanager
 def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
-    """Make a new folder the current one, which looks like a checkout whose entry has this model; remove it at the end.
+    """Change into a temporary checkout whose entry has this model; remove it at the end.
 
-    What stages do counts from the current folder, so that all of them work here, too. TMPDIR says where it lies.
+    Stages work relative to the current folder, so all of them work here. TMPDIR sets its location.
     """
     with (
         as_safetensors(model.folder, tokenizer_file(model.tokenizer)) as readable,
@@ -57,25 +59,26 @@ def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
 
 
 def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
-    """Rows of the examples of a split, and the logits of the model for them, where stages write both.
+    """Write the rows of a split and the model's logits for them to the paths that the stages use.
 
     Raises:
-        InputError, DeviceJobFailed: the examples, or the model, cannot be used.
-        KeyboardInterrupt: it was asked to stop.
+        InputError: the examples cannot be used.
+        DeviceJobFailed: the model cannot be used.
+        KeyboardInterrupt: the job was interrupted.
     """
     write_model_rows(task, model, split)
     return compute_rows(task, model, split, how)
 
 
 def write_model_rows(task: DownstreamTask, model: FoundModel, split: str) -> None:
-    """Write the rows of the examples of a split, and warn of a text that the vocabulary does not fit."""
+    """Write the rows of a split; warn if the vocabulary does not fit the text."""
     made = write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
     if made.unknown and made.unknown.warning:
         streams.note(made.unknown.warning)
 
 
 def compute_rows(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
-    """Write the logits of the model for rows that are there; errors are those of `compute`."""
+    """Write the model's logits for existing rows; raises the errors of `compute`."""
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     job = Job(
@@ -93,25 +96,25 @@ def compute_rows(task: DownstreamTask, model: FoundModel, split: str, how: How) 
     )
     try:
         return run_device_job(job, say=_Patient(how.say))
-    except StagePaused:  # there is no checkpoint to go on from
+    except StagePaused:  # there is no checkpoint to resume from
         raise KeyboardInterrupt from None
-    except DeviceJobFailed as error:  # its log goes with the folder
+    except DeviceJobFailed as error:  # the log is deleted with the folder
         raise DeviceJobFailed(str(error).replace(f" (log: {artifacts.RUNS / 'job.log'})", "")) from None
 
 
 def _ipu_config(model: FoundModel) -> dict[str, Any] | None:
-    """That of a model folder, as Optimum Graphcore reads it; None where it has none: then everything is derived."""
+    """Return the ipu_config.json of a model folder (Optimum Graphcore's format), or None to derive everything."""
     path = model.folder / IPU_CONFIG
     if not path.is_file():
         return None
     try:
         return dict(read_json(path))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is no JSON object ({error}): take it away, and what it says is derived") from None
+        raise InputError(f"{path} is not a JSON object ({error}). Correct it, or remove it for a derived one") from None
 
 
 class _Patient:
-    """Passes on progress once there was reason to ask for it, and nothing else."""
+    """Progress callback that stays silent for the first PATIENCE_SECONDS."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._started_at = say, time.monotonic()
@@ -122,32 +125,32 @@ class _Patient:
 
 
 def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
-    """Return where and in which precision a model is computed.
+    """Return the device and precision for a model.
 
     Args:
         model: the folder.
-        precision: as the user says; None: on IPUs auto, elsewhere that of the scores which the release or run states,
-            so that they come out again; fp32 where none is stated.
+        precision: the user's choice; None: auto on IPUs, elsewhere the precision of the recorded scores so that they
+            can be reproduced, or fp32 if none is recorded.
     """
     if precision is None and runtime == "ipu":
         return Place(runtime, "auto")
     chosen = precision or read_precision(model) or "fp32"
     if precision is None and chosen == "fp16":
-        streams.note("the scores of this model were computed in fp16, which only IPUs have: fp32 is used here")
+        streams.note("the scores of this model were computed in fp16, which only IPUs support; using fp32")
         chosen = "fp32"
     return Place(runtime, chosen)
 
 
 def read_precision(model: Path) -> str | None:
-    """Return the precision that predicted the development sets of a model.
+    """Return the precision in which the development sets of a model were predicted.
 
-    A release states it in provenance.json; of models/NAME in a checkout metrics/NAME-predict.json does.
+    A release records it in provenance.json, a checkout in metrics/NAME-predict.json for models/NAME.
 
     Args:
         model: the folder.
 
     Returns:
-        fp32, bf16 or fp16; None: nothing states it.
+        fp32, bf16 or fp16; None if it is not recorded.
     """
     released = find_object(model / PROVENANCE)
     if released is None:
@@ -157,7 +160,7 @@ def read_precision(model: Path) -> str | None:
 
 
 def _precision_in(figures: Any) -> str | None:
-    """Return the precision in the figures of a prediction, or of the first split where there are several."""
+    """Return the precision in the figures of a prediction, of the first split if there are several."""
     if not isinstance(figures, Mapping):
         return None
     if "precision" in figures:

@@ -1,4 +1,4 @@
-"""The model that a command names: a published folder, a model folder or a Hub repository, checked early."""
+"""Models for inference: a published folder, a model folder or a Hub repository, checked early."""
 
 from __future__ import annotations
 
@@ -20,75 +20,75 @@ from tasks.vocabulary.encoding import tokenizer_file
 
 CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG = "config.json", "model.safetensors", "provenance.json", "ipu_config.json"
 OF_RELEASES = ("podium.json", PROVENANCE, IPU_CONFIG)
-"""Files that are read besides those of any model."""
+"""Additional files of a release."""
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model folder that was looked at: it is there, with weights and a tokenizer."""
+    """Model folder with weights and a tokenizer."""
 
     folder: Path
     tokenizer: Path
-    """Folder of the tokenizer.json, or of the vocab.txt."""
+    """Folder with tokenizer.json or vocab.txt."""
     max_positions: int
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The content of config.json."""
+    """Content of config.json."""
 
     def resolved(self) -> FoundModel:
-        """The same, whatever the current folder is."""
+        """Return a copy with absolute paths."""
         return dataclasses.replace(self, folder=self.folder.resolve(), tokenizer=self.tokenizer.resolve())
 
     @property
     def weights(self) -> list[Path]:
-        """The files that decide all answers."""
+        """Files of the weights."""
         return weight_paths(self.folder)
 
     @property
     def architectures(self) -> list[str]:
-        """The classes of transformers that its config.json names; as a rule one, perhaps none."""
+        """Transformers classes named in config.json; usually one."""
         named = self.config.get("architectures")
         return [str(one) for one in named] if isinstance(named, list) else []
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of its classes in order of their numbers; transformers leaves out those of two without names.
+        """Class names by number; transformers omits them for two unnamed classes.
 
         Raises:
-            InputError: config.json does not number them.
+            InputError: id2label of config.json is malformed.
         """
         names = self.config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
         try:
             return tuple(str(names[number]) for number in sorted(names, key=int))
         except (TypeError, ValueError):
-            raise InputError(f"{self.folder / CONFIG}: id2label must be an object of number: name") from None
+            raise InputError(f"{self.folder / CONFIG}: id2label must map numbers to names") from None
 
     @property
     def unnamed(self) -> bool:
-        """Whether its classes have the names that transformers gives to those that nobody named."""
+        """True if the class names are transformers' defaults (LABEL_0, LABEL_1, ...)."""
         return self.labels == tuple(f"LABEL_{number}" for number in range(len(self.labels)))
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence that model and tokenizer take."""
+        """Maximum sequence length of model and tokenizer."""
         return min(self.max_positions, _model_max_length(self.tokenizer))
 
 
 def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
-    """The model folder or Hub repository `name`, checked.
+    """Return a model folder or download a Hub repository, and check it.
 
     Args:
-        name: a model folder, or a Hub repository.
-        tokenizer: folder of the tokenizer; default: the model's own folder.
+        name: model folder or Hub repository.
+        tokenizer: folder of the tokenizer; default: the model folder.
 
     Raises:
-        InputError: no such folder or repository; config.json, weights or tokenizer missing.
+        InputError: folder or repository not found; config.json, weights or tokenizer missing.
     """
     folder = Path(name)
     if not folder.is_dir():
         if folder.exists():
-            raise InputError(f"{folder} is a file: name the folder that holds config.json and the weights")
+            raise InputError(f"{folder} is a file. Name the folder that contains config.json and the weights")
         if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
-            raise InputError(f"{folder} is not there: name a published folder, a model folder or a Hub repository")
+            raise InputError(f"{folder} not found. Name a published folder, a model folder or a Hub repository")
         _, folder = download_model(name, None, "", OF_RELEASES)
     holder = folder if tokenizer is None else tokenizer
     _require_own_files(folder, holder)
@@ -106,7 +106,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
 
 
 def read_files(folder: Path) -> list[Path]:
-    """Return the files of a model folder that are read, and where those of a release would be."""
+    """Return the paths of a model folder that are read, including those of a release, whether or not they exist."""
     present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return [folder / name for name in (*wanted_files(present), *OF_RELEASES)]
 
@@ -116,8 +116,8 @@ def _require_own_files(*folders: Path) -> None:
         for path in read_files(folder):
             if path.is_symlink() and leads_outside(path, folder):
                 raise InputError(
-                    f"{path} is a link to something outside of {folder}, which was not named: put the file itself in "
-                    "its place (cp -rL copies a folder so), or name the folder that it leads to"
+                    f"{path} is a link to a file outside {folder}. Replace it with the file itself (cp -rL copies a "
+                    "folder that way), or name the folder that it points to"
                 )
 
 
@@ -126,28 +126,28 @@ def _config(folder: Path) -> dict[str, Any]:
     try:
         values = read_json(path)
     except FileNotFoundError:
-        raise InputError(f"{path} is missing: {folder} is no model folder") from None
+        raise InputError(f"{path} not found: {folder} is not a model folder") from None
     except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); publish or download the model again") from None
+        raise InputError(f"{path} is not JSON ({error}). Publish or download the model again") from None
     if not isinstance(values, dict) or "max_position_embeddings" not in values:
-        raise InputError(f"{path} is no configuration of a BERT: max_position_embeddings is missing")
+        raise InputError(f"{path} is not a BERT configuration: max_position_embeddings is missing")
     positions = values["max_position_embeddings"]
     if type(positions) is not int or positions < 1:
-        raise InputError(f"{path}: max_position_embeddings is {positions!r:.80}, a whole number from 1 on is required")
+        raise InputError(f"{path}: max_position_embeddings is {positions!r:.80}, a positive integer is required")
     return values
 
 
 def _model_max_length(tokenizer: Path) -> int:
-    """model_max_length of tokenizer_config.json; without one, no limit."""
+    """Return model_max_length of tokenizer_config.json, or no limit."""
     path = tokenizer / "tokenizer_config.json"
     try:
         value = read_json(path).get("model_max_length")
     except FileNotFoundError:
         return sys.maxsize
     except (ValueError, AttributeError):
-        raise InputError(f"{path} is not a JSON object; publish or download the model again") from None
+        raise InputError(f"{path} is not a JSON object. Publish or download the model again") from None
     if value is None or value == math.inf:
         return sys.maxsize
     if type(value) not in (int, float) or not value >= 1:
-        raise InputError(f"{path}: model_max_length is {value!r:.80}, a number of tokens from 1 on is required")
-    return min(int(value), sys.maxsize)  # transformers writes 1e30 where there is no limit
+        raise InputError(f"{path}: model_max_length is {value!r:.80}, a positive number of tokens is required")
+    return min(int(value), sys.maxsize)  # transformers writes 1e30 for no limit

@@ -1,7 +1,7 @@
-"""The answers of a finished model to the examples of a file, which may be of any length: memory stays flat.
+"""Predictions of a fine-tuned model for a file of any length, in constant memory.
 
-The examples are kept as the stage examples keeps them, become rows, and one device job computes their logits, all of it
-in files. Then answers follow, some examples at a time, and each time as the stage evaluate finds them.
+The examples are stored as Parquet like those of stage `examples`, packed into rows, and one device job computes their
+logits, all in files. Predictions are then decoded in batches, as stage `evaluate` does.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from tasks.stage.errors import InputError, ParamsError
 Task = ApplyTask[Any, Any, Any]
 Record = Mapping[str, Any]
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
-"""Examples in memory."""
+"""Examples in memory at a time."""
 KEPT_CHARACTERS = 8 << 20
-"""Characters of their texts from which on fewer are kept at once."""
+"""Characters of text above which fewer examples are stored at a time."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where answers go, and how."""
+    """Destination and format of predictions."""
 
     path: Path | None
-    """None: standard output."""
+    """None for standard output."""
     kind: str
     """One of FORMATS."""
     n_best: int = 0
-    """Best answers in each record; 0: only the best, and no list."""
+    """Number of best answers in each record; 0: only the best, without a list."""
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What was done."""
+    """Result of a prediction."""
 
     examples: int
     result: JobResult
@@ -67,19 +67,19 @@ class Predicted:
 
 
 def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: How) -> Predicted:
-    """Write the answers of `model` to the examples of the file `path`.
+    """Write the predictions of `model` for the examples of the file `path`.
 
     Raises:
-        InputError: examples that cannot be used, or a place that cannot be written to.
-        ParamsError: an output that this kind of task does not have.
-        DeviceJobFailed: the model cannot be used on this device.
+        InputError: unusable examples, or an output that cannot be written.
+        ParamsError: an output format that this kind does not support.
+        DeviceJobFailed: the model cannot run on this device.
     """
     task: Task = part_of(entry, "apply")
     require_file(path, INPUT, task.endings, f"{task.record}s")
     if output.kind == "json" and not task.bare:
-        raise ParamsError(f"answers to {task.record}s are no JSON object: name a .jsonl, .csv or .parquet file")
+        raise ParamsError(f"a .json file cannot hold predictions for {task.record}s. Use .jsonl, .csv or .parquet")
     if output.n_best and not task.ranked:
-        raise ParamsError(f"--n-best {output.n_best}: there is one answer to each {task.record} here")
+        raise ParamsError(f"--n-best {output.n_best} is not supported: each {task.record} has one answer")
     model = model.resolved()
     with open_output(output.path) as stream, scratch_checkout(task, model):
         split, reading = task.development[0], Reading()
@@ -98,10 +98,10 @@ def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: Ho
 
 @contextlib.contextmanager
 def spooled(path: Path | None, kind: str) -> Iterator[Path]:
-    """The file `path`; None: one of standard input, which is kept while it is used.
+    """Yield the file `path`, or a temporary copy of standard input if it is None.
 
     Args:
-        kind: of what standard input holds, one of FORMATS.
+        kind: format of standard input, one of FORMATS.
     """
     if path is not None:
         yield path
@@ -114,10 +114,10 @@ def spooled(path: Path | None, kind: str) -> Iterator[Path]:
 
 
 def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: bool) -> int:
-    """Write the examples of a file to Parquet, with ids; how many there are.
+    """Write the examples of a file to Parquet, with ids; return their number.
 
     Args:
-        unique: refuse ids that stand more than once.
+        unique: refuse duplicate ids.
     """
     schema = task.examples_schema
     if ID not in schema.names:
@@ -133,11 +133,11 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
             count += len(some)
     if not count:
-        raise InputError(f"{path} holds no {task.record}{without_rows(reading)}: there is nothing to answer")
+        raise InputError(f"{path} contains no {task.record}{without_rows(reading)}")
     if unique and (twice := repetitions(hashes)):
         raise InputError(
-            f"{path}: {twice:,} id(s) stand more than once, an object of answers has each once: name a .jsonl, "
-            ".csv or .parquet file for the answers"
+            f"{path}: {twice:,} duplicate id(s). A .json file needs unique ids: write predictions to a .jsonl, .csv or "
+            ".parquet file"
         )
     return count
 
@@ -147,12 +147,11 @@ def _characters(example: Record) -> int:
 
 
 def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
-    """The ids of some examples at a time, and a folder with these examples, their features and their logits, counted
-    from 0, as if there were no others."""
+    """Yield batches of examples: their ids, and a folder with their examples, features and logits, numbered from 0."""
     part = Path("part")
     part.mkdir()
     rows, first, sequence = task.rows_folder(split) / artifacts.FEATURES, 0, 0
-    with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a map would count as memory
+    with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a memory map would count as memory
         logits = pa.ipc.open_file(source)
         with pq.ParquetFile(task.examples_file(split)) as file:
             for batch in group_batches(file, file.schema_arrow.names, ANSWERED_AT_ONCE):
@@ -166,7 +165,7 @@ def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
 
 
 def _features(source: Path, target: Path, first: int, stop: int, sequence: int) -> int:
-    """Write those of the examples first to stop - 1, the first of which is number `sequence`; how many there are."""
+    """Write the features of examples first to stop - 1, numbered from `sequence`; return their number."""
     wanted = (pc.field("example_index") >= first) & (pc.field("example_index") < stop)
     schema = pq.read_schema(source)
     table = pq.read_table(source, filters=wanted, use_threads=False, schema=schema)
@@ -175,8 +174,8 @@ def _features(source: Path, target: Path, first: int, stop: int, sequence: int) 
 
 
 def _logits(source: pa.ipc.RecordBatchFileReader, target: Path, first: int, count: int) -> None:
-    """Write those of `count` sequences from number `first` on; all batches of the source but the last are equally
-    long."""
+    """Write the logits of `count` sequences from number `first`; all batches of the source but the last have one
+    size."""
     size = source.get_batch(0).num_rows
     begin = first // size
     batches = [source.get_batch(number) for number in range(begin, -(-(first + count) // size))]
@@ -189,27 +188,27 @@ def _logits(source: pa.ipc.RecordBatchFileReader, target: Path, first: int, coun
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[BinaryIO]:
-    """A stream that becomes the file `path` at the end, if nothing went wrong; None: standard output.
+    """Yield a stream that becomes the file `path` on success, or standard output for None.
 
-    It is opened at once, so that a place that cannot be written to is known before anything is computed.
+    It is opened first, so that an unwritable path is refused before anything is computed.
     """
     if path is None:
         yield sys.stdout.buffer
         return
     if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not there: make that folder first, or name another file")
+        raise InputError(f"{path.parent} not found. Create the folder, or name another file")
     with new_file(path) as partial, partial.open("wb") as stream:
         yield stream
 
 
 @contextlib.contextmanager
 def writing(stream: BinaryIO, kind: str, schema: pa.Schema, bare: str) -> Iterator[Callable[[Sequence[Record]], None]]:
-    """What writes some records to a stream.
+    """Yield a function that writes records to a stream.
 
     Args:
-        kind: of FORMATS.
-        schema: of a record, its id first.
-        bare: the field that stands for a record in one JSON object.
+        kind: one of FORMATS.
+        schema: schema of a record, its id first.
+        bare: field that is the value of a record in a JSON object.
     """
     if kind == "parquet":
         with pq.ParquetWriter(stream, schema) as table:
@@ -219,10 +218,10 @@ def writing(stream: BinaryIO, kind: str, schema: pa.Schema, bare: str) -> Iterat
 
     def write(records: Sequence[Record]) -> None:
         nonlocal written
-        if kind == "json":  # {id: answer}, a line each, as official scripts read it
+        if kind == "json":  # {id: answer}, one line each, as official scripts read it
             lines = (f"{_json(record[ID])}: {_json(record[bare])}" for record in records)
             text = (",\n" if written else "{\n") + ",\n".join(lines)
-        elif kind == "csv":  # a header, then a line each; lists and objects stand as JSON in their cells
+        elif kind == "csv":  # a header, then one line each; lists and objects are JSON in their cells
             text = csv_text(schema.names, ([_cell(record[name]) for name in schema.names] for record in records))
             text = text.partition("\n")[2] if written else text
         else:

@@ -1,9 +1,9 @@
-"""Stage predict_released: what the model that was released last scores on the development sets of an entry.
+"""Stage predict_released: scores of the latest released model on the development sets of an entry.
 
 python -m tasks.downstream.inference.predict_released NAME
 
-Where its release says so for every example, that is taken. Else it answers them here, with its own tokenizer, rows and
-way of answering. A model that is published already is not compared with itself, but with the release before it.
+If its release has scores for every example, they are used. Otherwise the model predicts the examples here, with its own
+tokenizer, rows and settings. A model that is already published is compared with the release before it, not with itself.
 """
 
 from __future__ import annotations
@@ -30,41 +30,39 @@ from tasks.stage.errors import InputError
 
 
 def predict_released(task: Task, device: DeviceParams, root: Path = Path()) -> str:
-    """Write the scores of the released model, or nothing where none was released; what was done, in words.
+    """Write the scores of the released model, if there is one; return a summary line.
 
     Args:
-        task: the entry.
-        device: where the model is computed, if it is.
+        task: scores of the entry.
+        device: where to run the model if needed.
         root: the checkout.
 
     Raises:
-        InputError: the fetched release is damaged, or its model is for something else than this entry.
-        DeviceJobFailed: it cannot be computed here.
+        InputError: the fetched release is damaged, or its model is for another task.
+        DeviceJobFailed: the model cannot run here.
     """
     name, folder = task.entry.name, root / artifacts.fetched_folder(task.entry.name)
     release, itself = choose(read_fetched(folder), root / artifacts.model_folder(name))
-    said = f"{name}: {itself.title} is this very model; " if itself else f"{name}: "
+    said = f"{name}: this model is already released as {itself.title}; " if itself else f"{name}: "
     if release is None:
         _write(task, root, None, None)
-        return f"{said}no other was released, so that the gate has nothing to compare with"
+        return f"{said}no released model to compare with"
     require_intact(release, folder)
     examples, where = task.read_all(root), folder / release.tag
     count = sum(len(task.keys(one)) for one in examples.values())
     text = stated_scores(task, examples, where / STATED_SCORES)
     if text is not None:
-        how = (
-            f"scored on all {count:,} {task.record}s when it was released: these scores are taken, nothing is computed"
-        )
+        how = f"has recorded scores for all {count:,} {task.record}s; using them"
     else:
         predictions = answer(task, where, device, root)
         text = scores_json(task, examples, predictions)
-        how = f"answered the {count:,} {task.record}s, which are others than those of its release"
+        how = f"predicted all {count:,} {task.record}s, because its recorded scores do not cover them"
     _write(task, root, release, text)
     return f"{said}{release.title} {how}"
 
 
 def choose(releases: Sequence[FetchedRelease], model: Path) -> tuple[FetchedRelease | None, FetchedRelease | None]:
-    """The newest release of another model than that in a folder; and the newest one, where it is that very model."""
+    """Return the newest release of another model than `model`, and the newest release if it is `model` itself."""
     weights = sha256_of(model / WEIGHTS)
     others = [one for one in releases if one.weights != weights]
     itself = releases[0] if releases and releases[0].weights == weights else None
@@ -72,24 +70,24 @@ def choose(releases: Sequence[FetchedRelease], model: Path) -> tuple[FetchedRele
 
 
 def stated_scores(task: Task, examples: Mapping[str, Any], path: Path) -> str | None:
-    """scores.json of a release, where it has every one of these examples; else None."""
+    """Return scores.json of a release if it covers all these examples, else None."""
     try:
         scores = read_scores(task, path)
-    except (FileNotFoundError, InputError):  # a release without them, or with other scores
+    except (FileNotFoundError, InputError):  # a release without scores, or with those of other data
         return None
     whole = all(set(task.keys(one)) <= set(scores[split]) for split, one in examples.items())
     return path.read_text(encoding="utf-8") if whole else None
 
 
 def answer(task: Task, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
-    """The answers of a released model to the development sets of an entry.
+    """Return the predictions of a released model for the development sets of an entry.
 
     Args:
-        folder: of the release.
+        folder: folder of the release.
 
     Raises:
-        InputError: it is for another task, or has other classes.
-        DeviceJobFailed: it cannot be computed.
+        InputError: the model is for another task or has other classes.
+        DeviceJobFailed: the model cannot run here.
     """
     model = find_model(str(folder)).resolved()
     own = entry_of_model(model)
@@ -114,7 +112,7 @@ def _require_same_task(entry: Entry, theirs: Entry, called: str) -> None:
     if asked != found:
         shown = [", ".join(f"{key} {value}" for key, value in one.items()) for one in (found, asked)]
         raise InputError(
-            f"the released model {called} is for {shown[0]}, this entry for {shown[1]}: {_other_model(entry)}"
+            f"the released model {called} is for {shown[0]}, this entry for {shown[1]}. {_other_model(entry)}"
         )
 
 
@@ -124,14 +122,14 @@ def _require_same_classes(entry: Entry, theirs: FoundModel, root: Path) -> None:
     if ours.labels != theirs.labels:
         raise InputError(
             f"the released model {theirs.folder.name} has the classes {', '.join(theirs.labels)}, this one "
-            f"{', '.join(ours.labels)}: answers of one say nothing of the other; {_other_model(entry)}"
+            f"{', '.join(ours.labels)}; they cannot be compared. {_other_model(entry)}"
         )
 
 
 def _other_model(entry: Entry) -> str:
     return (
-        f"let {entry.key('gate', 'released')} name a folder (with scores.json of a model, or with nothing to compare "
-        f"with), or {entry.key('publish')} a place of its own"
+        f"Set {entry.key('gate', 'released')} to a folder with scores.json of a comparable model, or to an empty one, "
+        f"or set {entry.key('publish')} to another destination"
     )
 
 
@@ -148,7 +146,7 @@ def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str |
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "device")
-    entry = entry_of(params, entry_argument("Scores of the released model on the development sets of an entry."))
+    entry = entry_of(params, entry_argument("Score the released model on the development sets of an entry."))
     print(predict_released(part_of(entry, "scores"), params.device))
 
 

@@ -1,1 +1,1 @@
-"""The device jobs of downstream work, and the stages that start them: compile, finetune, predict."""
+"""Device jobs of downstream tasks and their stages: compile, finetune, predict."""

@@ -1,8 +1,8 @@
-"""Stage compile: the programs of fine-tuning and prediction for an entry, built before anything is trained.
+"""Stage compile: build the programs of fine-tuning and prediction for an entry before training starts.
 
     python -m tasks.downstream.jobs.compile NAME
 
-Fills a folder of executables and a report for each job, see tasks/jobs/programs.py.
+Writes a folder of executables and a report for each job; see tasks/jobs/programs.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.stage import artifacts
 
 def main() -> None:
     params, root = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu"), Path()
-    entry = entry_of(params, entry_argument("Build the programs of a downstream task before anything is trained."))
+    entry = entry_of(params, entry_argument("Build the programs of a downstream task before training."))
     task = about(entry)
     rows = task.rows_folder(task.development[0])  # the development sets of an entry share a program
     jobs = {

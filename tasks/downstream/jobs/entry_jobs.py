@@ -1,4 +1,4 @@
-"""The device jobs of an entry: fine-tuning its model, and the prediction of its development sets."""
+"""Device jobs of an entry: fine-tuning, and prediction of its development sets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FINETUNE, PREDICT = "finetune", "predict"
 
 
 def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
-    """The job that fine-tunes for an entry, its run folder still to be chosen.
+    """Return the fine-tuning job of an entry, without a run folder.
 
     Args:
-        untrained: start from fresh weights, so that the job can be compiled before pre-training has run.
+        untrained: start from random weights, so that the job can be compiled before pre-training has run.
     """
     entry, device = task.entry, params.device
     tuning, rows, start = entry.params.finetune, task.rows_folder(TRAIN, root), start_model(entry)
@@ -69,14 +69,14 @@ def predict_job(
     device: DeviceParams | None = None,
     untrained: bool = False,
 ) -> Job:
-    """The job that runs the model of an entry over `rows` and writes `logits` (an Arrow file).
+    """Return the job that predicts `rows` with the model of an entry and writes `logits` (an Arrow file).
 
     Args:
-        run_folder: for its job.json, log and result.
-        root: the checkout, which a relative `ipu.config` counts from.
-        model: another model than the entry's own.
-        device: another place than section `device` names.
-        untrained: fresh weights, so that the job can be compiled before anything is trained.
+        run_folder: folder for its job.json, log and result.
+        root: the checkout; a relative `ipu.config` is resolved from here.
+        model: model to use instead of the entry's own.
+        device: settings to use instead of section `device`.
+        untrained: use random weights, so that the job can be compiled before training.
     """
     entry, device = task.entry, device or params.device
     return Job(
@@ -98,8 +98,8 @@ def predict_job(
 
 
 def own_model(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
-    """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
-    that of its weights."""
+    """Return the model configuration if fine-tuning changes dropout or `whole` is set; None to use that of the
+    weights."""
     changed = entry.params.finetune.model_dump(include={"hidden_dropout", "attention_dropout"}, exclude_none=True)
     if not changed and not whole:
         return None
@@ -107,9 +107,9 @@ def own_model(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> M
 
 
 def require_valid_rows(task: DownstreamTask) -> None:
-    """Refuse rows whose verdict is missing or red.
+    """Refuse rows whose validation failed or is missing.
 
     Raises:
-        InputError: naming the stage that writes the verdict.
+        InputError: names the stage that writes the verdict.
     """
     require_verdict(task.entry.verdict("rows"), stage=task.entry.stage("validate_rows"))

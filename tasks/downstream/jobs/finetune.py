@@ -1,4 +1,4 @@
-"""Stage finetune: the pre-trained model and the packed rows of an entry in, its model out.
+"""Stage finetune: fine-tune the pre-trained model on the packed rows of an entry.
 
 python -m tasks.downstream.jobs.finetune NAME
 """
@@ -26,7 +26,7 @@ def main() -> None:
     job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)
     if job.evaluation is None and entry.params.finetune.evaluate_every_updates is not None:
         raise InputError(
-            f"{job.rows} has no held-out rows, which {entry.key('finetune', 'evaluate_every_updates')} needs: set "
+            f"{job.rows} has no held-out rows, required by {entry.key('finetune', 'evaluate_every_updates')}. Set "
             f"{entry.key('rows', 'held_out_fraction')} and run `dvc repro {entry.stage('rows')}`"
         )
     launcher = launch_words(job, params.device)

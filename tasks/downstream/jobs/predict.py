@@ -1,4 +1,4 @@
-"""Stage predict: the logits of an entry's development sets, and of held-out examples where its kind asks for them.
+"""Stage predict: compute the logits of an entry's development sets, and of held-out examples if its kind needs them.
 
 python -m tasks.downstream.jobs.predict NAME
 """
@@ -20,7 +20,7 @@ from tasks.stage import artifacts
 
 
 def figures(result: JobResult) -> dict[str, Any]:
-    """Return the figures of a prediction that its parameters, data and code decide."""
+    """Return the reproducible figures of a prediction."""
     return {
         "features": result.sequences,
         "runtime": result.runtime,
@@ -30,7 +30,7 @@ def figures(result: JobResult) -> dict[str, Any]:
 
 
 def measurements(result: JobResult) -> dict[str, Any]:
-    """Return what equal predictions differ in."""
+    """Return the measurements of a prediction, which vary between runs."""
     return {
         "predict_seconds": round(result.train_seconds, 2),
         "real_tokens_per_second": round(result.real_tokens_per_second, 1),

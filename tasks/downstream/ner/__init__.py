@@ -1,1 +1,1 @@
-"""Named entities: a tag for each word, B- and I- with a type inside of entities and O outside."""
+"""Named entity recognition: a tag for each word, B- and I- with a type inside entities and O outside."""

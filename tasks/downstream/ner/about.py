@@ -1,4 +1,4 @@
-"""Named entities: what all stages know of them."""
+"""Named entity recognition: schemas and task properties shared by all stages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FEATURES_SCHEMA = pa.schema(
         pa.field("positions", pa.list_(pa.int32()), nullable=False),
     ]
 )
-"""One line per window: its sentence, its tokens, and the positions of the first pieces of the words that belong to it.
-The words of a sentence's windows, one after the other, are the sentence's."""
+"""One line per window: its sentence, number of tokens, and the positions of the first tokens of its own words. The own
+words of a sentence's windows are, in order, the words of the sentence."""
 
 
 class Task(DownstreamTask):
-    """Sentences, each word of which has a tag."""
+    """Sentences with a tag for each word."""
 
     record: ClassVar[str] = "sentence"
     title: ClassVar[str] = "named entities"
@@ -31,5 +31,5 @@ class Task(DownstreamTask):
     row_kind: ClassVar[str] = "token_classification"
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
-        """O, then B- and I- of every type of the training sentences."""
+        """Return O, then B- and I- of every type in the training sentences."""
         return labels_of_rows(rows)

@@ -1,4 +1,5 @@
-"""Sentences of a file for a finished model, with or without tags, and what it finds in them as records."""
+"""Inference for named entities: read sentences from a file, with or without tags, and write tags and entities as
+records."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("
 ENTITY = pa.struct(
     [("type", pa.string()), ("text", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float64())]
 )
-"""Words start to end - 1; the score is the mean of those of their tags."""
+"""Words start to end - 1; the score is the mean probability of their tags."""
 
 
 class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
-    """The tag of each word with its probability, and the entities that the tags stand for."""
+    """Tag of each word with its probability, and the decoded entities."""
 
     architecture: ClassVar[str] = "BertForTokenClassification"
     endings = labelled_endings = ENDINGS
@@ -57,7 +58,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         raws, problems = opened_file(path, INPUT, self._params, reading, COLUMN, tagged=False)
         for raw in raws:
             if not raw.words:
-                problems.add("a sentence without a word", raw.where)
+                problems.add("empty sentence", raw.where)
             for _, tokens, tags in checked([raw], self._params.tag_scheme, Found(), problems, reading):
                 yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
         problems.refuse()
@@ -69,14 +70,14 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         known = {parted(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):
             raise InputError(
-                f"{path}: no entity is of a type of the model ({', '.join(sorted(known))}): found "
-                f"{', '.join(sorted(found.entities)[:5])}; set {COLUMN.format('tags')}"
+                f"{path}: no entity has a type of the model ({', '.join(sorted(known))}); found "
+                f"{', '.join(sorted(found.entities)[:5])}. Pass {COLUMN.format('tags')}"
             )
         unknown = (count for name, count in found.entities.items() if name not in known)
         reading.counts[UNKNOWN_TO_MODEL] += sum(unknown)
 
     def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
-        """Their names, which rows take from the examples."""
+        """Write labels.json, which rows need."""
         write_labels(folder, labels)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""The model card of a model that finds named entities."""
+"""Model card of a named entity recognition model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tasks.downstream.ner.tags import parted
 
 TASK = "token-classification"
 HUB_METRICS = {"token_accuracy": "accuracy"}
-"""Names of the Hub's metrics where they differ from ours."""
+"""Names of Hub metrics that differ from Podium's."""
 
 
 class Task(about.Task, CardTask):
-    """Cards of models that find named entities."""
+    """Model cards for named entity recognition."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.downstream.card.write_card`; on the Hub precision, recall, F1 and accuracy are fractions.
+        """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
 
         Raises:
-            PublishError: a score is missing, or is no finite number.
+            PublishError: a score is missing or not finite.
         """
         dataset, metrics, titles = evaluated_on(facts, "sentences"), facts.metrics, METRICS.titles
         results = [
@@ -46,5 +46,5 @@ class Task(about.Task, CardTask):
         )
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Without the types that the model does not know: their names are the user's text."""
+        """Return the metrics without types unknown to the model, because their names are the user's text."""
         return {**metrics, "slices": [part for part in metrics["slices"] if part.get("learnt", True)]}

@@ -1,7 +1,6 @@
-"""What sentences with tags must be, and their rows.
+"""Validation of tagged sentences (train.parquet and dev.parquet) and of their rows.
 
-Of an entry these are train.parquet and dev.parquet, and rows with a label for each word, at its first piece, and each
-window once.
+Rows must have a label for each word, at its first token, and each window once.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
 
 class Task(about.Task, ChecksTask):
-    """Training and dev sentences."""
+    """Validation of sentences and their rows."""
 
     text_columns: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def texts(self, batch: pa.RecordBatch) -> list[str]:
-        """The words of the sentence."""
+        """Return the words of each sentence."""
         return [" ".join(words) for words in batch.column("tokens").to_pylist()]
 
     def data(self, folder: Path) -> DataSet:
@@ -52,7 +51,7 @@ class Task(about.Task, ChecksTask):
 
 
 class NerData(ExampleFiles):
-    """The sentences of an entry, all splits."""
+    """Sentences of an entry, all splits."""
 
     record, unit = "sentence", "words"
 
@@ -60,25 +59,25 @@ class NerData(ExampleFiles):
         """Open the splits in `folder`.
 
         Args:
-            least: sentences in each split.
-            section: of params.yaml that says where they come from.
+            least: minimum number of sentences per split.
+            section: section of params.yaml with their source.
 
         Raises:
-            InputError: one is not there.
+            InputError: a split is missing.
         """
         super().__init__(folder, splits, SCHEMA, "document: integer; tokens, tags: list of string")
         self.name = name
-        look = f"look at {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
+        look = f"check {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
         self.record_checks = (
-            Check("words_present", "tokens", "a word at least in every sentence", look, minimum=1),
+            Check("words_present", "tokens", "at least one word in every sentence", look, minimum=1),
             Check("a_tag_each", "tags", "a tag for each word", look),
-            Check("tags_known", "tags", "O, or B- or I- and a type", look),
+            Check("tags_known", "tags", "O, or B- or I- with a type", look),
             Check("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look),
         )
-        nothing = f"there is nothing to find; {look}"
+        nothing = f"there are no entities; {look}"
         self.total_checks = (
-            *self.count_checks(least, f"give more sentences, or lower {section}.min_examples; {look}"),
-            *(Check(f"{split}_entities", "tags", "an entity at least", nothing, minimum=1) for split in splits),
+            *self.count_checks(least, f"provide more sentences, or lower {section}.min_examples; {look}"),
+            *(Check(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
         )
         self._words = dict.fromkeys(splits, 0)
         self._documents = dict.fromkeys(splits, 0)
@@ -100,7 +99,8 @@ class NerData(ExampleFiles):
         return {"words_present": lengths, "a_tag_each": other, "tags_known": unknown, "entities_begin_with_b": apart}
 
     def _judge(self, split: str, tags: Sequence[Any], words: int) -> tuple[int, int, int]:
-        """Whether there are more or fewer tags than words; tags that are none; entities that begin with I-."""
+        """Return 1 if the numbers of tags and words differ, the number of invalid tags, and of entities that begin with
+        I-."""
         unknown = sum(problem_of(tag) is not None for tag in tags)
         if unknown:
             return int(len(tags) != words), unknown, 0
@@ -121,22 +121,22 @@ class NerData(ExampleFiles):
             numbers[f"{split} entities"] = self._types[split].total()
         for name in sorted({name for found in self._types.values() for name in found}):
             for split, found in self._types.items():
-                absent = " (train has none: no model can find them)" if name not in self._types[TRAIN] else ""
+                absent = " (not in train)" if name not in self._types[TRAIN] else ""
                 numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = found[name]
-        repeated = self._repetitions("sentences that came before", "sentences that are also in train")
+        repeated = self._repetitions("duplicate sentences", "sentences also in train")
         return numbers | repeated | self.reading
 
 
 class TagRows(WindowData):
-    """Labels of tokens, and the windows in features.parquet."""
+    """Validation of token labels in rows, and of the windows in features.parquet."""
 
     kinds: ClassVar[tuple[str, ...]] = ("token_classification",)
 
     def __init__(self, source: RowSource) -> None:
         super().__init__(source, FEATURES_SCHEMA, [Check("labels_at_words", COLUMN, "-100 at [CLS]", source.again)])
-        # To predict, types that train has not have no label.
+        # Rows for prediction have no label for types that are not in train.
         self._training, self._examples = source.training, source.examples
-        many = "as many labels as words" if self._training else "no more labels than words"
+        many = "one label per word" if self._training else "at most one label per word"
         self.total_checks += (Check("labels", COLUMN, many, self.again),)
         if self._examples is not None:
             self.record_checks += (Check(AS_EXAMPLES, COLUMN, "the tag of its word", self.again),)
@@ -168,7 +168,7 @@ class TagRows(WindowData):
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, lines)}
 
     def _count_other(self, rows: Columns, lines: Lines) -> np.ndarray:
-        """Count, in each row, the words with another label than their tag."""
+        """Return the number of words in each row whose label differs from their tag."""
         row, slot = np.nonzero(lines.known)
         window = rows["feature_ids"][row, slot]
         first, count = self._words_before[window], self._words_before[window + 1] - self._words_before[window]
@@ -188,7 +188,7 @@ class TagRows(WindowData):
 
 
 def read_tags(examples: Examples, labels: Sequence[str]) -> np.ndarray:
-    """Return the number among `labels` of the tag of each word of the sentences, -100 where they lack it."""
+    """Return the label number of each word's tag; -100 for tags not in `labels`."""
     numbers = {name: number for number, name in enumerate(labels)}
     found = [np.zeros(0, np.int64)]
     for batch in examples.read(("tags",)):

@@ -1,5 +1,5 @@
-"""Sentences with tags as Parquet, one file a split, with labels.json and reading.json; each is checked before anything
-is kept (format.py)."""
+"""Tagged sentences, checked (format.py) and written as Parquet, one file per split, with labels.json and
+reading.json."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tasks.stage.errors import InputError
 
 ROW_GROUP = 4096
 MAX_TYPES = 1000
-"""More are no types of entities."""
-UNKNOWN = "entities of dev of types that train has not, which no model can find"
+"""More types indicate a wrong column."""
+UNKNOWN = "dev entities with types not in train"
 
 
 class Task(about.Task, ExamplesTask):
-    """Sentences of files or of the Hub."""
+    """Sentences from files or the Hub."""
 
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
 
@@ -42,7 +42,7 @@ class Task(about.Task, ExamplesTask):
         return "; ".join([", ".join(said), *reading.summary()])
 
     def complete(self, folder: Path) -> dict[str, int]:
-        """The classes of the types that the training sentences have, in labels.json."""
+        """Write the labels of the training sentences to labels.json."""
         train, dev = (_types(folder / f"{split}.parquet") for split in self.splits)
         self._check_dev(train, dev)
         self._require_types(train, MAX_TYPES)
@@ -53,15 +53,15 @@ class Task(about.Task, ExamplesTask):
         if not 1 <= len(train) <= most:
             section = self.entry.key("data")
             raise InputError(
-                f"the training sentences have entities of {len(train):,} types, required are 1 to {MAX_TYPES:,}: look "
-                f"at {section}.train_path, whose last column is the tag, or at {section}.columns"
+                f"the training sentences have {len(train):,} entity types, 1 to {MAX_TYPES:,} are required. Check "
+                f"{section}.train_path, whose last column is the tag, or {section}.columns"
             )
 
     def _check_dev(self, train: Counter[str], dev: Counter[str]) -> None:
-        """Refuse given development sentences whose entities are all of types that the training sentences do not have.
+        """Refuse development sentences without any entity type of the training sentences.
 
         Raises:
-            InputError: they are.
+            InputError: no type is in both.
         """
         if train and self.apart is None:
             require_known(train, dev, self.development[0], self.entry.key("data", "dev_path"))
@@ -71,12 +71,12 @@ class Task(about.Task, ExamplesTask):
         return self.entry.params.data
 
     def check_files(self) -> str:
-        """The first sentences of each file, and the types of files that are no longer than that."""
+        """Check the first sentences of each file, and the types of files that are read completely."""
         params = self._params()
         found = [check_sentences(params, self.entry.key("data"), split) for split in self.read_splits]
         self.first_labels, self.has_all_labels = labels_of_types(found[0][0].entities), found[0][1]
         if self.has_all_labels:
-            # Where a part of the file is set apart, the training sentences may have fewer types than the file.
+            # If a part of the file is set aside, the training sentences may have fewer types than the file.
             self._require_types(found[0][0].entities, MAX_TYPES if self.apart is None else math.inf)
         whole = [one.entities for one, is_whole in found if is_whole]
         if len(whole) == len(self.splits):
@@ -85,6 +85,6 @@ class Task(about.Task, ExamplesTask):
 
 
 def _types(path: Path) -> Counter[str]:
-    """How many entities of each type there are."""
+    """Return the number of entities of each type."""
     tags = read_batches(path, ("tags",), ROW_GROUP, "examples")
     return Counter(one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in entities(sentence))

@@ -1,11 +1,11 @@
-"""Sentences with tags from files or the Hub: CoNLL files, JSON, CSV, Parquet; every word and tag is checked.
+"""Reading of tagged sentences from files or the Hub: CoNLL files, JSON, CSV, Parquet; every word and tag is checked.
 
-CoNLL files have a word a line, its tag last, other columns between, and a blank line after a sentence. A line whose
-word is empty and tagged O is dropped and counted: some public corpora have such lines.
+CoNLL files have one word per line, its tag in the last column, optional columns between, and a blank line after a
+sentence. A line with an empty word and tag O is dropped and counted, because some public corpora have such lines.
 
-Columns are apart by tabs where the first line has one, else by blanks. A line that begins with -DOCSTART- begins a
-document. A line that begins with "# " at the start of a sentence and does not end in what may be a tag is a comment;
-"#" is a word everywhere else.
+Columns are separated by tabs if the first line has one, else by spaces. A line that begins with -DOCSTART- begins a
+document. A line that begins with "# " at the start of a sentence and does not end in a possible tag is a comment; "#"
+is a word everywhere else.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ from tasks.records.text_files import Problems, Reading, refuse_empty, text_lines
 from tasks.stage.errors import InputError
 
 MEANT = "tagged words"
-NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"
+NO_JSON = "lists that are not JSON (Python literals are not supported: use json.dumps, JSON or Parquet)"
 CONLL = (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio")
 ENDINGS = (*CONLL, ".jsonl", ".parquet", ".json", ".csv")
 TEXT = "text"
-"""A column of sentences whose words are apart by white space, in the place of lists of words."""
+"""Column of sentences with words separated by white space, instead of lists of words."""
 TOKENS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels")
 """Usual names of the columns."""
 FIRST_SENTENCES = 1000
-"""Looked at before a run starts."""
+"""Sentences checked before a run starts."""
 DOCUMENT = "-DOCSTART-"
-COMMENTS = "comment lines passed over"
+COMMENTS = "comment lines skipped"
 NO_WORD = "lines with an empty word tagged O, dropped"
 MAX_LINE_CHARACTERS = 100_000
-"""Of a word with its columns; a longer line is something else."""
+"""Maximum length of a line in a CoNLL file."""
 _BLANKS = " \t"
 
 
 def read_sentences(
     params: SentencesParams, section: str, split: str, found: Found, reading: Reading
 ) -> Iterator[Sentence]:
-    """The sentences of a split, in IOB2.
+    """Yield the sentences of a split, in IOB2.
 
     Args:
-        section: of params.yaml, for messages.
-        found: gets what was seen of the tags, `reading` what was read and passed over.
+        section: section of params.yaml, for messages.
+        found: receives statistics of the tags.
+        reading: receives counts of what was read and skipped.
 
     Raises:
-        InputError: what cannot be read; at the end, all that is wrong with words and tags.
+        InputError: an unreadable file; at the end, all problems with words and tags.
     """
     return usable(*_opened(params, section, split, reading), params, found, reading)
 
@@ -74,7 +75,7 @@ def read_sentences(
 def usable(
     raws: Iterable[Raw], problems: Problems, params: SentencesParams, found: Found, reading: Reading
 ) -> Iterator[Sentence]:
-    """What `read_sentences` gives, of a source that was opened."""
+    """Yield the sentences of an opened source; see `read_sentences`."""
     count = 0
     for sentence in checked(raws, params.tag_scheme, found, problems, reading):
         count += 1
@@ -82,22 +83,22 @@ def usable(
     problems.refuse()
     if not count:
         raise InputError(
-            f"{problems.source} holds no sentence{without_rows(reading)}: a word and its tag in each line are required"
-            ", or a table of words and tags"
+            f"{problems.source} contains no sentence{without_rows(reading)}. Required is a word with its tag on each "
+            "line, or a table of words and tags"
         )
     reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
 
 
 def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[Found, bool]:
-    """Return what the first sentences of a file hold, and whether the file has no others.
+    """Return tag statistics of the first sentences of a file, and True if there are no others.
 
     Raises:
-        InputError: as `read_sentences`, of the first sentences.
+        InputError: as `read_sentences`, for the first sentences.
     """
     found, reading = Found(), Reading()
     raws, problems = _opened(params, section, split, reading)
     for _ in usable(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
-        pass  # `found` is filled on the way
+        pass  # fills `found`
     return found, next(raws, None) is None
 
 
@@ -112,18 +113,18 @@ def _opened(params: SentencesParams, section: str, split: str, reading: Reading)
 def opened_file(
     path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str, *, tagged: bool = True
 ) -> tuple[Iterator[Raw], Problems]:
-    """The sentences of a file, and where to note what is wrong with them.
+    """Open a file; return an iterator of its sentences, and the collected problems.
 
     Args:
-        key: what messages call it.
+        key: name of the file in messages.
         named_by: see tables.stated_by.
-        tagged: whether tags are read; else all are O, and a table may have texts in the place of words.
+        tagged: read tags; else all are O, and a table may have texts instead of words.
 
     Raises:
-        InputError: as `require_file`, and what cannot be read while the sentences are consumed.
+        InputError: as `require_file`; unreadable content while the sentences are consumed.
     """
     problems = Problems(f"{path} ({key})", MEANT)
-    ending = require_file(path, key, ENDINGS, "words with tags, in CoNLL's columns or a table,")
+    ending = require_file(path, key, ENDINGS, "tagged words in CoNLL format or a table")
     reading.files += 1
     if ending in CONLL:
         reading.layouts[problems.source] = "columns"
@@ -134,7 +135,7 @@ def opened_file(
 
 
 def columns_of(names: ColumnParams, named_by: str) -> Choose:
-    """Return what chooses columns: those that are named, and for the others those of the usual names that are there."""
+    """Return a function that chooses columns: those set in the parameters, else those with usual names."""
 
     def choose(present: Sequence[str]) -> Columns:
         parts = {
@@ -147,10 +148,10 @@ def columns_of(names: ColumnParams, named_by: str) -> Choose:
 
 
 def _columns_without_tags(names: ColumnParams, named_by: str) -> Choose:
-    """As `columns_of`; a text may stand in the place of words, and records of one file may differ in that."""
+    """Return a function as `columns_of`; a text may replace the list of words, differently in each record."""
 
     def choose(present: Sequence[str]) -> Columns:
-        tokens = columns_of(names, f"{named_by}, or give text in a column {TEXT!r}")(present)["tokens"]
+        tokens = columns_of(names, f"{named_by}, or use text in a column {TEXT!r}")(present)["tokens"]
         is_there = not {tokens.name, TEXT}.isdisjoint(present)
         optional = {part: Column(part, named_by.format(part), False) for part in ("id", TEXT)}
         return {"tokens": tokens._replace(required=not is_there), **optional}
@@ -161,7 +162,7 @@ def _columns_without_tags(names: ColumnParams, named_by: str) -> Choose:
 def _table_sentences(
     lines: Iterable[Line], problems: Problems, reading: Reading, *, is_csv: bool = False
 ) -> Iterator[Raw]:
-    """A sentence of each record; cells of CSV hold lists as JSON or as words that are apart by blanks."""
+    """Yield a sentence for each record; CSV cells have lists as JSON or as words separated by spaces."""
     document, sentences = 0, 0
     for where, values, columns in lines:
         words: Any = values.get("tokens", values.get(TEXT))
@@ -179,16 +180,16 @@ def _table_sentences(
             continue
         if not tagged:
             tags = [OUTSIDE] * len(words) if isinstance(words, list) else None
-        if words == [DOCUMENT] and tagged:  # the line of CoNLL files, which some tables keep as a sentence
+        if words == [DOCUMENT] and tagged:  # some tables have this line of CoNLL files as a sentence
             document += sentences > 0
             sentences = 0
         elif not isinstance(words, list) or not isinstance(tags, list):
-            kind = "words and tags that are no lists" if tagged else f"neither a list of words nor a text in {TEXT!r}"
+            kind = "words and tags that are not lists" if tagged else f"neither a list of words nor a text in {TEXT!r}"
             problems.add(kind, where, words)
         elif len(words) > MAX_WORDS:
             problems.add(f"a sentence of more than {MAX_WORDS:,} words", where)
         elif any(type(tag) is int for tag in tags):
-            kind = "tags that are numbers without names (state names, or give Parquet with the features of `datasets`)"
+            kind = "tags that are numbers without names (use names, or Parquet with the features of `datasets`)"
             problems.add(kind, where, next(tag for tag in tags if type(tag) is int))
         else:
             sentences += 1
@@ -199,30 +200,30 @@ def _table_sentences(
 
 
 def read_conll(path: Path, key: str, reading: Reading, problems: Problems, *, tagged: bool = True) -> Iterator[Raw]:
-    """The sentences of a file, in order.
+    """Yield the sentences of a CoNLL file, in order.
 
     Args:
-        key: the params key that named the file, for messages.
-        reading: gets what was passed over, and how the columns are apart.
-        problems: gets the lines that cannot be read.
-        tagged: the last column is the tag; else the first column alone is read, and all tags are O.
+        key: parameter with the path, for messages.
+        reading: receives counts of skipped lines and the column separator.
+        problems: receives invalid lines.
+        tagged: the last column is the tag; else only the first column is read, and all tags are O.
 
     Raises:
-        InputError: text that is not UTF-8, a line or a sentence that is far too long; see `text_lines`.
+        InputError: text that is not UTF-8, or a line or sentence that is too long; see `text_lines`.
     """
     refuse_empty(path, key)
     return _Conll(path, key, reading, problems, tagged).sentences()
 
 
 class _Conll:
-    """The lines of one file."""
+    """Parser of one CoNLL file."""
 
     def __init__(self, path: Path, key: str, reading: Reading, problems: Problems, tagged: bool) -> None:
         self._path, self._key, self._reading, self._problems = path, key, reading, problems
         self._tagged = tagged
         self._tabs = False
         self._columns = 0
-        """0: not known yet."""
+        """0 until the first line."""
         self._document, self._in_document = 0, False
         self._words: list[str] = []
         self._tags: list[str] = []
@@ -233,8 +234,8 @@ class _Conll:
         for number, text in enumerate(text_lines(self._path, self._key), 1):
             if len(text) > MAX_LINE_CHARACTERS:
                 raise InputError(
-                    f"{self._path}: line {number} has {len(text):,} characters, a word and its tag are required, up to "
-                    f"{MAX_LINE_CHARACTERS:,} ({self._key})"
+                    f"{self._path}: line {number} has {len(text):,} characters, more than {MAX_LINE_CHARACTERS:,}. "
+                    f"Each line must be a word with its tag ({self._key})"
                 )
             line = text.rstrip("\r\n")
             if not line.strip(_BLANKS):
@@ -242,7 +243,7 @@ class _Conll:
                 self._reading.counts[BLANK_LINES] += blank
                 blank = True
                 continue
-            blank = self._fields(line)[0] == DOCUMENT  # as a rule a blank line follows
+            blank = self._fields(line)[0] == DOCUMENT  # usually a blank line follows
             if blank:
                 yield from self._end()
                 self._document += self._in_document
@@ -275,12 +276,12 @@ class _Conll:
     def _take(self, line: str, number: int) -> None:
         fields = self._fields(line)
         if self._tagged and len(fields) < 2:
-            self._problems.add("a line with one column (a word and its tag are required)", f"line {number}", line)
+            self._problems.add("a line with one column (word and tag are required)", f"line {number}", line)
             return
         if not self._columns:
             self._columns, self._tabs = len(fields), "\t" in line
         if len(fields) != self._columns:
-            kind = f"a line with another number of columns than {self._columns}, which the first one has"
+            kind = f"a line with other than {self._columns} columns, as the first line has"
             self._problems.add(kind, f"line {number}", line)
             return
         tag = fields[-1] if self._tagged else OUTSIDE
@@ -289,7 +290,7 @@ class _Conll:
             return
         if len(self._words) == MAX_WORDS:
             raise InputError(
-                f"{self._path}: the sentence from line {self._lines[0]} on has more than {MAX_WORDS:,} words: end "
+                f"{self._path}: the sentence from line {self._lines[0]} has more than {MAX_WORDS:,} words. End "
                 f"sentences with a blank line ({self._key})"
             )
         self._words.append(fields[0])

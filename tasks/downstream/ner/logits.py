@@ -1,4 +1,4 @@
-"""The logits of every word: those of its first piece, in the window that it belongs to.
+"""Logits of words, taken from the first token of each word in its own window.
 
 Legend: W words of all sentences together, C classes, F windows, N sentences.
 """
@@ -17,10 +17,10 @@ from tasks.records.labels import all_labels_in
 
 @dataclass(frozen=True)
 class WordLogits:
-    """What a model computed for a development set."""
+    """Logits of a development set."""
 
     labels: tuple[str, ...]
-    """Names of the C classes."""
+    """Names of the C labels."""
     values: Array
     """float32[W, C]."""
     bounds: Array
@@ -28,13 +28,13 @@ class WordLogits:
 
 
 def read_word_logits(files: FeatureFiles, words: Sequence[int]) -> WordLogits:
-    """Join the windows of sentences (tasks.downstream.ner.rows writes them) with their logits.
+    """Join the windows of sentences (from tasks.downstream.ner.rows) with their logits.
 
     Args:
-        words: of every sentence.
+        words: number of words in every sentence.
 
     Raises:
-        InputError: missing, damaged or not finite; windows of other sentences.
+        InputError: missing or damaged files, logits that are not finite, or windows of other sentences.
     """
     index = files.read_numbers("example_index", "n_tokens")
     labels, example, n_tokens = all_labels_in(files.features)[0], index["example_index"], index["n_tokens"]
@@ -42,9 +42,9 @@ def read_word_logits(files: FeatureFiles, words: Sequence[int]) -> WordLogits:
     lists = next(files.read_lists("positions", [len(example)])) if ordered else pa.array([], pa.list_(pa.int32()))
     own, positions = np.asarray(lists.value_lengths()), lists.flatten().to_numpy()
     if not ordered or not np.array_equal(np.bincount(example, own, len(words)), words):
-        raise files.refuse_rows("is of other sentences than those of the development set")
+        raise files.refuse_rows("the windows do not match the sentences of the development set")
     if not ((positions > 0) & (positions < np.repeat(n_tokens, own))).all():
-        raise files.refuse_rows("holds windows that cannot be")
+        raise files.refuse_rows("invalid word positions")
     [[values]] = files.read_logits(("logits",), n_tokens * len(labels), [len(example)])
     first = np.cumsum(n_tokens) - n_tokens
     bounds = np.concatenate([[0], np.cumsum(words, dtype=np.int64)])

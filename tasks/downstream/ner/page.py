@@ -1,4 +1,4 @@
-"""evaluation/report.html of named entities: scores, scores by type and length, and the worst mistakes; one file."""
+"""Evaluation report of named entities: scores, scores by type and length, and the worst mistakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 
 
 class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
-    """Scores by type and by length of the sentences; the worst mistakes in their sentences."""
+    """Report with scores by type and sentence length, and the worst mistakes."""
 
     def slices(self, split: str, examples: Examples, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
         predictions = self.predictions(self.answer(examples, logits))
@@ -38,7 +38,7 @@ class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
         return html_page(
             __file__,
             "ner.html.j2",
-            title="Evaluation of named entities",
+            title="Evaluation: named entities",
             metrics=found.metrics,
             note=found.note,
             near=found.near,
@@ -51,11 +51,11 @@ class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
 
 
 def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], labels: Sequence[str]) -> list[Slice]:
-    """Scores of every type that is there or was found, in order of the names, with counts of its entities and whether
-    the training sentences have it.
+    """Return scores of every true or predicted type, sorted by name, with counts of its entities and whether it is in
+    the training sentences.
 
     Args:
-        labels: the classes of the model.
+        labels: labels of the model.
     """
     answered = [[] if text is None else text.split(" ") for text in predictions]
     learnt = {parted(label)[1] for label in labels}
@@ -72,33 +72,33 @@ def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
 
 @dataclass(frozen=True)
 class Piece:
-    """Neighbouring words that are in the same entities."""
+    """Consecutive words in the same entities."""
 
     text: str
     gold: str
-    """Type of the entity that they are in; empty where they are in none."""
+    """Type of the true entity, or empty."""
     found: str
-    """Type of the entity that the model sees them in."""
+    """Type of the predicted entity, or empty."""
     exact: bool = False
-    """The model sees this very entity."""
+    """True if the predicted entity is correct."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A sentence whose entities were not all found, or not those alone."""
+    """Sentence with missed or wrongly predicted entities."""
 
     number: int
     pieces: Sequence[Piece]
     missed: Sequence[tuple[str, str]]
-    """Text and type of each entity that is there and was not found."""
+    """Text and type of each missed entity."""
     invented: Sequence[tuple[str, str]]
-    """Text and type of each that was found and is not there."""
+    """Text and type of each wrongly predicted entity."""
     sureness: float
-    """Largest probability of a wrong tag."""
+    """Highest probability of a wrong tag."""
 
 
 def worst_mistakes(examples: Examples, answers: Answers, outcomes: Array) -> list[Mistake]:
-    """Sentences with wrong entities: lowest F1 first, then those with the wrong tag that the model was surest of."""
+    """Return the sentences with wrong entities: lowest F1 first, then the most confident wrong tag first."""
     overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
     wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
     sure = {}
@@ -132,7 +132,7 @@ def _mistake(number: int, examples: Examples, tags: Sequence[str], sureness: flo
 
 
 def pieces(words: Sequence[str], gold: Sequence[Entity], found: Sequence[Entity], first: int, last: int) -> list[Piece]:
-    """The words first to last - 1, parted wherever an entity begins or ends."""
+    """Return the words first to last - 1, split at the boundaries of entities."""
     of_gold, of_found = ({place: one for one in some for place in range(one.first, one.last)} for some in (gold, found))
     made = []
     for (there, seen), places in groupby(range(first, last), lambda place: (of_gold.get(place), of_found.get(place))):

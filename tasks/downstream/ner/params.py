@@ -1,4 +1,4 @@
-"""Parameters of named entities: sentences of tagged words."""
+"""Parameters of named entity recognition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, 
 
 
 class ColumnParams(Section):
-    """Columns of a table of sentences: a list of words and a list of tags in each row."""
+    """Columns of a table of sentences, with a list of words and a list of tags in each row."""
 
     tokens: Name | None = None
     """Column of the list of words; null: tokens or words."""
@@ -24,23 +24,23 @@ class SentencesParams(OwnDataParams):
     train_path: Name = "inputs/ner"
     dev_path: Name | None = "inputs/ner"
     columns: ColumnParams = ColumnParams()
-    """Names of columns, of tables and Hub data sets."""
+    """Column names of tables and Hub data sets."""
     tag_scheme: Literal["auto", "iob1", "iob2"] = "auto"
-    """How tags mark where an entity begins: iob1, iob2, or auto, which looks and reads BIOES and BILOU, too."""
+    """Tagging scheme: iob1, iob2, or auto, which detects it and also reads BIOES and BILOU."""
 
 
 class WindowParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 128
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 8
     overlap: Annotated[int, Field(ge=0)] = 32
-    """Tokens that neighbouring windows of a long sentence share at most; half of a window at most."""
+    """Maximum tokens shared by neighbouring windows of a long sentence, at most half a window."""
 
     @model_validator(mode="after")
     def _a_window_moves_on(self) -> WindowParams:
         most = (self.row_length - 2) // 2
         if self.overlap > most:
             raise ValueError(
-                f"overlap={self.overlap} must be half of a window at most: (row_length {self.row_length} - 2 special "
+                f"overlap={self.overlap} must be at most half a window: (row_length {self.row_length} - 2 special "
                 f"tokens) / 2 = {most}"
             )
         return self
@@ -56,20 +56,20 @@ class GateParams(ReleaseParams):
     min_f1: Points | None = None
     """Floor of the F1 of entities, in percent; null: none."""
     max_f1_drop: Points = 0.0
-    """F1 points below the released model that are tolerated."""
+    """Tolerated drop of F1 against the released model, in points."""
 
 
 CONLL2003 = (14_041, 3_250)
-"""Training and development sentences of CoNLL-2003 (arXiv cs/0306050, table 1, without lines that end a document)."""
+"""Training and development sentences of CoNLL-2003 (arXiv cs/0306050, table 1, without document lines)."""
 SENTENCE_TOKENS, SENTENCE_BYTES = 24, 234
-"""Of a sentence of CoNLL-2003: pieces of its 14.5 words and two special tokens; bytes of eng.train, 3.3 MB."""
+"""Mean tokens (of 14.5 words, and two special tokens) and bytes (of eng.train, 3.3 MB) of a CoNLL-2003 sentence."""
 
 
 class Params(EntryParams):
-    """An entry that finds named entities."""
+    """Entry of kind ner."""
 
     about: ClassVar[str] = (
-        "Named entities: a tag for each word, B- and I- with a type inside of entities and O outside."
+        "Named entity recognition: a tag for each word, B- and I- with a type inside entities and O outside."
     )
 
     data: SentencesParams = SentencesParams()

@@ -1,10 +1,10 @@
-"""Sentences as sequences of rows: windows of their words, with features.parquet to find the way back.
+"""Conversion of sentences to rows: windows of their words, and features.parquet to map them back.
 
-A sequence is [CLS] pieces of the words [SEP]; a sentence that is longer than a row is cut into windows, between words.
-Neighbouring windows share words; each word belongs to the window in which it has most tokens around it, learns there
-and is predicted there, so that no word is lost and none counts twice.
+A sequence is [CLS] tokens of the words [SEP]. A sentence that is longer than a row is split between words into windows,
+which overlap. Each word belongs to the window in which it has the most context, and is labelled and predicted only
+there, so that no word is lost or counted twice.
 
-Legend: W words of all sentences together, F windows, T their tokens.
+Legend: W words of all sentences, F windows, T their tokens. A piece is a token of a word.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ class Windows:
     """F windows, in order of the sentences and from left to right."""
 
     token_ids: np.ndarray
-    """uint16 or uint32[T], special tokens included, one window after the other."""
+    """uint16 or uint32[T], concatenated windows with special tokens."""
     lengths: np.ndarray
     """int64[F] tokens of each window, sum T."""
     example_index: np.ndarray
-    """int64[F] which sentence the window is of."""
+    """int64[F] sentence of each window."""
     own_words: np.ndarray
-    """int64[F] words that belong to each window; sum W. Taken one after the other, they are all words in order."""
+    """int64[F] number of words that belong to each window; sum W. Concatenated, they are all words in order."""
     positions: np.ndarray
-    """int64[W] position of each word's first piece in the window that it belongs to."""
+    """int64[W] position of each word's first token in its own window."""
     unknown: int
-    """Words of which the tokenizer leaves nothing; they become [UNK]."""
+    """Words without tokens, replaced by [UNK]."""
     shortened: int
-    """Words that are longer than a row, and lose pieces at their end."""
+    """Words longer than a row, truncated."""
     divided: int
-    """Sentences of several windows."""
+    """Sentences with several windows."""
 
 
 def spans(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int]]:
-    """Windows (first word, last + 1) of a sentence.
+    """Return the windows (first word, last + 1) of a sentence.
 
     Args:
-        pieces: of each word, 1 to `room`.
-        room: pieces that a window holds.
-        overlap: pieces at most that neighbouring windows share.
+        pieces: number of tokens of each word, 1 to `room`.
+        room: tokens in a window without special tokens.
+        overlap: maximum tokens that neighbouring windows share.
 
     spans([1] * 10, room=6, overlap=2) == [(0, 6), (4, 10)]
     """
@@ -72,7 +72,7 @@ def spans(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int
         found.append((start, stop))
         if stop == len(pieces):
             return found
-        # What is shared must leave room for the word that comes next.
+        # The overlap must leave room for the next word.
         shared, start, most = 0, stop, min(overlap, room - pieces[stop])
         while start > found[-1][0] + 1 and shared + pieces[start - 1] <= most:
             start -= 1
@@ -80,7 +80,7 @@ def spans(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int
 
 
 def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_length: int, overlap: int) -> Windows:
-    """Windows of at most `row_length` tokens; every sentence has a word or more."""
+    """Return windows of at most `row_length` tokens; every sentence has at least one word."""
     room = row_length - 2
     bounds = np.concatenate([[0], np.cumsum([len(words) for words in sentences], dtype=np.int64)])
     encoded = encode(tokenizer, [word for words in sentences for word in words])
@@ -115,7 +115,7 @@ def _spans_of(pieces: np.ndarray, held: int, room: int, overlap: int) -> list[tu
 
 
 def _pieces_of_words(encoded: Encoded, pieces: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """The pieces of all words that are kept, `pieces` of each; [UNK] of a word of which nothing is left."""
+    """Return the tokens of all words, `pieces` of each; [UNK] for a word without tokens."""
     kept = np.full(int(pieces.sum()), vocabulary.unk, dtype=vocabulary.dtype)
     there, starts = encoded.lengths > 0, np.cumsum(pieces) - pieces
     kept[ranges(starts[there], pieces[there])] = encoded.token_ids[ranges(encoded.starts[there], pieces[there])]
@@ -130,31 +130,31 @@ def _owners(
     begin: np.ndarray,
     inner: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The window of every word, and the position of its first piece there, int64[W] each.
+    """Return the window of every word and the position of its first token there, int64[W] each.
 
     Args:
-        first_words, stop_words: of each window.
-        pieces, starts: of each word, counted over all words.
-        begin, inner: first piece of each window, and how many it holds.
+        first_words, stop_words: words of each window.
+        pieces, starts: number of tokens and first token of each word, counted over all words.
+        begin, inner: first token and number of tokens of each window.
     """
     counts = stop_words - first_words
     words, window = ranges(first_words, counts), np.repeat(np.arange(len(counts)), counts)
     left = starts[words] - begin[window]
     around = np.minimum(left, inner[window] - left - pieces[words])
-    best = np.lexsort((window, -around, words))  # by word, then most around, then the first window
+    best = np.lexsort((window, -around, words))  # by word, then largest context, then first window
     owner = best[np.concatenate([[True], np.diff(words[best]) > 0])]
     return window[owner], left[owner] + 1
 
 
 class Task(about.Task, RowsTask):
-    """Each sentence becomes one window or several, of [CLS] words [SEP]."""
+    """Rows of sentences: one or more windows [CLS] words [SEP] each."""
 
     chunk: ClassVar[int] = 16384
     columns: ClassVar[tuple[str, ...]] = ("tokens", "tags")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """As the examples have them: rows that lie there may be of others."""
+        """Labels of the examples; existing rows may belong to other examples."""
         return labels_of_examples(self.examples_file(TRAIN).parent, self.entry.stage("examples"))
 
     @property
@@ -162,13 +162,13 @@ class Task(about.Task, RowsTask):
         return with_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        """By hashes of the words."""
+        """Partition by hashes of the words."""
         return self.hold_out_by_hash(
             source, fraction, ("tokens",), lambda batch: map("\n".join, batch.column("tokens").to_pylist())
         )
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
-        """Rows to predict are labelled, too; types that train has not have no label."""
+        """Return the sequences; rows for prediction are also labelled, except for types not in train."""
         shape = self.entry.rows
         assert isinstance(shape, WindowParams)
         windows = make_windows(tokenizer, examples.column("tokens").to_pylist(), shape.row_length, shape.overlap)
@@ -186,8 +186,8 @@ class Task(about.Task, RowsTask):
             },
             counts={
                 "in several windows": windows.divided,
-                "words that the tokenizer leaves nothing of, as [UNK]": windows.unknown,
-                "words longer than a row, shortened": windows.shortened,
+                "words without tokens, replaced by [UNK]": windows.unknown,
+                "words longer than a row, truncated": windows.shortened,
             },
         )
 
@@ -198,10 +198,10 @@ class Task(about.Task, RowsTask):
 
 
 def token_labels(windows: Windows, labels: np.ndarray) -> np.ndarray:
-    """int16 of each token of the windows: the label of the word whose first piece it is, else -100.
+    """Return int16 labels of all tokens: the word's label at its first token, else -100.
 
     Args:
-        labels: int16 of each word.
+        labels: int16 label of each word.
     """
     first = np.cumsum(windows.lengths) - windows.lengths
     found = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)

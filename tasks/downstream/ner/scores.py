@@ -1,4 +1,4 @@
-"""From logits to tags, and precision, recall and F1 of entities as conlleval counts them."""
+"""Decoding of tags, and precision, recall and F1 of entities, computed as in conlleval."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ READ_AT_ONCE = 16384
 
 @dataclass(frozen=True)
 class Examples:
-    """A development set."""
+    """Sentences of a development set."""
 
     tokens: list[list[str]]
     tags: list[list[str]]
-    """Of IOB2."""
+    """Tags in IOB2."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Tags of every sentence, and how sure the model is of each."""
+    """Predicted tags of every sentence, with probabilities."""
 
     tags: list[list[str]]
     sureness: list[Array]
     """Probability of the tag of each word."""
     margins: list[Array]
-    """By how much the logit of each word's tag leads the next one."""
+    """Lead of the logit of each word's tag over the runner-up."""
 
     @cached_property
     def texts(self) -> list[str]:
-        """The tags of each sentence, apart by blanks."""
+        """Tags of each sentence, separated by spaces."""
         return [" ".join(tags) for tags in self.tags]
 
 
 class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
-    """Outcomes are counts of each sentence: entities there are, words, entities found, those that are correct, and
-    words whose tag is right. Sums of them give the metrics."""
+    """Tags, scored by counts per sentence: true entities, words, predicted entities, correct entities, and correct
+    tags."""
 
     quantities: ClassVar[tuple[str, ...]] = ("gold", "words", "found", "correct", "right")
     given: ClassVar[int] = 2
@@ -66,7 +66,7 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
             tokens += batch.column("tokens").to_pylist()
             tags += batch.column("tags").to_pylist()
         if not tokens:
-            raise InputError(f"{path} holds no sentence; run the stage {made_by} again")
+            raise InputError(f"{path} contains no sentences. Run the stage {made_by} again")
         return Examples(tokens, tags)
 
     def names(self, examples: Examples) -> Sequence[str]:
@@ -85,7 +85,7 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         return logits.values.reshape(-1).astype(np.float64), sentence
 
     def answer(self, examples: Examples, logits: WordLogits) -> Answers:
-        """The most probable tag of each word, whatever its neighbours have, as the model gives it."""
+        """Return the most probable tag of each word, independent of its neighbours."""
         best = logits.values.argmax(axis=1)
         names, inner = np.array(logits.labels, dtype=object)[best], logits.bounds[1:-1]
         values = logits.values.astype(np.float64)
@@ -98,15 +98,15 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         )
 
     def predictions(self, answers: Answers) -> Sequence[Any]:
-        """The tags of a sentence, apart by blanks."""
+        """Return the tags of each sentence, separated by spaces."""
         return answers.texts
 
     def margin(self, answers: Answers, number: int) -> float | None:
-        """Of the word whose tag turns first."""
+        """Return the smallest margin of the words."""
         return round(float(answers.margins[number].min()), 4)
 
     def confidences(self, answers: Answers) -> Sequence[float] | None:
-        """That all tags of a sentence are right, as the model takes its words for independent."""
+        """Return the probability that all tags of a sentence are correct, assuming independent words."""
         return [float(sure.prod()) for sure in answers.sureness]
 
     def right(self, outcomes: Array) -> Array:
@@ -114,20 +114,18 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         return found
 
     def check_predictions(self, path: Path, split: str, examples: Examples, values: Any) -> list[Any]:
-        """Tags for each word of each sentence, or null for all of it."""
+        """Check the tags of each sentence; null for a sentence without prediction."""
         found = list(values)
         if len(found) != len(examples.tokens):
-            raise InputError(
-                f"{path} holds tags of {len(found)} sentences of {split}, which has {len(examples.tokens)}"
-            )
+            raise InputError(f"{path} has tags for {len(found)} sentences of {split}, which has {len(examples.tokens)}")
         for number, (words, text) in enumerate(zip(examples.tokens, found, strict=True)):
             if text is None:
                 continue
             tags = text.split(" ") if isinstance(text, str) else []
             if len(tags) != len(words) or any(map(problem_of, tags)):
                 raise InputError(
-                    f"{path}: sentence {number} of {split} has {text!r:.60}, required are {len(words)} tags (O, B-type "
-                    "or I-type), apart by blanks"
+                    f"{path}: sentence {number} of {split} has {text!r:.60}, {len(words)} tags (O, B-type or I-type), "
+                    "separated by spaces, are required"
                 )
         return found
 
@@ -146,19 +144,23 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         found, correct, right = quantities
         return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right
 
+    @property
+    def baseline(self) -> str:
+        return "predicting no entities"
+
     def constant(self, examples: Mapping[str, Examples]) -> Outcomes | None:
-        """What finds no entity."""
+        """Return outcomes of predicting no entities."""
         nothing = {split: [" ".join([OUTSIDE] * len(words)) for words in one.tokens] for split, one in examples.items()}
         return self.outcomes_of(examples, nothing)
 
 
 def outcomes_of(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], only: str | None = None) -> Array:
-    """The counts of each sentence; nothing is found or right where the prediction is None.
+    """Return the counts of each sentence; a prediction of None has no entities and no correct tags.
 
     Args:
-        gold: tags of each sentence.
-        predictions: tags of each sentence, apart by blanks.
-        only: entities of this type alone.
+        gold: true tags of each sentence.
+        predictions: predicted tags of each sentence, separated by spaces.
+        only: count only entities of this type.
     """
     rows = []
     for tags, text in zip(gold, predictions, strict=True):
@@ -170,15 +172,15 @@ def outcomes_of(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
 
 
 def _extremes(outcomes: Array) -> tuple[Array, Array]:
-    """A sentence with all wrong, and one with all right, with as many entities and words as those have on average that
-    have entities."""
+    """Return an entirely wrong and an entirely correct sentence, with the mean numbers of entities and words of
+    sentences with entities."""
     some = outcomes[outcomes[:, GOLD] > 0]
     gold, words = (some if len(some) else np.ones((1, 2)))[:, [GOLD, WORDS]].mean(axis=0)
     return np.array([gold, words, gold, 0.0, 0.0]), np.array([gold, words, gold, gold, words])
 
 
 def _metric(name: str, title: str, above: int, *below: int) -> Metric:
-    """A metric of sums of quantities: 100 * above / (mean of those below), or 0."""
+    """Return a metric of sums of quantities: 100 * above / (mean of those below), or 0."""
     return ratio_metric(
         name,
         title,
@@ -194,5 +196,5 @@ ENTITY_METRICS = (
     _metric("precision", "precision", CORRECT, FOUND),
     _metric("recall", "recall", CORRECT, GOLD),
 )
-"""F1 is 2 * correct / (found + gold), which is the harmonic mean of the other two."""
-METRICS = Metrics((*ENTITY_METRICS, _metric("token_accuracy", "accuracy of tags", RIGHT, WORDS)))
+"""F1 is 2 * correct / (found + gold), the harmonic mean of precision and recall."""
+METRICS = Metrics((*ENTITY_METRICS, _metric("token_accuracy", "tag accuracy", RIGHT, WORDS)))

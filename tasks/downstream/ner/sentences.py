@@ -1,4 +1,4 @@
-"""Sentences as they were read, and as they are kept: words with tags in IOB2."""
+"""Sentences as read, and checked sentences with tags in IOB2."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, from_
 from tasks.records.text_files import Problems, Reading, surrogate_in
 
 MAX_WORDS = 50_000
-"""Of a sentence; a longer one most likely has no blank lines between its sentences."""
-EMPTY = "sentences without a word, left out"
-REPAIRED = "I- tags that began an entity, made B-"
+"""Maximum words of a sentence; longer ones usually lack blank lines between sentences."""
+EMPTY = "empty sentences, skipped"
+REPAIRED = "I- tags at the start of an entity, changed to B-"
 
 SCHEMA = pa.schema(
     [
@@ -24,29 +24,29 @@ SCHEMA = pa.schema(
         pa.field("tags", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
     ]
 )
-"""tags are of IOB2; documents count from 0."""
+"""tags are IOB2; documents are numbered from 0."""
 
 
 class Raw(NamedTuple):
-    """A sentence as somebody wrote it."""
+    """Unchecked sentence."""
 
     document: int
     words: list[Any]
     tags: list[Any]
     where: str
-    """Its place, for messages."""
+    """Location, for messages."""
     lines: Sequence[int] = ()
-    """The line of each word, where each has one."""
+    """Line of each word, if known."""
     id: Any = None
-    """What a table calls it."""
+    """Id in a table."""
 
     def place(self, word: int) -> str:
-        """The place of a word, for messages."""
+        """Return the location of a word, for messages."""
         return f"line {self.lines[word]}" if self.lines else f"{self.where}, word {word}"
 
 
 class Sentence(NamedTuple):
-    """A sentence as it is kept."""
+    """Checked sentence with tags in IOB2."""
 
     document: int
     tokens: list[str]
@@ -55,20 +55,20 @@ class Sentence(NamedTuple):
 
 @dataclass
 class Found:
-    """What was seen of the tags of a source."""
+    """Statistics of the tags of a source."""
 
     entities: Counter[str] = field(default_factory=Counter)
-    """By type."""
+    """Number of entities by type."""
     begun_inside: int = 0
-    """I- tags that begin an entity, as only IOB1 has them."""
+    """I- tags that begin an entity; only in IOB1."""
     begun_apart: int = 0
-    """B- tags that follow no entity of their type, as only IOB2 has them."""
+    """B- tags that do not follow an entity of their type; only in IOB2."""
     other: str = ""
-    """BIOES, BILOU or BMES, where tags were of that scheme."""
+    """BIOES, BILOU or BMES if the tags have that scheme, else empty."""
 
     @property
     def scheme(self) -> str:
-        """The scheme of the tags, in words."""
+        """Name of the tagging scheme."""
         if self.other:
             return self.other
         if self.begun_inside and self.begun_apart:
@@ -77,12 +77,13 @@ class Found:
 
 
 def checked(raws: Iterable[Raw], scheme: str, found: Found, problems: Problems, reading: Reading) -> Iterator[Sentence]:
-    """The sentences that can be used, in IOB2.
+    """Yield the valid sentences, in IOB2.
 
     Args:
-        scheme: auto, iob1 or iob2 (params key tag_scheme).
-        found: filled while the sentences are consumed, as are `problems` and `reading`.
-        problems: what is wrong with the others.
+        scheme: auto, iob1 or iob2 (parameter tag_scheme).
+        found: receives tag statistics while the sentences are consumed.
+        problems: receives problems of invalid sentences.
+        reading: receives counts of skipped and changed sentences.
     """
     for raw in raws:
         if scheme == "auto" and (other := scheme_of(raw.tags)):
@@ -97,7 +98,7 @@ def checked(raws: Iterable[Raw], scheme: str, found: Found, problems: Problems, 
 def _is_sound(raw: Raw, problems: Problems) -> bool:
     if len(raw.words) != len(raw.tags):
         counts = f"{len(raw.words)} words, {len(raw.tags)} tags"
-        problems.add("a sentence with another number of tags than words", raw.where, counts)
+        problems.add("a sentence with different numbers of tags and words", raw.where, counts)
         return False
     sound = True
     for number, (word, tag) in enumerate(zip(raw.words, raw.tags, strict=True)):
@@ -110,17 +111,17 @@ def _is_sound(raw: Raw, problems: Problems) -> bool:
 
 def _problem_of_word(word: Any) -> str | None:
     if not isinstance(word, str):
-        return "a word that is no text"
+        return "a word that is not text"
     if not word.strip(" \t\r\n"):
         return "an empty word"
-    return None if surrogate_in(word) is None else "a word with half a surrogate pair, which is no Unicode text"
+    return None if surrogate_in(word) is None else "a word with half a surrogate pair, which is not valid Unicode"
 
 
 def _in_iob2(raw: Raw, scheme: str, found: Found, problems: Problems, reading: Reading) -> Sentence:
     inside = begun_inside(raw.tags)
     if scheme == "iob2":
         for number in inside:
-            kind = "I- after O or after another type, which IOB2 does not have (tag_scheme: auto reads it as conlleval)"
+            kind = "I- after O or another type, which IOB2 does not allow (tag_scheme: auto reads it as conlleval does)"
             problems.add(kind, raw.place(number), raw.tags[number])
     reading.counts[REPAIRED] += len(inside)
     found.begun_inside += len(inside)

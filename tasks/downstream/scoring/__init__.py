@@ -1,1 +1,1 @@
-"""Scores of what a model answered: what all kinds of downstream work share."""
+"""Scoring of predictions, shared by all kinds of downstream tasks."""

@@ -1,9 +1,9 @@
-"""Whether a probability that a model states is the share of times it is right.
+"""Calibration of a model's probabilities.
 
 Reliability diagram and expected calibration error (ECE) over bins of equal width: Naeini, Cooper and Hauskrecht 2015,
 "Obtaining Well Calibrated Probabilities Using Bayesian Binning"; Guo et al. 2017, arXiv 1706.04599, section 2. Brier
 score: Brier 1950, "Verification of Forecasts Expressed in Terms of Probability". Intervals of shares: Wilson 1927,
-"Probable Inference, the Law of Succession, and Statistical Inference", which do not leave [0, 1] and exist for few.
+"Probable Inference, the Law of Succession, and Statistical Inference"; they stay in [0, 1] and suit small samples.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions whose stated probability lies in (low, high]; the first bin holds 0, too."""
+    """Predictions with a probability in (low, high]; the first bin includes 0."""
 
     low: float
     high: float
     count: int
     confidence: float | None
-    """Mean stated probability; None of an empty bin, as the three below."""
+    """Mean probability; None for an empty bin, like the next three fields."""
     accuracy: float | None
-    """Share that is right."""
+    """Share of correct predictions."""
     accuracy_low: float | None
     """95% Wilson interval of that share."""
     accuracy_high: float | None
@@ -35,26 +35,26 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far stated probabilities are from shares, all from 0 (best) to 1."""
+    """Calibration figures, from 0 (best) to 1."""
 
     error: float
-    """ECE: mean over the predictions of |accuracy - confidence| of their bin."""
+    """ECE: mean of |accuracy - confidence| of the bin over all predictions."""
     brier: float
-    """Mean squared difference of the probability and 1 (right) or 0 (wrong)."""
+    """Mean squared difference of probability and 1 (correct) or 0 (wrong)."""
     bins: tuple[Bin, ...]
 
     def record(self) -> dict[str, Any]:
-        """For metrics/squad.json; four decimals are beyond what the bins resolve."""
+        """Return plain values for the metrics file."""
         bins = [{name: x if x is None else round(x, 6) for name, x in asdict(one).items()} for one in self.bins]
         return {"calibration_error": round(self.error, 6), "brier_score": round(self.brier, 6), "calibration": bins}
 
 
 def calibration(probabilities: Sequence[float], right: Sequence[float], bins: int = BINS) -> Calibration:
-    """Compare stated probabilities with what came true.
+    """Compare predicted probabilities with outcomes.
 
     Args:
         probabilities: 0 to 1, one per prediction.
-        right: 1.0 or 0.0 per prediction.
+        right: 1.0 (correct) or 0.0 per prediction.
 
     Raises:
         ValueError: no prediction, unequal lengths, or a probability outside [0, 1].
@@ -62,10 +62,10 @@ def calibration(probabilities: Sequence[float], right: Sequence[float], bins: in
     stated, came_true = np.asarray(probabilities, dtype=np.float64), np.asarray(right, dtype=np.float64)
     if not len(stated) or stated.shape != came_true.shape:
         raise ValueError(
-            f"{len(stated)} probabilities and {len(came_true)} outcomes: one each, at least one, is needed"
+            f"found {len(stated)} probabilities and {len(came_true)} outcomes, equal numbers (at least 1) are required"
         )
-    if not ((stated >= 0) & (stated <= 1)).all():  # NaN too
-        raise ValueError("probabilities must lie between 0 and 1")
+    if not ((stated >= 0) & (stated <= 1)).all():  # also refuses NaN
+        raise ValueError("probabilities must be between 0 and 1")
     numbers = np.clip(np.ceil(stated * bins).astype(int) - 1, 0, bins - 1)
     found = [_bin(number, bins, stated[numbers == number], came_true[numbers == number]) for number in range(bins)]
     gaps = [

@@ -1,4 +1,4 @@
-"""features.parquet of rows joined with logits.arrow of the prediction for them: a part at a time, and checked."""
+"""Checked join of features.parquet (rows) and logits.arrow (predictions), one part at a time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ READ_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class FeatureFiles:
-    """The features of rows and their logits, and the stages of the entry that write both, which messages name."""
+    """Files of features and logits, and the stages that write them."""
 
     features: Path
     logits: Path
     stage: Callable[[str], str]
-    """The name of a stage, see `Entry.stage`."""
+    """Returns the name of a stage for messages; see `Entry.stage`."""
 
     def read_numbers(self, *names: str) -> dict[str, Array]:
-        """Read columns that have one value for each feature.
+        """Read columns with one value per feature.
 
         Raises:
-            InputError: the file cannot be read, lacks one of them, or does not number its features.
+            InputError: the file cannot be read, lacks a column, or does not number its features.
         """
         batches = list(read_batches(self.features, (FEATURE_ID, *names), READ_AT_ONCE, self.stage("rows")))
         found: dict[str, Array] = {
@@ -42,26 +42,26 @@ class FeatureFiles:
         }
         numbers = found.pop(FEATURE_ID)
         if not np.array_equal(numbers, np.arange(len(numbers))):
-            raise self.refuse_rows(f"{FEATURE_ID} must count 0, 1, ... line by line")
+            raise self.refuse_rows(f"{FEATURE_ID} must be 0, 1, ... in order")
         return found
 
     def read_lists(self, column: str, counts: Sequence[int]) -> Iterator[pa.ListArray]:
-        """Yield a column of lists of the next so many features each time; errors are those of `read_numbers`."""
+        """Yield a list column in parts of these numbers of features; raises the errors of `read_numbers`."""
         for table in _cut(read_batches(self.features, [column], READ_AT_ONCE, self.stage("rows")), counts):
             yield table[column].combine_chunks()
 
     def read_logits(self, columns: Sequence[str], lengths: Array, counts: Sequence[int]) -> Iterator[list[Array]]:
-        """Yield the logits of the next so many features each time, of each column one after the other.
+        """Yield the concatenated logits of each column in parts of these numbers of features.
 
         Args:
-            lengths: logits of each feature.
+            lengths: number of logits of each feature.
 
         Raises:
-            InputError: a file that cannot be read, logits of other features, or such as are not finite.
+            InputError: the file cannot be read, or has logits of other features or values that are not finite.
         """
         first = 0
         try:
-            with pa.OSFile(str(self.logits)) as source:  # a map would count as memory
+            with pa.OSFile(str(self.logits)) as source:  # a memory map would count as memory
                 reader = pa.ipc.open_file(source)
                 if missing := [name for name in (FEATURE_ID, *columns) if name not in reader.schema.names]:
                     raise self.refuse_logits(f"lacks the columns {', '.join(missing)}")
@@ -71,7 +71,7 @@ class FeatureFiles:
                     yield [self._flat(table[name].combine_chunks(), part, first) for name in columns]
                     first += len(table)
         except FileNotFoundError:
-            raise self.refuse_logits("is not there", "") from None
+            raise self.refuse_logits("not found", "") from None
         except (pa.ArrowException, OSError) as error:
             raise self.refuse_logits(f"cannot be read as logits ({error})") from None
 
@@ -82,34 +82,34 @@ class FeatureFiles:
         numbers = np.concatenate([np.empty(0, np.int64), *parts])
         if not np.array_equal(numbers, np.arange(features)):
             absent = np.setdiff1d(np.arange(features), numbers)
-            what = f"misses feature {absent[0]}" if len(absent) else "has unknown, repeated or unsorted features"
+            what = f"lacks feature {absent[0]}" if len(absent) else "has unknown, repeated or unsorted features"
             raise self.refuse_logits(f"{what}: {len(numbers)} lines for {features} features")
 
     def _flat(self, lists: pa.ListArray, lengths: Array, first: int) -> Array:
-        """Return the logits of some features, of which `first` is the first one's number."""
+        """Return the logits of a batch of features numbered from `first`."""
         found = np.asarray(lists.value_lengths().fill_null(-1))
         if len(other := np.flatnonzero(found != lengths)):
             line = int(other[0])
             raise self.refuse_logits(
-                f"has {found[line]} logits of feature {first + line}, required are {lengths[line]}: rows and "
+                f"has {found[line]} logits for feature {first + line}, {lengths[line]} are required: rows and "
                 "predictions belong to different runs"
             )
         values = _values(lists.flatten())
         if len(bad := np.flatnonzero(~np.isfinite(values))):
             line = first + int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
             raise InputError(
-                f"{self.logits}: a logit of feature {line} is {values[bad[0]]}, all must be finite; the model is not "
-                "usable (its training diverged, or precision is too low: try device.precision fp32)"
+                f"{self.logits}: a logit of feature {line} is {values[bad[0]]}. The training diverged or the precision "
+                "is too low: try device.precision fp32"
             )
         return values
 
     def refuse_rows(self, problem: str) -> InputError:
-        """Return the error for features that cannot be used."""
-        return InputError(f"{self.features}: {problem}; run `dvc repro {self.stage('rows')}` again")
+        """Return the error for unusable features."""
+        return InputError(f"{self.features}: {problem}. Run `dvc repro {self.stage('rows')}` again")
 
     def refuse_logits(self, problem: str, again: str = " again") -> InputError:
-        """Return the error for a file of logits that cannot be used."""
-        return InputError(f"{self.logits} {problem}; run the stage {self.stage('predict')}{again}")
+        """Return the error for an unusable logits file."""
+        return InputError(f"{self.logits} {problem}. Run the stage {self.stage('predict')}{again}")
 
 
 def _values(array: pa.Array) -> Array:
@@ -118,7 +118,7 @@ def _values(array: pa.Array) -> Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[pa.Table]:
-    """Yield the next so many rows each time."""
+    """Yield the rows in parts of these sizes."""
     waiting: list[pa.RecordBatch] = []
     for count in counts:
         while sum(map(len, waiting)) < count:

@@ -1,16 +1,16 @@
-"""From scores per example to metrics, their intervals and slices, and differences between two models.
+"""Metrics with intervals and slices, and paired comparison of two models.
 
-A model's answers become one row of quantities for each example (right or wrong, F1, counts, a value beside its label).
-A metric is a function of these rows and of how much each counts. So every task has intervals, slices, and paired
-comparison, whatever its metrics are.
+The answers of a model become a row of quantities per example (correct or not, F1, counts, a value and its label). A
+metric is a function of these rows and their weights. So every task has intervals, slices and paired comparisons,
+whatever its metrics are.
 
-The interval of a score draws random weights of the examples (the Bayesian bootstrap of Rubin 1981) and counts one more
-example: the worst there could be for the lower bound, the best for the upper one. This is Gaffke's bound of the mean of
-a bounded variable (Gaffke 2005, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a
-nonnegative variable"; Learned-Miller and Thomas 2019, arXiv 1905.06208). Of a share of right answers it is the exact
-interval of Clopper and Pearson 1934, but for the draws. So it has a width where all answers are right, or none, which
-resamples of the examples alone do not have. The difference of two models on the same examples has the percentiles of
-the paired bootstrap (Efron and Tibshirani 1993, chapter 13); against a baseline bounds as above where these have no
+The interval of a score draws random weights of the examples (the Bayesian bootstrap of Rubin 1981) and adds one
+example: the worst possible for the lower bound, the best possible for the upper one. This is Gaffke's bound of the mean
+of a bounded variable (Gaffke 2005, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a
+nonnegative variable"; Learned-Miller and Thomas 2019, arXiv 1905.06208). For a share of correct answers it equals the
+exact interval of Clopper and Pearson 1934, up to random draws. So it has a width even if all answers are correct, or
+none, unlike resamples of the examples alone. The difference of two models on the same examples has the percentiles of
+the paired bootstrap (Efron and Tibshirani 1993, chapter 13); against a baseline, bounds as above if these have no
 width.
 
 Legend: N examples, Q quantities of each, R resamples.
@@ -30,37 +30,37 @@ from tasks.downstream.scoring.significance import RESAMPLES, Interval, McNemar, 
 
 Array = NDArray[np.float64]
 Outcomes = Mapping[str, Array]
-"""Development set -> [N, Q] quantities of every example."""
+"""Development set -> [N, Q] quantities."""
 _DRAWS_AT_ONCE = 4_000_000
-"""Bound on memory: 32 MB of indices."""
+"""Memory limit: 32 MB of indices."""
 NO_WIDTH = 1e-9
-"""Points; an interval as narrow as this comes of resamples that are all alike."""
+"""Width in points below which all resamples are considered equal."""
 
 
 def all_or_nothing(outcomes: Array) -> tuple[Array, Array]:
-    """`Metric.extremes` of quantities from 0 to 1."""
+    """Return the extremes of quantities from 0 to 1; see `Metric.extremes`."""
     return np.zeros(outcomes.shape[1]), np.ones(outcomes.shape[1])
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a development set, in percent."""
+    """Metric of a development set, in percent."""
 
     name: str
     title: str
-    """For people."""
+    """Name for users."""
     whole: Callable[[Array], float]
-    """The metric of [N, Q] outcomes, as the official script counts it."""
+    """Returns the metric of [N, Q] outcomes, as the official script computes it."""
     weighted: Callable[[Array, Array], Array]
-    """The metric of [N, Q] outcomes where example n counts weights[r, n] times: [R]."""
+    """Returns the metric [R] of [N, Q] outcomes with weights [R, N] of the examples."""
     split: str = "dev"
     extremes: Callable[[Array], tuple[Array, Array]] = all_or_nothing
-    """The worst and the best example that there could be among [N, Q] outcomes: [Q] each."""
+    """Returns the worst and best possible example, [Q] each, for [N, Q] outcomes."""
     right: int | None = None
-    """The quantity that is 1 (right) or 0 (wrong) and whose mean this is, so that McNemar's test applies."""
+    """Quantity of 0 (wrong) or 1 (correct) whose mean this metric is, so that McNemar's test applies; else None."""
 
     def with_extremes(self, outcomes: Array, weights: Array) -> Array:
-        """`weighted` with the worst, then with the best example, whose weights stand last: [2, R]."""
+        """Return the metric with the worst, then with the best example added, whose weights come last: [2, R]."""
         return np.stack([self.weighted(np.vstack([outcomes, one]), weights) for one in self.extremes(outcomes)])
 
 
@@ -73,16 +73,16 @@ def ratio_metric(
     empty: float = math.nan,
     **more: Any,
 ) -> Metric:
-    """A sum over the examples as a percentage of another sum.
+    """Return a metric that is a ratio of two sums over the examples, in percent.
 
     Args:
-        above, below: return what each example adds to the sums, [N] of [N, Q] outcomes.
-        empty: the metric where the lower sum is 0.
+        above, below: return the summands [N] of numerator and denominator from [N, Q] outcomes.
+        empty: value if the denominator is 0.
         more: other arguments of `Metric`.
     """
 
     def whole(outcomes: Array) -> float:
-        # sum before dividing, as the official script of SQuAD does: the fourth decimal agrees.
+        # Sum before dividing, as SQuAD's official script does, to agree in the fourth decimal.
         total = sum(below(outcomes).tolist())
         return float(100.0 * sum(above(outcomes).tolist()) / total) if total else empty
 
@@ -95,39 +95,40 @@ def ratio_metric(
 
 
 def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:
-    """The mean of a quantity from 0 to 1; the other arguments are those of `Metric`."""
+    """Return a metric that is the mean of a quantity from 0 to 1; other arguments as for `Metric`."""
     return ratio_metric(name, title, lambda rows: rows[:, quantity], lambda rows: np.ones(len(rows)), right=right)
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The official metrics of a task."""
+    """Official metrics of a task."""
 
     parts: tuple[Metric, ...]
     mean: str = ""
-    """Name of the mean of all parts, where that is what the task is judged by."""
+    """Name of the mean of all metrics, if the task uses it; else empty."""
 
     @property
     def titles(self) -> dict[str, str]:
-        """Name -> what people call it, the mean last."""
+        """Metric -> name for users, the mean last."""
         return {one.name: one.title for one in self.parts} | ({self.mean: self.mean} if self.mean else {})
 
     def only(self, split: str) -> Metrics:
-        """Those of one development set."""
+        """Return the metrics of one development set."""
         parts = tuple(one for one in self.parts if one.split == split)
         return Metrics(parts, self.mean if len(parts) > 1 else "")
 
     def of(self, outcomes: Outcomes) -> dict[str, float]:
-        """Every metric by name, percent."""
+        """Return every metric in percent."""
         found = {one.name: one.whole(outcomes[one.split]) for one in self.parts if one.split in outcomes}
         return self._with_mean(found)
 
     def resampled(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
-        """Every metric of several models over the same resamples of the same examples: [R] each."""
+        """Return every metric of several models over the same bootstrap resamples: [R] each."""
         return self._draw(models, drawn_counts, lambda one, *drawn: one.weighted(*drawn), resamples, seed)
 
     def bounded(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
-        """Every metric of several models over the same random weights, with the worst and the best example: [2, R]."""
+        """Return every metric of several models over the same random weights, with the worst and the best example: [2,
+        R] each."""
         return self._draw(models, drawn_weights, Metric.with_extremes, resamples, seed)
 
     def _draw(
@@ -154,7 +155,7 @@ class Metrics:
         return {**found, self.mean: sum(found.values()) / len(found)} if self.mean else found
 
     def figures(self, outcomes: Outcomes) -> dict[str, float]:
-        """Every metric with the bounds of its 95% interval, four decimals."""
+        """Return every metric with its 95% interval, rounded to four decimals."""
         [drawn] = self.bounded([outcomes])
         found: dict[str, float] = {}
         for name, value in self.of(outcomes).items():
@@ -163,7 +164,7 @@ class Metrics:
         return found
 
     def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, Interval]:
-        """By how many points every metric of the first exceeds that of the second, on the same examples."""
+        """Return the difference of every metric, first minus second, in points on the same examples."""
         ours, theirs = self.of(first), self.of(second)
         drawn = self.resampled([first, second])
         return {name: interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence) for name in ours}
@@ -171,12 +172,12 @@ class Metrics:
     def widened(
         self, found: Mapping[str, Interval], models: Sequence[Outcomes], other: Outcomes, confidence: float
     ) -> dict[str, Interval]:
-        """Intervals of differences, with bounds where resamples that are all alike left an interval without a width.
+        """Return intervals of differences; those without a width, because all resamples are equal, get bounds.
 
         Args:
-            found: metric -> the points by which the mean of the models exceeds the other one.
-            models: outcomes of each.
-            other: outcomes on the same examples.
+            found: metric -> difference of the mean of the models and the other model.
+            models: outcomes of each model.
+            other: outcomes of the other model on the same examples.
             confidence: mass of the central interval.
         """
         if not any(one.high - one.low < NO_WIDTH for one in found.values()):
@@ -189,7 +190,8 @@ class Metrics:
         }
 
     def mcnemar(self, name: str, first: Outcomes, second: Outcomes) -> McNemar | None:
-        """McNemar's exact test of the first against the second; None of a metric that is no share of right ones."""
+        """Return McNemar's exact test of the first against the second; None if the metric is not a share of correct
+        answers."""
         one = next((metric for metric in self.parts if metric.name == name), None)
         if one is None or one.right is None:
             return None
@@ -197,8 +199,8 @@ class Metrics:
         return mcnemar_exact(ours, theirs)
 
     def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, Any]:
-        """Every metric of two models on the same examples, by how many points the second is better, and McNemar's test
-        where it applies; plain values, percent with four decimals."""
+        """Return every metric of two models, their differences (second minus first) and McNemar's test where it
+        applies, as plain values in percent with four decimals."""
         ours, theirs = self.of(first), self.of(second)
         found: dict[str, Any] = {"examples": sum(map(len, first.values()))}
         for name, difference in self.differences(second, first, confidence).items():
@@ -215,13 +217,13 @@ def changed_answers(
     outcomes: tuple[Array, Array],
     quantities: Mapping[str, int],
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and record of each example that two models answer differently.
+    """Yield number and record of each example with different answers of two models.
 
     Args:
-        names: how people find each example.
-        answers: of the first and of the second model.
-        outcomes: [N, Q] of both.
-        quantities: those that a record states -> their columns.
+        names: names of the examples.
+        answers: answers of both models.
+        outcomes: [N, Q] of both models.
+        quantities: quantity in a record -> its column.
     """
     for number, (first, second) in enumerate(zip(*answers, strict=True)):
         if first != second:
@@ -234,14 +236,14 @@ def changed_answers(
 
 
 def interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
-    """The central interval of resampled values, those that are NaN left out, around what was measured."""
+    """Return the central interval of resampled values, ignoring NaN, around the measured value."""
     tail, known = (1 - confidence) / 2, drawn[~np.isnan(drawn)]
     low, high = (float(x) for x in np.quantile(known, (tail, 1 - tail))) if len(known) else (math.nan, math.nan)
     return Interval(value, low, high)
 
 
 def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
-    """The interval of what was measured, from its values with the worst and with the best example: [2, R]."""
+    """Return the interval of a measured value from its resamples with the worst and the best example: [2, R]."""
     if math.isnan(value):
         return Interval(value, math.nan, math.nan)
     tail = (1 - confidence) / 2
@@ -249,15 +251,15 @@ def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> In
 
 
 def drawn_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
-    """Blocks [some R, N + 1] of random weights of all examples and one more: of Dirichlet's distribution, but for their
-    sum."""
+    """Yield blocks [<= R, N + 1] of random weights for all examples and an additional one: an unnormalized Dirichlet
+    distribution."""
     block = max(1, _DRAWS_AT_ONCE // (count + 1))
     for first in range(0, resamples, block):
         yield generator.standard_exponential((min(block, resamples - first), count + 1))
 
 
 def drawn_counts(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
-    """Blocks [some R, N] of how often each example is drawn, with replacement, in resamples of all."""
+    """Yield blocks [<= R, N] of counts of each example in resamples with replacement."""
     block = max(1, _DRAWS_AT_ONCE // count)
     for first in range(0, resamples, block):
         rows = min(block, resamples - first)
@@ -268,18 +270,18 @@ def drawn_counts(count: int, resamples: int, generator: np.random.Generator) -> 
 
 @dataclass(frozen=True)
 class Slice:
-    """Scores of the examples that have one property."""
+    """Scores of the examples with one property."""
 
     by: str
-    """The property, such as the length of the context."""
+    """Property, such as the length of the context."""
     slice: str
     examples: int
     figures: Mapping[str, float]
-    """Every metric in percent, with the bounds of its 95% interval; wide where the examples are few."""
+    """Every metric in percent with its 95% interval, which is wide for few examples."""
     counted: str = "examples"
-    """What the record calls their number."""
+    """Key of the number of examples in the record."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Other numbers of them, by their names in the record."""
+    """Other counts by key in the record."""
 
     def record(self) -> dict[str, Any]:
         return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.counts, **self.figures}
@@ -294,10 +296,10 @@ def by_name(
     outcomes: Array,
     counted: str = "examples",
 ) -> list[Slice]:
-    """A slice for each name of a property that some example has, in the order given.
+    """Return a slice for each value of a property that occurs, in the order of `order`.
 
     Args:
-        names: of each example.
+        names: value of each example.
         outcomes: [N, Q] of the examples.
         counted: see `Slice`.
     """
@@ -309,6 +311,6 @@ def by_name(
 
 
 def sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) -> tuple[list[str], tuple[str, ...]]:
-    """The name of each size, by the first limit that holds it, and all names in order."""
+    """Return the range label of each size, and all labels in order."""
     names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
     return names, (*(name for _, name in limits), above)

@@ -1,4 +1,4 @@
-"""The scores without those development examples that have a near-duplicate in what the model learnt from."""
+"""Scores without the development examples that have a near-duplicate in the training data."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from tasks.downstream.scoring.scores import ScoresTask
 from tasks.records.near_duplicates import Pair, Report, Source
 
 NEAR_DUPLICATES, FROM, WITHOUT = "near_duplicates", "near_duplicates_from", "without_near_duplicates"
-"""What the metrics file calls their number, the similarity from which they count, and the scores without them."""
+"""Keys of the metrics file: number of near-duplicates, similarity threshold, and scores without them."""
 ANY = "either of them"
 AROUND = 15
-"""Words shown before and after those in which two texts differ, where they have more in common."""
+"""Words shown before and after a difference if two texts share more."""
 _WORD = re.compile(r"\S+\s*")
 
 
 @dataclass(frozen=True)
 class Without:
-    """The scores without the examples that have a near-duplicate in one thing that the model learnt from."""
+    """Scores without the examples that have a near-duplicate in one source."""
 
     source: str
     compared: int | None
-    """Texts of it that were looked at; None of several things together."""
+    """Number of compared texts; None for several sources together."""
     passed_over: int
-    """Examples that were too short to be looked for."""
+    """Examples that are too short to compare."""
     examples: int
-    """How many have a near-duplicate."""
+    """Examples with a near-duplicate."""
     of: int
     figures: Mapping[str, float]
-    """Every metric in percent with the bounds of its 95% interval; empty where a development set has none left."""
+    """Every metric in percent with its 95% interval; empty if a development set has no examples left."""
 
     def record(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the scores as plain values."""
         return {"in": self.source, "examples": self.examples, "of": self.of, **self.figures}
 
 
 Pieces = list[tuple[bool, str]]
-"""A text in pieces of words: whether the other text lacks them, and the words."""
+"""Pieces of a text: True if the other text lacks them, and their words."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A pair as people see it."""
+    """Pair of near-duplicates with their differences."""
 
     pair: Pair
     text: Pieces
@@ -59,16 +59,16 @@ class Compared:
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """What was found, and what it means for the scores."""
+    """Near-duplicates and their effect on the scores."""
 
     threshold: float | None
-    """The similarity from which two texts are near-duplicates; None: none were looked for."""
+    """Similarity threshold; None if near-duplicates were not searched."""
     sources: tuple[Without, ...]
     shown: tuple[Compared, ...]
-    """Some pairs."""
+    """Example pairs."""
 
     def record(self) -> dict[str, Any]:
-        """What the metrics file says of them: nothing where none were looked for."""
+        """Return entries for the metrics file; empty if near-duplicates were not searched."""
         if self.threshold is None:
             return {}
         parts = [one.record() for one in self.sources]
@@ -76,10 +76,10 @@ class NearDuplicates:
 
 
 def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: Outcomes) -> NearDuplicates:
-    """The scores without them: for each thing that the model learnt from, and for all of them.
+    """Return the scores without near-duplicates, for each source and for all sources together.
 
     Args:
-        outcomes: of all examples of all development sets.
+        outcomes: outcomes of all development sets.
     """
     found = [_without(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
     if len(found) > 1:
@@ -108,7 +108,7 @@ def _without(
 
 
 def compared(text: str, other: str) -> tuple[Pieces, Pieces]:
-    """Both texts in pieces; case and punctuation do not count."""
+    """Return both texts in pieces; case and punctuation are ignored."""
     first, second = _WORD.findall(text), _WORD.findall(other)
     keys = [["".join(filter(str.isalnum, word.casefold())) for word in words] for words in (first, second)]
     equal = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_matching_blocks()

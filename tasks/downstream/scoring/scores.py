@@ -1,4 +1,4 @@
-"""How logits become answers, and what these score: what parity, evaluation, gate and release ask of a kind."""
+"""Base class for decoding and scoring of one kind, used by parity, evaluation, gate and release."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tasks.plan.kinds import DownstreamTask
 from tasks.stage.errors import InputError
 
 E = TypeVar("E")
-"""The examples of a development set."""
+"""Examples of a development set."""
 L = TypeVar("L")
-"""What a model computed for them."""
+"""Logits of the examples."""
 A = TypeVar("A")
-"""Its answers, with all that follows from the logits."""
+"""Answers decoded from the logits."""
 
 
 def keys_of(texts: Iterable[str]) -> list[str]:
-    """A SHA-256 of each text; the first of equal ones, the second and so on have keys of their own."""
+    """Return a SHA-256 key of each text; repeated texts get different keys."""
     seen: Counter[str] = Counter()
     keys = []
     for text in texts:
@@ -38,22 +38,22 @@ def keys_of(texts: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a gate demands of a metric."""
+    """Requirements of the gate for a metric."""
 
     metric: str
     floor: float | None
     floor_key: str
-    """The parameter that states the floor, without its section."""
+    """Name of the floor's parameter, without its section."""
     most: float | None
-    """Points below the released model that are tolerated; None: any."""
+    """Tolerated drop in points against the released model; None: any."""
     most_key: str
 
 
 class ScoresTask(DownstreamTask, Generic[E, L, A]):
-    """From logits to scores of every example."""
+    """Decoding of logits and scoring of every example."""
 
     counted: ClassVar[str] = "examples"
-    """What the metrics file calls the number of examples."""
+    """Key of the number of examples in the metrics file."""
 
     @property
     @abstractmethod
@@ -62,162 +62,158 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
 
     @property
     def given(self) -> int:
-        """How many of them, the first ones, the examples state and not the model."""
+        """Number of leading quantities that are known from the examples alone."""
         return 0
 
     def settle(self, root: Path) -> None:
-        """Choose what answering needs beside the weights, from what lies in the checkout `root`.
+        """Choose settings for decoding from files of the checkout `root`, if the kind needs any.
 
         Raises:
-            InputError: what it is chosen by is missing or damaged.
+            InputError: a file is missing or damaged.
         """
 
     @abstractmethod
     def read_examples(self, path: Path) -> E:
-        """A development set, in its order.
+        """Read a development set, in order.
 
         Raises:
-            InputError: missing, damaged or empty.
+            InputError: the file is missing, damaged or empty.
         """
 
     @abstractmethod
     def names(self, examples: E) -> Sequence[str]:
-        """How people find each example."""
+        """Return names of the examples for users."""
 
     @abstractmethod
     def keys(self, examples: E) -> list[str]:
-        """A SHA-256 of each example: equal keys mean the very same one. No word of the example is in it."""
+        """Return a SHA-256 of each example; equal keys mean equal examples. Keys reveal no text."""
 
     @abstractmethod
     def read_logits(self, examples: E, rows: Path, logits: Path) -> L:
-        """What the model computed for a development set.
+        """Read the logits of a development set.
 
         Args:
             rows: folder of its rows.
-            logits: file that the prediction wrote.
+            logits: file written by stage predict.
 
         Raises:
-            InputError: missing, damaged, or of other examples.
+            InputError: a file is missing, damaged, or of other examples.
         """
 
     @abstractmethod
     def flat_logits(self, logits: L) -> tuple[Array, np.ndarray]:
-        """All logits that count, in one order, and the number of the example that each belongs to."""
+        """Return all relevant logits in a fixed order, and the example number of each."""
 
     @abstractmethod
     def answer(self, examples: E, logits: L) -> A:
-        """The answers that follow."""
+        """Return the answers decoded from the logits."""
 
     @abstractmethod
     def predictions(self, answers: A) -> Sequence[Any]:
-        """The bare answer to each example: what predictions.json holds and what is scored."""
+        """Return the plain answer to each example, as scored and as stored in predictions.json."""
 
     def margin(self, answers: A, number: int) -> float | None:
-        """By how much the answer to example `number` leads the next other one; None: that is not known."""
+        """Return the lead of the answer to example `number` over the runner-up; None if unknown."""
         return None
 
     def confidences(self, answers: A) -> Sequence[float] | None:
-        """The probability that the model states for each answer; None where it states none."""
+        """Return the model's probability of each answer; None if it has none."""
         return None
 
     def right(self, outcomes: Array) -> Array:
-        """1 or 0 for each example: whether the answer that `confidences` speak of is right."""
+        """Return 1 or 0 for each example: 1 if the answer that `confidences` refers to is correct."""
         found: Array = outcomes[:, 0]
         return found
 
     def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> Any:
-        """What predictions.json holds: by development set, the answers in order of its examples."""
+        """Return the content of predictions.json: the answers by development set, in order of the examples."""
         return {split: list(values) for split, values in predictions.items()}
 
     def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[Any]]:
-        """The answers of predictions.json to these examples; None where there is none.
+        """Read the answers to these examples from predictions.json, None for examples without one.
 
         Raises:
-            InputError: missing, damaged, or answers that the task does not allow.
+            InputError: the file is missing or damaged, or has invalid answers.
         """
         try:
             values = read_json(path)
             return {split: self.check_predictions(path, split, one, values[split]) for split, one in examples.items()}
         except FileNotFoundError:
-            raise InputError(f"{path} is not there; run the stage {self.entry.stage('evaluate')}") from None
+            raise InputError(f"{path} not found. Run the stage {self.entry.stage('evaluate')}") from None
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} holds no predictions of {', '.join(examples)} ({error!r})") from None
+            raise InputError(f"{path} has no predictions for {', '.join(examples)} ({error!r})") from None
 
     def check_predictions(self, path: Path, split: str, examples: E, values: Any) -> list[Any]:
-        """Return the answers to a development set from what predictions.json, the file `path`, holds of it.
+        """Check and return the answers to a development set, read from predictions.json at `path`.
 
         Raises:
-            InputError: answers that the task does not allow, or another number of them.
-            ValueError, TypeError: no list of answers at all.
+            InputError: invalid answers, or a wrong number of answers.
+            ValueError, TypeError: not a list of answers.
         """
         return list(values)
 
     @abstractmethod
     def outcomes(self, examples: E, predictions: Sequence[Any]) -> Array:
-        """[N, Q] of every example; the worst there are where the prediction is None."""
+        """Return the quantities [N, Q] of every example; the worst values if the prediction is None."""
 
     @property
     @abstractmethod
     def metrics(self) -> Metrics:
-        """The official ones."""
+        """Official metrics."""
 
     @property
     @abstractmethod
     def limits(self) -> tuple[Limit, ...]:
-        """What the gate demands, the metric that leads first."""
+        """Requirements of the gate, the leading metric first."""
 
     def limit_of(self, metric: str, floor_key: str, most_key: str) -> Limit:
-        """Return what the gate's parameters of these names demand of a metric."""
+        """Return the requirements for a metric from the gate's parameters of these names."""
         gate = self.entry.params.gate
         return Limit(metric, getattr(gate, floor_key), floor_key, getattr(gate, most_key), most_key)
 
     @property
     def confidence(self) -> float:
-        """The confidence of the intervals that the gate decides by."""
+        """Confidence level of the gate's intervals."""
         return self.entry.params.gate.confidence
 
     @abstractmethod
     def allows(self, quantities: Sequence[float]) -> bool:
-        """Whether an answer can have these quantities, `given` ones left out."""
+        """Return True if an answer can have these quantities (without the `given` ones)."""
 
     @property
     def baseline(self) -> str:
-        """What `constant` is of, in words."""
+        """Name of the baseline for messages."""
         return "the best constant answer"
 
     def choose_baseline(self, root: Path) -> dict[str, Any]:
-        """Choose the baseline by the training examples of the checkout `root`, where that is what it is chosen by.
+        """Choose the baseline on the training examples of the checkout `root`, if the kind has a choice.
 
         Returns:
-            What the metrics file keeps of the choice.
+            Entries for the metrics file.
         """
         return {}
 
     def restore_baseline(self, metrics: Mapping[str, Any], path: Path) -> None:
-        """Take the choice from the metrics, whose file is `path`.
+        """Restore the choice of the baseline from the metrics file `path`.
 
         Raises:
-            InputError: they do not state it.
+            InputError: the file does not record it.
         """
 
     def constant(self, examples: Mapping[str, E]) -> Outcomes | None:
-        """Outcomes of the best answer that needs no model; None where there is none."""
+        """Return outcomes of the best answer without a model; None if there is no baseline."""
         return None
 
     def read_all(self, root: Path = Path()) -> dict[str, E]:
-        """Every development set of the checkout `root`.
-
-        Raises:
-            InputError: as `read_examples`.
-        """
+        """Read every development set of the checkout `root`; raises the errors of `read_examples`."""
         return {split: self.read_examples(self.examples_file(split, root)) for split in self.development}
 
     def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> dict[str, Array]:
-        """`outcomes` of every development set."""
+        """Return `outcomes` of every development set."""
         return {split: self.outcomes(one, predictions[split]) for split, one in examples.items()}
 
     def figures(self, examples: Mapping[str, E], outcomes: Outcomes) -> dict[str, float]:
-        """Every official metric with its bounds, what the best constant answer has, and how many examples there are."""
+        """Return every official metric with its interval, the score of the baseline, and the number of examples."""
         found = self.metrics.figures(outcomes)
         if (constant := self.constant(examples)) is not None:
             found["constant_score"] = round(self.metrics.of(constant)[self.limits[0].metric], 4)
@@ -225,4 +221,4 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
 
 
 Task = ScoresTask[Any, Any, Any]
-"""An entry of any kind."""
+"""Scores of an entry of any kind."""

@@ -1,17 +1,16 @@
-"""How sure a score is, whether two models differ, and how sure the mean score of a recipe is.
+"""Confidence intervals of scores and of the mean score of a recipe, and a test of two models.
 
-The interval of a model says how much its score would move with another set of questions of the same kind. It says
-nothing about training again with another seed. How it is drawn says tasks/downstream/scoring/metrics.py.
+The interval of a model covers the variation over other sets of questions of the same kind, not over training seeds.
+tasks/downstream/scoring/metrics.py computes it.
 
-Of a recipe, which is models that differ in the seed of their training, two things vary: which models the training
-happened to make, and which examples they are judged on. The models answer the same examples, so the two are crossed. A
-bootstrap that draws models, too, is what Sellam et al. 2022 propose ("The MultiBERTs: BERT Reproductions for Robustness
-Analysis", ICLR, section 4; Owen 2007, "The Pigeonhole Bootstrap", Annals of Applied Statistics 1, has the theory).
-Drawn from K models their variance comes out as (K - 1) / K of what it is, and percentiles know nothing of how little 2
-or 3 models say. So the examples alone are drawn here, the same for all models; the variance of the models' scores is
-estimated by itself, and both are added. The bounds are those of Student's t, with the degrees of freedom of such a sum
-by Satterthwaite 1946 ("An Approximate Distribution of Estimates of Variance Components", Biometrics Bulletin 2).
-docs/evaluation.md says how often either interval holds the truth.
+The score of a recipe (models that differ in their training seed) varies with the trained models and with the examples.
+All models predict the same examples, so the two factors are crossed. Sellam et al. 2022 resample both ("The MultiBERTs:
+BERT Reproductions for Robustness Analysis", ICLR, section 4; theory: Owen 2007, "The Pigeonhole Bootstrap", Annals of
+Applied Statistics 1). With K models, that underestimates their variance by a factor (K - 1) / K, and percentiles ignore
+the uncertainty of 2 or 3 models. So only the examples are resampled here, jointly for all models; the variance of the
+models' scores is estimated separately, and both are added. The bounds are those of Student's t with the degrees of
+freedom of such a sum by Satterthwaite 1946 ("An Approximate Distribution of Estimates of Variance Components",
+Biometrics Bulletin 2). docs/evaluation.md has the measured coverage of both intervals.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 RESAMPLES = 2000
-"""Enough for the second decimal of a bound to be steady at 1,000 questions."""
+"""Enough for a stable second decimal of a bound with 1,000 questions."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the bounds of its central confidence interval, in the unit of the values."""
+    """Mean and bounds of its central confidence interval, in the unit of the values."""
 
     mean: float
     low: float
@@ -40,22 +39,23 @@ class Interval:
 
 @dataclass(frozen=True)
 class McNemar:
-    """Two models on the same questions, each right or wrong."""
+    """McNemar's test of two models on the same questions."""
 
     first_only: int
-    """Questions that only the first had right."""
+    """Questions that only the first model answered correctly."""
     second_only: int
     p_value: float
-    """Two-sided: how likely a difference as large is if both were equally good."""
+    """Two-sided p-value of equally good models."""
 
 
 def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
-    """McNemar's test in its exact form (McNemar 1947, Psychometrika 12; Dietterich 1998 compares such tests).
+    """Return McNemar's exact test (McNemar 1947, Psychometrika 12; Dietterich 1998 compares such tests).
 
-    If both models were equally good, each question that one alone had right would fall to either with probability 1/2.
+    If both models are equally good, each question that only one answers correctly belongs to either with probability
+    1/2.
 
     Args:
-        first: 1.0 (right) or 0.0 per question.
+        first: 1.0 (correct) or 0.0 per question.
         second: the same questions, in the same order.
 
     Raises:
@@ -65,7 +65,7 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
     if one.shape != two.shape:
         raise ValueError(f"{len(first)} and {len(second)} values cannot be paired")
     if not (np.isin(one, (0.0, 1.0)).all() and np.isin(two, (0.0, 1.0)).all()):
-        raise ValueError("McNemar's test wants 0 (wrong) or 1 (right) for every question")
+        raise ValueError("McNemar's test requires 0 (wrong) or 1 (correct) for every question")
     from scipy.stats import binomtest
 
     only = int((one > two).sum()), int((two > one).sum())
@@ -73,16 +73,15 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
 
 
 def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence: float) -> Interval:
-    """The interval of what a recipe scores on average, over its trainings and over examples of the same kind.
+    """Return the interval of the mean score of a recipe over trainings and over examples of the same kind.
 
-    That models disagree on single examples counts in both variances, so that the interval is a little too wide rather
-    than too narrow.
+    Disagreement of models on single examples counts in both variances, so the interval is slightly too wide rather than
+    too narrow.
 
     Args:
-        measured: the score of each model on all examples, [K].
-        drawn: the same on resamples of the examples, which are those of all models, [K, R]; NaN where a resample has
-            no score.
-        examples: how many there are.
+        measured: score of each model on all examples, [K].
+        drawn: the same on shared resamples of the examples, [K, R]; NaN if a resample has no score.
+        examples: number of examples.
         confidence: mass of the central interval.
 
     Raises:
@@ -90,13 +89,15 @@ def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence
     """
     models = len(measured)
     if models < 2 or len(drawn) != models:
-        raise ValueError(f"{models} scores and {len(drawn)} rows of resamples: two models at least, a row each")
+        raise ValueError(
+            f"{models} scores and {len(drawn)} rows of resamples: at least two models with a row each are required"
+        )
     mean, means = float(measured.mean()), drawn.mean(axis=0)
     known = means[~np.isnan(means)]
     of_seeds = float(measured.var(ddof=1)) / models
     of_examples = float(known.var()) if len(known) else math.nan
     total = of_seeds + of_examples
-    if not total > 0:  # NaN, too
+    if not total > 0:  # also true for NaN
         return Interval(mean, mean + total, mean + total)
     from scipy.stats import t  # takes 0.6 s to import
 

@@ -1,1 +1,1 @@
-"""Questions and answers as SQuAD has them."""
+"""Extractive question answering in the format of SQuAD."""

@@ -1,4 +1,4 @@
-"""Extractive question answering: what all stages know of it."""
+"""Extractive question answering: schemas and task properties shared by all stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = pa.schema(
         pa.field("answers", pa.list_(pa.field("item", ANSWER, nullable=False)), nullable=False),
     ]
 )
-"""answer_start counts characters (Unicode code points) of the context, from 0."""
+"""answer_start is a character (Unicode code point) of the context, from 0."""
 FEATURES_SCHEMA = pa.schema(
     [
         pa.field("feature_id", pa.int32(), nullable=False),
@@ -30,25 +30,25 @@ FEATURES_SCHEMA = pa.schema(
         pa.field("offsets", pa.list_(pa.int32()), nullable=False),
     ]
 )
-"""One line per feature: its example's id and line, its tokens, where the context begins among them, and
+"""One line per feature: id and line of its example, number of tokens, position of the first context token, and
 the characters (start, end, start, end, ...) of its context tokens."""
 
 
 class Task(DownstreamTask):
-    """Questions on texts, each answered by a span of its text."""
+    """Questions answered by a span of a context."""
 
     record: ClassVar[str] = "question"
-    title: ClassVar[str] = "questions"
+    title: ClassVar[str] = "question answering"
     head: ClassVar[str] = "question_answering"
     row_kind: ClassVar[str] = "question_answering"
 
     @property
     def nullable(self) -> bool:
-        """Whether a text may hold no answer, as in SQuAD 2.0."""
+        """True if a context may have no answer, as in SQuAD 2.0."""
         return self.entry.params.options.get("unanswerable") == "use"
 
     @property
     def predicted(self) -> tuple[str, ...]:
-        """The threshold for giving no answer is chosen on what was held out."""
+        """Splits to predict; includes held-out questions, which select the no-answer threshold."""
         held_out = self.nullable and self.entry.rows.held_out_fraction > 0
         return (*self.development, *([HELD_OUT] if held_out else []))

@@ -1,15 +1,15 @@
-"""From start and end logits to answers: character spans of the context, with scores.
+"""-
+- Decoding of start and end logits to answers: character spans of the context, with scores.
 
-Two ways of scoring the same logits, both over the context's tokens, end not before start, at most
-`max_answer_length` tokens:
+Two decoders consider the same spans of context tokens: end not before start, at most `max_answer_length` tokens.
 
-- `best_answers`, for evaluation, as transformers' `run_qa.py` does: score = start logit + end logit, the
-  best `n_best` over all windows of an example, softmax over those for probabilities;
-- `probable_answers`, for `tasks.downstream.squad.ask`, as the question-answering pipeline of transformers 4 does: the
-  start and end logits of a window become probabilities first, score = their product.
+- `best_answers` is used for evaluation and follows transformers' `run_qa.py`: score = start logit + end logit, the best
+  `n_best` over all windows of an example, probabilities by a softmax over these;
+- `probable_answers` is used by `tasks.downstream.squad.ask` and follows the question-answering pipeline of transformers
+  4: softmax of the start and end logits of a window, score = product of the two probabilities.
 
-Legend: F windows (features), C context tokens of all windows together, E examples, B windows of a block,
-K best tokens of a window.
+Legend: F windows (features), C context tokens of all windows together, E examples, B windows of a block, K best tokens
+of a window.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import numpy as np
 from tasks.downstream.squad.windows import Array, Windows
 
 _WINDOWS_AT_ONCE = 512
-"""Bound on memory: n_best 20 gives 400 candidate spans per window."""
+"""Memory limit: n_best 20 gives 400 candidate spans per window."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A span of the context."""
+    """Predicted span of the context."""
 
     text: str
     start: int
     """First character in the context."""
     end: int
-    """Character after the last."""
+    """Character after the last one."""
     score: float
-    """Sum of the two logits (`best_answers`) or the probability (`probable_answers`)."""
+    """Sum of the two logits (`best_answers`) or probability (`probable_answers`)."""
     probability: float
 
 
 @dataclass(frozen=True)
 class _Spans:
-    """Candidate spans; token numbers count within the window."""
+    """Candidate spans; tokens are numbered within the window."""
 
     window: Array
     first: Array
@@ -53,17 +53,17 @@ class _Spans:
 def best_answers(
     windows: Windows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
 ) -> list[list[Answer]]:
-    """The best answers of every example, best first; at most n_best, at least one.
+    """Return the best answers of every example, best first; at most n_best, at least one.
 
-    The n_best starts and the n_best ends of a window are combined; windows overlap, so a span may come
-    twice, as in run_qa.py. Ties go to the earlier window, then to the higher start logit. An example
-    whose windows hold no context token gets the empty answer.
+    The n_best starts and n_best ends of a window are combined. Windows overlap, so a span may occur twice, as in
+    run_qa.py. Ties go to the earlier window, then to the higher start logit. An example without context tokens gets the
+    empty answer.
 
     Args:
-        windows: of all examples.
+        windows: windows of all examples.
         contexts: context of every example, [E].
-        n_best: starts, ends and answers kept.
-        max_answer_length: tokens.
+        n_best: number of starts, ends and answers to keep.
+        max_answer_length: maximum length in tokens.
     """
     spans = _best_spans(windows, n_best, max_answer_length)
     example = windows.example_index[spans.window]
@@ -83,7 +83,7 @@ def best_answers(
 
 
 def with_probabilities(answers: list[Answer]) -> list[Answer]:
-    """The answers with the softmax of their scores; the empty answer for none."""
+    """Return the answers with a softmax of their scores; the empty answer if there are none."""
     if not answers:
         return [Answer("", 0, 0, 0.0, 1.0)]
     scores = np.array([answer.score for answer in answers])
@@ -102,24 +102,23 @@ def probable_answers(
     max_answer_length: int,
     null_threshold: float | None = None,
 ) -> list[Answer]:
-    """The most probable distinct answers of one example over all its windows, best first, at most `top`.
+    """Return the most probable distinct answers of one example over all its windows, best first, at most `top`.
 
-    Definition of transformers 4's pipeline: in each window, softmax of the start logits and, apart, of
-    the end logits over the context's tokens and [CLS]; then [CLS] is struck out, and a span's score is
-    the product of its start and end probability. Spans of different windows are compared as they are.
-    With a threshold the empty answer takes part, its score the product of the two probabilities of [CLS] in the window
-    where that is least: it comes before a span whose score is below its own by more than a factor exp(threshold), which
-    at 0 is what the pipeline does with handle_impossible_answer, and in one window, whatever the threshold, what
-    evaluation does. The best span is widened to whole words. Where several spans come to the same characters we keep
-    the best of them; the pipeline repeats them.
+    This follows the pipeline of transformers 4: in each window, softmax of the start logits and, separately, of the end
+    logits over the context tokens and [CLS]; then [CLS] is removed, and the score of a span is the product of its start
+    and end probability. Spans of different windows are compared directly. With a threshold, the empty answer is a
+    candidate. Its score is the product of the two probabilities of [CLS] in the window where that is smallest. It
+    precedes a span whose score is smaller by more than a factor exp(threshold). A threshold of 0 equals
+    handle_impossible_answer of the pipeline; for a single window, any threshold equals evaluation. Spans are widened to
+    whole words. Of several spans with the same characters the best is kept; the pipeline repeats them.
 
     Args:
-        windows: of one example.
-        context: of that example.
+        windows: windows of the example.
+        context: context of the example.
         words: word number of every context token, [C]; the tokens of a word are neighbours.
-        top: answers wanted.
-        max_answer_length: tokens, before widening.
-        null_threshold: odds above which no answer is given; None: one is always given.
+        top: number of answers.
+        max_answer_length: maximum length in tokens, before widening.
+        null_threshold: odds above which no answer is returned; None: always return one.
     """
     candidates = sorted(_candidates(windows, context, words, top, max_answer_length), key=lambda one: -one.score)
     found: dict[tuple[int, int], Answer] = {}
@@ -136,7 +135,7 @@ def probable_answers(
 def _candidates(windows: Windows, context: str, words: Array, top: int, max_answer_length: int) -> Iterator[Answer]:
     """Yield the best `top` distinct answers of each window, best first, and its worst one.
 
-    No other span can be among the best of all windows. The spans of one window at a time are in memory.
+    No other span can be among the best of all windows. Only the spans of one window are in memory.
     """
     for window in range(len(windows)):
         part = slice(windows.bounds[window], windows.bounds[window + 1])
@@ -157,7 +156,7 @@ def _candidates(windows: Windows, context: str, words: Array, top: int, max_answ
 
 
 def _null_answer(windows: Windows) -> Answer:
-    """The empty answer, with the product of the probabilities of [CLS] in the window where it is least."""
+    """Return the empty answer, scored by the smallest product of [CLS] probabilities of a window."""
     bounds = zip(windows.bounds, windows.bounds[1:], windows.cls_logits, strict=False)
     products = [
         _with_cls(cls[0], windows.start_logits[first:stop])[0] * _with_cls(cls[1], windows.end_logits[first:stop])[0]
@@ -171,7 +170,7 @@ def _log(probability: float) -> float:
 
 
 def _widened(windows: Windows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
-    """Characters of the whole words that tokens first to last touch, as far as the window holds them."""
+    """Return the characters of tokens first to last, widened to whole words within the window."""
     part = slice(windows.bounds[window], windows.bounds[window + 1])
     here, characters = words[part], windows.characters[part]
     first = int(np.flatnonzero(here == here[first])[0])
@@ -180,7 +179,7 @@ def _widened(windows: Windows, words: Array, window: int, first: int, last: int)
 
 
 def _with_cls(cls_logit: float, logits: Array) -> Array:
-    """Softmax over [CLS] and the context's tokens."""
+    """Return the softmax over [CLS] and the context tokens."""
     both = np.concatenate(([cls_logit], logits)).astype(np.float64)
     weights = np.exp(both - both.max())
     found: Array = weights / weights.sum()
@@ -188,7 +187,7 @@ def _with_cls(cls_logit: float, logits: Array) -> Array:
 
 
 def _best_spans(windows: Windows, keep: int, max_answer_length: int) -> _Spans:
-    """At most `keep` best spans of every window, from its `keep` best starts and ends."""
+    """Return up to `keep` best spans of every window, from its `keep` best starts and ends."""
     parts = [(np.empty(0, np.int64),) * 3 + (np.empty(0),)]
     for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
         bounds = windows.bounds[begin : begin + _WINDOWS_AT_ONCE + 1]
@@ -207,7 +206,7 @@ def _best_spans(windows: Windows, keep: int, max_answer_length: int) -> _Spans:
 
 
 def _best_tokens(values: Array, bounds: Array, keep: int) -> tuple[Array, Array]:
-    """Token numbers and values [B, K] of each window's best tokens; K <= keep, -inf where there is none."""
+    """Return numbers and values [B, K] of each window's best tokens; K <= keep, padded with -inf."""
     counts = np.diff(bounds)
     table = np.full((len(counts), max(1, int(counts.max()))), -np.inf, dtype=values.dtype)
     table[np.arange(table.shape[1]) < counts[:, None]] = values[bounds[0] : bounds[-1]]

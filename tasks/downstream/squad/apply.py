@@ -1,4 +1,4 @@
-"""Questions of a file for a finished model, with or without answers, and its answers as records."""
+"""Inference for questions: read them from a file, with or without answers, and write answers as records."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SPAN = [
     pa.field("start", pa.int64()),
     pa.field("end", pa.int64()),
 ]
-"""start and end count characters of the context; score is the sum of the two logits."""
+"""start and end are characters of the context; score is the sum of the two logits."""
 N_BEST = "n_best"
-WITHOUT_ANSWER = "this model always gives an answer; --null-threshold 0 lets it give none"
+WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
 class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]]]):
-    """Each answer with its score, its probability among the n best, and its characters."""
+    """Answers with score, probability among the n best, and character span."""
 
     architecture: ClassVar[str] = "BertForQuestionAnswering"
     bare: ClassVar[str] = "answer"
@@ -84,7 +84,7 @@ class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]
         write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)
 
     def read_examples(self, path: Path) -> list[Question]:
-        """Whether or not their answers are known."""
+        """Read the questions, with or without answers."""
         return read_questions(path)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:

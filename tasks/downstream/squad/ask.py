@@ -1,10 +1,10 @@
-"""Ask a model a question about a text (`podium ask`).
+"""Answer one question about a text (`podium ask`).
 
-The model is a published folder, a model folder and a tokenizer, or the name of a Hub repository. The answer is the one
-that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features, packed rows,
-predict job, spans. Two differences: "[SEP]" and the like in a text are ordinary characters here, and an answer has as
-many tokens at most as in `podium predict` and `podium evaluate` (max_answer_len is 15 there). A model that was trained
-to gives no answer, an empty text, as the pipeline does with handle_impossible_answer.
+The model is a published folder, a model folder with a tokenizer, or a Hub repository. The answer equals that of
+`pipeline("question-answering", MODEL)` of transformers 4, but is computed with Podium's features, packed rows, predict
+job and decoding. There are two differences: "[SEP]" and other special tokens in a text are ordinary characters here,
+and the maximum answer length is that of `podium predict` and `podium evaluate` (max_answer_len is 15 in the pipeline).
+A model trained on unanswerable questions may return an empty text, as the pipeline does with handle_impossible_answer.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ from tasks.vocabulary.encoding import load_tokenizer
 MAX_ANSWER_LENGTH = AnswerParams().max_answer_length
 ROWS_AT_ONCE = 8
 CONTINUING = "##"
-"""Begins a WordPiece token that goes on with a word."""
+"""Prefix of a WordPiece token that continues a word."""
 CPU = Place("cpu", "fp32")
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
-"""The defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
+"""Defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
 
 
 def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
-    """The model folder or Hub repository `name`, checked.
+    """Return a model folder or Hub repository for question answering.
 
     Raises:
-        InputError: as `applying.model.find_model`, or it does not answer questions.
+        InputError: as `find_any_model`, or the model is for another task.
     """
     found = find_any_model(name, tokenizer)
     if found.architectures and Task.architecture not in found.architectures:
         raise InputError(
-            f"{found.folder} holds {', '.join(found.architectures)}: only {Task.architecture} answers questions; "
-            "name the fine-tuned model (models/squad or its published folder)"
+            f"{found.folder} is {', '.join(found.architectures)}, {Task.architecture} is required. Name a model "
+            "fine-tuned on questions (models/squad or its published folder)"
         )
     return found
 
 
 @dataclass(frozen=True)
 class WindowShape:
-    """How a long context is cut: tokens of a window, and tokens that neighbouring windows share."""
+    """Windows of a long context: length and overlap in tokens."""
 
     row_length: int
     doc_stride: int
 
     @staticmethod
     def for_model(found: FoundModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
-        """The given lengths, else the pipeline's: 384 or what the model takes, and 128 or half of that.
+        """Return the requested lengths; default: 384 or the model's maximum, and 128 or half the length.
 
         Raises:
-            InputError: longer than the model takes.
+            InputError: longer than the model supports.
         """
         if row_length is not None and row_length > found.longest:
-            raise InputError(f"--row-length {row_length} is too long: this model takes {found.longest} tokens at most")
+            raise InputError(f"--row-length {row_length} is too long: this model supports up to {found.longest} tokens")
         length = min(MAX_ROW_LENGTH, found.longest) if row_length is None else row_length
         return WindowShape(length, min(length // 2, MAX_DOC_STRIDE) if doc_stride is None else doc_stride)
 
@@ -94,25 +94,25 @@ def ask(
     max_answer_length: int = MAX_ANSWER_LENGTH,
     null_threshold: float | None = None,
 ) -> list[tuple[list[Answer], Windows]]:
-    """The most probable answers in each place, best first, at most `top`, at least one, and the logits they come from.
+    """Return the most probable answers on each device, best first, at least one and at most `top`, with their logits.
 
     Args:
         model: from `find_model`.
-        question: what is asked.
-        context: the text that holds the answer.
+        question: the question.
+        context: the text that contains the answer.
         shape: from `WindowShape.for_model`.
-        places: where the model is computed.
-        top: distinct answers wanted.
-        max_answer_length: tokens.
-        null_threshold: odds above which no answer is given, an empty text; None: one is always given.
+        places: devices and precisions to run the model on.
+        top: number of distinct answers.
+        max_answer_length: maximum length in tokens.
+        null_threshold: odds above which the answer is empty; None: always return an answer.
 
     Raises:
         InputError: question or context empty, or the question too long for a window.
-        DeviceJobFailed: the model cannot be used on this device.
+        DeviceJobFailed: the model cannot run on this device.
     """
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
-            raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
+            raise InputError(f"the {what} is empty. A question and a text with its answer are required")
     words = number_words(load_tokenizer(model.tokenizer), question, context, shape)
     found = []
     for windows in _predict(model.resolved(), question, context, shape, places):
@@ -125,18 +125,18 @@ def ask(
             null_threshold=null_threshold,
         )
         if not answers:
-            raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
+            raise InputError("the context has no tokens: the tokenizer drops all its characters")
         found.append((answers, windows))
     return found
 
 
 def compare_logits(first: Windows, second: Windows) -> dict[str, Any]:
-    """Return what `parity.logit_differences` says of the logits that `ask` found in two places."""
+    """Return `parity.logit_differences` of the logits that `ask` computed on two devices."""
     return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 
 
 def number_words(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> Any:
-    """Return for every context token of the windows the number of its word, which is its own within a window."""
+    """Return the word number of every context token of the windows, unique within a window."""
     features = make_features(
         tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=shape.row_length
     )
@@ -150,8 +150,8 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
 def _predict(
     model: FoundModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
 ) -> list[Windows]:
-    """The windows of the context with their logits, as each place computes them; no token of the question is cut."""
-    params = build(Params, defaults_of("squad", NAME), "the defaults of questions")
+    """Return the windows of the context with the logits from each device; the question is never truncated."""
+    params = build(Params, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
     task = Task(Entry(NAME, params, rows, ""))
@@ -168,6 +168,6 @@ def _predict(
 
 
 def as_values(answers: list[Answer]) -> dict[str, Any]:
-    """The best answer under the pipeline's keys (answer, score, start, end), and all of them in `answers`."""
+    """Return the best answer with the pipeline's keys (answer, score, start, end), and all answers in `answers`."""
     records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
     return {**records[0], "answers": records}

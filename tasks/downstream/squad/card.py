@@ -1,4 +1,4 @@
-"""The model card of a model that answers questions."""
+"""Model card of a question answering model."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tasks.downstream.squad.slices import TITLE
 
 TASK = "question-answering"
 METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
-"""Name in the metrics file, in the card, and on the Hub."""
+"""Name in the metrics file, in the card and on the Hub."""
 METRICS_V2 = (
     ("exact", "exact match", "Exact match"),
     ("f1", "F1", "F1"),
-    ("HasAns_exact", "exact match, questions with an answer", "Exact match (HasAns)"),
-    ("HasAns_f1", "F1, questions with an answer", "F1 (HasAns)"),
-    ("NoAns_exact", "exact match, questions without an answer", "Exact match (NoAns)"),
+    ("HasAns_exact", "exact match of answerable questions", "Exact match (HasAns)"),
+    ("HasAns_f1", "F1 of answerable questions", "F1 (HasAns)"),
+    ("NoAns_exact", "exact match of unanswerable questions", "Exact match (NoAns)"),
 )
-"""The same where a question may have no answer."""
+"""The same for questions that may have no answer."""
 
 
 class Task(about.Task, CardTask):
-    """Cards of models that answer questions."""
+    """Model cards for question answering."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.downstream.card.write_card`.
+        """Return the model card; see `tasks.downstream.card.write_card`.
 
         Raises:
-            PublishError: exact_match or f1 is missing, or is not a finite number.
+            PublishError: a score is missing or not finite.
         """
         metrics, own = facts.metrics, facts.own
         if own["data"]["source"] == "demo":
@@ -66,6 +66,6 @@ class Task(about.Task, CardTask):
         return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.nullable else {}
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Without the slices that are named after articles: their titles are the user's text."""
+        """Return the metrics without slices by title, because titles are the user's text."""
         slices = [part for part in metrics.get("slices", []) if part.get("by") != TITLE]
         return {**metrics, "slices": slices} if "slices" in metrics else dict(metrics)

@@ -1,7 +1,7 @@
-"""What questions must be, in SQuAD's shape, and their rows: data/questions/train.parquet and dev.parquet.
+"""Validation of questions in SQuAD's format, and of their rows.
 
-Rows have answers inside their windows, each window once, and targets that decode to the reference answers of their
-questions. Legend: n rows of S slots.
+Rows must have answers inside their windows, each window once, and targets that decode to the reference answers. Legend:
+n rows of S slots.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from tasks.validation.window_checks import Lines, WindowData
 
 SPLITS = ("train", "dev")
 PAIR = ("question", "context")
-"""Columns that are read a second time, where hashes met."""
-LOOK = "look at train_path and dev_path of its section data in params.yaml"
-MORE = "give more questions ({split}_path or demo_{split} of its section data), or lower min_examples there"
+"""Columns that are read again for equal hashes."""
+LOOK = "check train_path and dev_path of its section data in params.yaml"
+MORE = "provide more questions ({split}_path or demo_{split} of its section data), or lower min_examples there"
 BOTH = "start_positions, end_positions"
 MAX_SHARE = 0.2
-"""Largest share of targets that may differ. Tokens are whole pieces, so that a target may be wider than its answer
-("square kilometres (2,700" for one cut off at "2,70"). With the vocabulary of bert-base-uncased 0.1 % of the targets
-differ in SQuADShifts' questions on new Wikipedia, 0.3 % in twenty articles of SQuAD 2.0, and 8 % in a public set whose
-answers are cut inside of words; offsets that are wrong by one token let nearly all differ."""
+"""Maximum share of targets that may differ. Targets are whole tokens and may be wider than the answer ("square
+kilometres (2,700" for an answer that ends in "2,70"). With the vocabulary of bert-base-uncased, 0.1 % of the targets
+differ in the new Wikipedia questions of SQuADShifts, 0.3 % in twenty articles of SQuAD 2.0, and 8 % in a public set
+whose answers end inside words. If offsets are wrong by one token, nearly all differ."""
 QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
-"""Few questions, as a context may have megabytes."""
+"""Few questions, because a context may have megabytes."""
 NONE = -1
 
 
 class Task(about.Task, ChecksTask):
-    """Training and dev questions."""
+    """Validation of questions and their rows."""
 
-    # Whoever learnt from a context has an advantage, whatever was asked of it.
+    # A model trained on a context has an advantage on any question about it.
     text_columns: ClassVar[tuple[str, ...]] = ("context",)
 
     def data(self, folder: Path) -> DataSet:
@@ -57,18 +57,18 @@ class Task(about.Task, ChecksTask):
 
 
 class QuestionData(ExampleFiles):
-    """The training and the dev questions of a folder."""
+    """Training and dev questions of a folder."""
 
     name, record = "questions", "question"
     texts: ClassVar[Mapping[str, str]] = {name: name for name in ("id", "title", "context", "question")}
 
     def __init__(self, folder: Path, least: int, *, nullable: bool = False) -> None:
-        """Take note of what is required.
+        """Define the checks.
 
         Args:
-            folder: holds a file for each split.
-            least: questions in each.
-            nullable: whether some have no answer.
+            folder: folder with a file for each split.
+            least: minimum number of questions per split.
+            nullable: True if some questions have no answer.
         """
         columns = "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)"
         super().__init__(folder, SPLITS, SCHEMA, columns)
@@ -80,7 +80,7 @@ class QuestionData(ExampleFiles):
         self.record_checks = (*self.text_checks(LOOK), *_ANSWER_CHECKS, *(() if nullable else (_ANSWERED,)))
         self._nullable = nullable
         self._bare = dict.fromkeys(SPLITS, 0)
-        """Questions without an answer."""
+        """Questions without an answer, by split."""
         self._lengths = {f"{name}s": Lengths() for name in ("context", "question", "answer")}
 
     def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
@@ -110,7 +110,7 @@ class QuestionData(ExampleFiles):
         return found | (groups if self._nullable else {})
 
     def _leaks(self) -> Total:
-        """Dev questions that train asks of the same context, compared as text where their hashes are equal."""
+        """Count dev questions that train has for the same context; equal hashes are compared as text."""
         train, dev = (self._keys[split].all_hashes() for split in SPLITS)
         shared = np.intersect1d(train, dev)
         some = shared[: text_features.CONFIRMED_HASHES]
@@ -142,12 +142,12 @@ class QuestionData(ExampleFiles):
 
 
 def _pairs(batch: pa.RecordBatch) -> np.ndarray:
-    """Question and context of every record as one key. object [n]."""
+    """Return question and context of every record as one key. object [n]."""
     return text_features.strings(batch.column("question")) + "\n" + text_features.strings(batch.column("context"))
 
 
 def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
-    """Answers, those without text, and those (with text) that the context does not have at answer_start."""
+    """Count answers, answers without text, and answers with text that is not at answer_start of the context."""
     given = [(one or {}) for one in answers or []]
     empty = sum(not (one.get("text") or "").strip() for one in given)
     misplaced = 0
@@ -160,12 +160,12 @@ def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) ->
 
 
 _TOTAL_CHECKS = (
-    Check("ids_unique", "id", "no id twice, neither within train or dev nor across", LOOK),
+    Check("ids_unique", "id", "ids are unique across train and dev", LOOK),
     Check(
         "dev_unseen",
         "question, context",
-        "no question of dev is asked of the same context in train",
-        f"scores on questions seen in training say nothing: {LOOK}",
+        "no dev question is in train with the same context",
+        f"scores on training questions are meaningless: {LOOK}",
     ),
 )
 _ANSWER_CHECKS = (
@@ -173,7 +173,7 @@ _ANSWER_CHECKS = (
     Check(
         "answer_in_context",
         "answers.answer_start",
-        "the context reads as the answer's text at answer_start (counted in characters), for every answer",
+        "the context has the text of every answer at answer_start (in characters)",
         f"correct answer_start in the source file: {LOOK}",
     ),
 )
@@ -181,7 +181,7 @@ _ANSWERED = Check(
     "answers_present",
     "answers",
     "every question has at least one answer",
-    f"unanswerable: use lets questions have none: {LOOK}",
+    f"unanswerable: use allows questions without an answer: {LOOK}",
     minimum=1,
 )
 _GROUP_CHECKS = tuple(
@@ -189,7 +189,7 @@ _GROUP_CHECKS = tuple(
         f"{split}_{kind}_answer",
         f"{split}.parquet",
         f"at least one question {kind} an answer, as data.unanswerable is use",
-        f"without both kinds of questions there is nothing to decide: {LOOK}, or set unanswerable to drop or refuse",
+        f"provide both kinds of questions ({LOOK}), or set unanswerable to drop or refuse",
         minimum=1,
     )
     for split in SPLITS
@@ -198,23 +198,23 @@ _GROUP_CHECKS = tuple(
 
 
 class AnswerRows(WindowData):
-    """Answers of windows, and the windows in features.parquet."""
+    """Validation of answers in rows, and of the windows in features.parquet."""
 
     kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
 
     def __init__(self, source: RowSource) -> None:
         super().__init__(source, FEATURES_SCHEMA, _answer_checks(source.again), ("context_start",))
-        section, smallest = self.section, int(source.training)  # what is learnt from takes an answer at least
+        section, smallest = self.section, int(source.training)  # training needs at least one answer
         answers = Check(
             "answers",
             "start_positions",
             f"at least {smallest} with an answer in its window",
-            f"answers lie outside of every window: look at {section}.row_length and {section}.doc_stride",
+            f"no window contains an answer: check {section}.row_length and {section}.doc_stride",
             minimum=smallest,
         )
         self._examples = source.examples if source.training else None
         self._spans = np.zeros((0, 2), np.int32)
-        """The target of each window, as its first and last token, counted from the first of the context."""
+        """First and last token of each window's target, counted from the first context token."""
         self._differing = ""
         self.total_checks += (answers, *([_TARGETS] if self._examples else []))
         self._counts = {"answered": 0, "labelled": 0}
@@ -241,7 +241,7 @@ class AnswerRows(WindowData):
         return [*super().notes(), *([f"{self.name} rows: {self._differing}"] if self._differing else [])]
 
     def _compare_targets(self, examples: Examples) -> Total:
-        """Return the share of targets that differ from every answer of their question, with a few examples."""
+        """Return the share of targets that differ from all answers of their question, with a few examples."""
         targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
         shown: list[str] = []
         for decoded, answers in self._decode(examples):
@@ -250,13 +250,13 @@ class AnswerRows(WindowData):
                 if len(shown) < 3:
                     shown.append(f"{decoded!r} for {answers[0]!r}")
         share = differ / max(1, targets)
-        text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from every answer of their question"
+        text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from all answers of their question"
         if differ:
-            self._differing = f"{text}, as their tokens are wider; for example {shown[0]}"
+            self._differing = f"{text} because their tokens are wider; for example {shown[0]}"
         return Total(share, text, shown)
 
     def _decode(self, examples: Examples) -> Iterator[tuple[str, list[str]]]:
-        """Yield the characters of every target and the answers of its question; read alongside, a few at a time."""
+        """Yield the text of every target and the answers of its question, reading both files in small batches."""
         batches, before, batch = examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, None
         for example, first, last in self._characters():
             while batch is None or example >= before + len(batch):
@@ -266,7 +266,7 @@ class AnswerRows(WindowData):
             yield context[first:last], [one["text"] for one in answers]
 
     def _characters(self) -> Iterator[tuple[int, int, int]]:
-        """Yield example, first and last character of every target, in order of the examples."""
+        """Yield example, first character and end of every target, in order of the examples."""
         with pq.ParquetFile(self._path, pre_buffer=False) as file:
             line = 0
             for batch in group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
@@ -286,10 +286,10 @@ class AnswerRows(WindowData):
 
 
 def answer_features(rows: Columns, windows: Lines) -> Columns:
-    """Features [n] of start_positions and end_positions.
+    """Return features [n] of start_positions and end_positions.
 
     Args:
-        windows: of the sequences, with their `n_tokens` and `context_start`.
+        windows: windows of the sequences, with `n_tokens` and `context_start`.
     """
     start, end = (rows[name].astype(np.int64) for name in ("start_positions", "end_positions"))
     length, present, first, tokens = rows["input_ids"].shape[1], windows.present, windows.starts, windows.lengths
@@ -297,7 +297,7 @@ def answer_features(rows: Columns, windows: Lines) -> Columns:
     inside = (start >= 0) & (start < length) & (end >= 0) & (end < length)
     complete = labelled & present & inside
     in_sequence = (start >= first) & (start < first + tokens) & (end >= first) & (end < first + tokens)
-    # Hugging Face and Google point a window without the answer at its [CLS].
+    # As in Hugging Face's and Google's code, a window without the answer points to [CLS].
     at_cls = (start == first) & (end == first)
     context_start, n_tokens = windows.columns["context_start"], windows.columns["n_tokens"]
     in_context = (start >= first + context_start) & (end < first + n_tokens - 1)
@@ -313,7 +313,8 @@ def answer_features(rows: Columns, windows: Lines) -> Columns:
 
 
 def taught_spans(rows: Columns, windows: Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Windows with a target inside their context: their numbers, and its first and last token from the context's first.
+    """Return the windows with a target in their context: their numbers, and first and last token counted from the
+    context's first.
 
     Args:
         windows: as for `answer_features`.
@@ -328,8 +329,8 @@ def taught_spans(rows: Columns, windows: Lines) -> tuple[np.ndarray, np.ndarray,
 _TARGETS = Check(
     "targets",
     BOTH,
-    f"at most {MAX_SHARE:.0%} of the targets differ, decoded and normalised, from every answer of their question",
-    "answers begin or end inside of words, or rows belong to other examples: look at answer_start in the source file",
+    f"at most {MAX_SHARE:.0%} of the decoded, normalised targets differ from all answers of their question",
+    "answers begin or end inside words, or rows belong to other examples: check answer_start in the source file",
     maximum=MAX_SHARE,
 )
 
@@ -338,7 +339,7 @@ def _answer_checks(again: str) -> list[Check]:
     required = {
         "answer_slots": "both or neither",
         "start_before_end": "start <= end",
-        "answer_in_sequence": "both in the sequence they belong to",
-        "answer_in_context": "in the context of the window, or both at [CLS] where it has no answer",
+        "answer_in_sequence": "both in their own sequence",
+        "answer_in_context": "in the context of the window, or both at [CLS] without an answer",
     }
     return [Check(name, BOTH, text, again) for name, text in required.items()]

@@ -1,7 +1,7 @@
-"""Compare two prediction files on the same questions (`podium compare`).
+"""Comparison of two prediction files on the same questions (`podium compare`).
 
-How much better the second is in exact match and F1, with intervals of the paired bootstrap; McNemar's exact test for
-exact match; and every question whose answer changed. Questions are SQuAD JSON or a .parquet of this project.
+It reports the differences in exact match and F1 with paired-bootstrap intervals, McNemar's exact test for exact match,
+and every question whose answer changed. Questions are SQuAD JSON or a .parquet file of Podium.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tasks.pages.markup import csv_text
 from tasks.stage.errors import InputError
 
 SHOWN = 20
-"""Changed answers on the screen; --changed lists all."""
+"""Changed answers shown in the terminal; --changed lists all."""
 CHANGED = ("id", "first", "second", "first_exact", "second_exact", "first_f1", "second_f1")
-"""Fields of a question that both answered, and differently: exact match and F1 from 0 to 1."""
+"""Fields of a changed answer; exact match and F1 are from 0 to 1."""
 
 
 def compare(
@@ -31,14 +31,14 @@ def compare(
     """Compare two {id: text} predictions on the questions that both answered.
 
     Returns:
-        What `Metrics.compare` says, and `changed`: the questions with other answers, in their order.
+        The result of `Metrics.compare`, and `changed`: the changed answers in order of the questions.
 
     Raises:
         ValueError: there is no such question.
     """
     common = [(name, answers) for name, answers in references if name in first and name in second]
     if not common:
-        raise ValueError("no question was answered by both")
+        raise ValueError("no question has both predictions")
     scores = [score(common, one) for one in (first, second)]
     before, after = (np.column_stack([one.exact_match, one.f1]) for one in scores)
     found = OVERALL.compare({"dev": before}, {"dev": after}, confidence)
@@ -54,10 +54,10 @@ def compare(
 
 
 def compare_files(questions: Path, first: Path, second: Path, confidence: float = 0.95) -> dict[str, Any]:
-    """Read the files and compare.
+    """Read the files and compare them.
 
     Raises:
-        InputError: a file cannot be used, or no question was answered in both.
+        InputError: a file is unusable, or no question has both predictions.
     """
     references: References
     if questions.suffix == ".parquet":
@@ -71,13 +71,13 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
 
 
 def changed_csv(changed: Sequence[Mapping[str, Any]]) -> str:
-    """One line per question whose answer changed."""
+    """Return a CSV with a line for each changed answer."""
     return csv_text(CHANGED, ([one[name] for name in CHANGED] for one in changed))
 
 
 def in_words(found: Mapping[str, Any], confidence: float) -> str:
-    """For people; the largest changes of F1 come first."""
-    lines = [f"{found['questions']} questions answered in both, {len(found['changed'])} of them differently"]
+    """Return text for the terminal; the largest changes of F1 come first."""
+    lines = [f"{found['questions']} questions with both predictions, {len(found['changed'])} answers changed"]
     for name, title in OVERALL.titles.items():
         points = "{mean:+.2f} points ({low:+.2f} to {high:+.2f}".format_map(found[f"{name}_difference"])
         lines.append(
@@ -85,7 +85,7 @@ def in_words(found: Mapping[str, Any], confidence: float) -> str:
             f"{confidence:g}, paired bootstrap)"
         )
     lines.append(
-        "right in the first only: {first_only}, in the second only: {second_only} (McNemar's exact test, two-sided: "
+        "correct only in the first: {first_only}, only in the second: {second_only} (McNemar's exact test, two-sided: "
         "p = {p_value:.4g})".format_map(found["mcnemar"])
     )
     ranked = sorted(found["changed"], key=lambda one: -abs(one["second_f1"] - one["first_f1"]))

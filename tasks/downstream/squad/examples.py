@@ -1,9 +1,9 @@
-"""SQuAD questions for training and for development, as Parquet.
+"""SQuAD questions for training and development, written as Parquet.
 
-Writes train.parquet and dev.parquet with the columns of `about.SCHEMA`. `demo` asks about the invented world,
-`files` reads SQuAD JSON, CSV, JSON lines or Parquet by the ending of the name (`train_path`, `dev_path` of
-the section data), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
-what was changed or looks odd is counted in reading.json.
+Writes train.parquet and dev.parquet with the columns of `about.SCHEMA`. Source `demo` generates questions about an
+invented world, `files` reads SQuAD JSON, CSV, JSON lines or Parquet by file extension (`train_path`, `dev_path` of
+section data), `hub` reads a data set with SQuAD's splits. Every question is checked before anything is written; changes
+and oddities are counted in reading.json.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tasks.stage.errors import InputError
 
 SECTION = "downstream.*.data"
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
-"""Questions, and characters of their contexts, from which on a row group is full: a reader decodes one at a time, and
-each question has its context with it."""
+"""Maximum questions, and characters of their contexts, in a row group: readers decode a whole group, and each question
+includes its context."""
 WHOLE_BYTES = 16 << 20
-"""A file up to this size is read whole before a run starts: two seconds or so."""
+"""Files up to this size are read completely before a run starts, in about two seconds."""
 FIRST_RECORDS = 100
-"""Records of a larger table that are looked at."""
-REPEATED = "questions asked more than once of the same context, kept"
-USED, DROPPED = "questions without an answer, used", "questions without an answer, left out"
+"""Records of a larger table that are checked before a run starts."""
+REPEATED = "duplicate questions on the same context, kept"
+USED, DROPPED = "questions without an answer, used", "questions without an answer, dropped"
 
 
 class Task(about.Task, ExamplesTask):
-    """Questions of files, of the Hub, or on the generated world."""
+    """Questions from files, the Hub or the generated world."""
 
     has_pairs = True
     groups: ClassVar[Groups] = (("title", ("title",)), ("context", ("context",)))
@@ -63,7 +63,7 @@ class Task(about.Task, ExamplesTask):
         )
 
     def check_files(self) -> str:
-        """Both files of questions: whole where they are small."""
+        """Check both files of questions, completely if they are small."""
         params = self.entry.params.data
         assert isinstance(params, QuestionsParams)
         for key in (f"{split}_path" for split in self.read_splits):
@@ -73,7 +73,7 @@ class Task(about.Task, ExamplesTask):
 
 @dataclass(frozen=True)
 class QuestionsSummary:
-    """Questions and different contexts in each file."""
+    """Numbers of questions and distinct contexts in each file."""
 
     train: int
     dev: int
@@ -83,10 +83,10 @@ class QuestionsSummary:
 
 
 def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
-    """Write train.parquet and dev.parquet to the folder `output`, both or none; the first alone where no dev is given.
+    """Write train.parquet and dev.parquet to the folder `output`, both or none; only train.parquet without a dev set.
 
     Raises:
-        InputError: all problems of the first file that has any (ten are shown), or ids that both files use.
+        InputError: all problems of the first invalid file (ten are shown), or ids used in both files.
     """
     reading = Reading()
     train, dev = (
@@ -104,12 +104,12 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
 
 
 def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading) -> list[Question]:
-    """Without those that have no answer, where they are to be dropped; what became of them is counted."""
+    """Return the questions to keep; count those without an answer."""
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
     kept = [question for question in questions if question.answers or params.unanswerable == "use"]
     if not kept:
-        raise InputError(f"none of {bare:,} questions has an answer, and {UNANSWERABLE} drops them: set it to use")
+        raise InputError(f"none of {bare:,} questions has an answer, and {UNANSWERABLE} drops them. Set it to use")
     return kept
 
 
@@ -128,10 +128,10 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
-    """What can be known of a file of questions at once: all of a small one, how a large one begins.
+    """Check a file of questions before a run: all of a small file, the beginning of a large one.
 
     Raises:
-        InputError: no such file, an ending of none that is read, or questions that cannot be used: all problems.
+        InputError: file not found, unknown extension, or invalid questions (all problems).
     """
     ending = require_file(path, key, ENDINGS, "questions")
     is_large = path.stat().st_size > WHOLE_BYTES
@@ -145,11 +145,11 @@ def _check_start(path: Path, key: str) -> None:
     require_room_for_file(path, key, path.stat().st_size)
     start = first_bytes(path, 64)
     if not start.removeprefix(b"[").lstrip().startswith(b"{"):
-        raise InputError(f"{path} begins with {start[:8]!r}, SQuAD JSON with an object: set {key} to such a file")
+        raise InputError(f"{path} begins with {start[:8]!r}, but SQuAD JSON is an object. Set {key} to a SQuAD file")
 
 
 def write_questions(questions: Iterable[Question], path: Path) -> None:
-    """Write questions to a Parquet file, as the stage keeps them."""
+    """Write questions to a Parquet file of the stage."""
     write_records(questions, path, SCHEMA, ROW_GROUP, lambda question: len(question.context), GROUP_CHARACTERS)
 
 

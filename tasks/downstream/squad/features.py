@@ -1,8 +1,7 @@
-"""Questions and contexts to features: windows of [CLS] question [SEP] context [SEP] that fit a row.
+"""Conversion of questions and contexts to features: windows of [CLS] question [SEP] context [SEP] that fit a row.
 
-Only the context is cut; `doc_stride` is the number of context tokens that two neighbouring windows
-share (the Hugging Face sense). The functions are pure and serve training, prediction and one question
-at the command line alike.
+Only the context is split. As in Hugging Face, `doc_stride` is the number of context tokens that two neighbouring
+windows share. The functions are pure and used for training, prediction and `podium ask`.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ class Features:
     """
 
     token_ids: np.ndarray
-    """uint16 or uint32[T], special tokens included, one feature after the other."""
+    """uint16 or uint32[T], concatenated features with special tokens."""
     lengths: np.ndarray
     """int64[F] tokens of each feature; sum T."""
     context_starts: np.ndarray
-    """int64[F] position in the feature of its first context token; token types are 1 from here on."""
+    """int64[F] position of the first context token in the feature; token types are 1 from there on."""
     offsets: np.ndarray
-    """int32[C, 2] characters of each context token in the example's context, end exclusive."""
+    """int32[C, 2] characters of each context token in the context, end exclusive."""
     example_index: np.ndarray
-    """int64[F] which example the feature is a window of."""
+    """int64[F] example of each feature."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -53,7 +52,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Spans:
-    """int64[F] first and last token of the answer, positions in the feature; [CLS] (0) when it is not inside."""
+    """int64[F] positions of the first and last answer token in the feature; [CLS] (0) if the answer is not inside."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -68,19 +67,19 @@ def make_features(
     max_question_length: int,
     context_of: np.ndarray | None = None,
 ) -> Features:
-    """Features of E examples: questions[e] about contexts[e], or about contexts[context_of[e]].
+    """Return features of E examples: questions[e] about contexts[e], or about contexts[context_of[e]].
 
     Args:
-        row_length: tokens of a feature at most.
+        row_length: maximum tokens of a feature.
         doc_stride: context tokens that neighbouring windows share.
-        max_question_length: question tokens kept.
-        context_of: int[E]; SQuAD asks several questions on a paragraph, which is then tokenized once.
+        max_question_length: maximum question tokens; longer questions are truncated.
+        context_of: int[E]; SQuAD has several questions per paragraph, which is then tokenized once.
 
     Returns:
-        at least one feature per example.
+        At least one feature per example.
 
     Raises:
-        InputError: a question leaves the windows no room to move on.
+        InputError: a question leaves too little room for the context.
     """
     asked, about = encode(tokenizer, questions), encode(tokenizer, contexts)
     question_lengths = np.minimum(asked.lengths, max_question_length)
@@ -104,8 +103,8 @@ def make_features(
 def _all_windows(
     context_lengths: np.ndarray, room: np.ndarray, doc_stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Windows of all contexts at once, each sharing `doc_stride` tokens with the one before: example, start and stop of
-    each, int64[F]. An empty context has one empty window."""
+    """Return the windows of all contexts, sharing `doc_stride` tokens with the previous one: example, start and stop,
+    int64[F]. An empty context has one empty window."""
     more = np.maximum(context_lengths - room, 0)
     counts = 1 - (-more // (room - doc_stride))
     example = np.repeat(np.arange(len(counts)), counts)
@@ -116,17 +115,17 @@ def _all_windows(
 def _too_long(question: str, n_tokens: int, room: int, row_length: int, doc_stride: int) -> InputError:
     shown = question if len(question) <= 60 else question[:57] + "..."
     return InputError(
-        f"the question {shown!r} keeps {n_tokens} tokens and leaves {max(room, 0)} of {row_length} for the "
-        f"context, which must be more than doc_stride={doc_stride} (at most {n_tokens + room - doc_stride - 1} fit): "
-        "shorten it, lower max_question_length in its section rows or doc_stride, or raise row_length"
+        f"the question {shown!r} has {n_tokens} tokens and leaves {max(room, 0)} of {row_length} for the context, more "
+        f"than doc_stride={doc_stride} are required (questions of up to {n_tokens + room - doc_stride - 1} tokens "
+        "fit). Shorten it, lower max_question_length or doc_stride of section rows, or raise row_length"
     )
 
 
 def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray) -> Spans:
-    """Token spans of the answers, as Hugging Face's run_qa labels them.
+    """Return the token spans of the answers, labelled as in Hugging Face's run_qa.
 
-    The first token is the last one that begins at or before the answer, the last token the first one
-    that ends at or after it. A window that does not hold the whole answer points at [CLS].
+    The first token is the last one that begins at or before the answer, the last token the first one that ends at or
+    after it. A window that does not contain the whole answer points to [CLS].
 
     Args:
         answer_starts, answer_ends: int[E] characters in the context, end exclusive; -1 = no answer.
@@ -137,7 +136,7 @@ def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.
     held = np.flatnonzero((begins >= 0) & (features.context_lengths > 0))
     inside = (features.offsets[firsts[held], 0] <= begins[held]) & (features.offsets[stops[held] - 1, 1] >= ends[held])
     held = held[inside]
-    # Characters ascend in each window; a multiple of its number makes them ascend in all, so that one search is enough.
+    # Characters ascend in each window. An offset per window makes them ascend overall, so that one search is enough.
     far = np.int64(features.offsets.max(initial=0)) + 2
     window = np.repeat(np.arange(len(features)), features.context_lengths)
     characters = features.offsets + (window * far)[:, None]

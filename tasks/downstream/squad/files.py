@@ -1,6 +1,6 @@
-"""Reading of questions and predictions to score: SQuAD v1.1 or 2.0 JSON, {id: text} JSON, our own questions.
+"""Reading of questions and predictions for scoring: SQuAD v1.1 or 2.0 JSON, {id: text} JSON, Podium's Parquet files.
 
-Scoring wants less than training does: ids and reference answers.
+Scoring needs only ids and reference answers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tasks.stage.errors import InputError
 from tasks.stage.memory import limited_steps
 
 READ_AT_ONCE = 1024
-"""Questions; of long contexts a row group has fewer."""
+"""Questions read at a time; row groups with long contexts have fewer."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its reference answers."""
+    """Question with its reference answers."""
 
     id: str
     question: str
@@ -46,15 +46,16 @@ class Question:
 
 
 def read_references(path: Path, reading: Reading | None = None) -> list[tuple[str, tuple[str, ...]]]:
-    """(id, reference answers) of every question of a SQuAD v1.1 or 2.0 JSON file, in its order; no answers of a
-    question that has none. As for training, it may also hold one object for each question (see format.py).
+    """Read (id, reference answers) of every question from a SQuAD v1.1 or 2.0 JSON file, in order.
+
+    As for training, the file may also have one object per question (see format.py).
 
     Args:
         path: the file.
-        reading: gets how many ids were numbers.
+        reading: receives the number of numeric ids.
 
     Raises:
-        InputError: not there, not JSON, not in SQuAD's layout (all problems, with their places), or without a question.
+        InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
     """
     problems = Problems(str(path), reading=Reading() if reading is None else reading)
     document = articles_of(_read_json(path, parse_document))
@@ -62,14 +63,14 @@ def read_references(path: Path, reading: Reading | None = None) -> list[tuple[st
     found = [_reference(*one, problems) for one in records or records_of_articles(document, problems, whole=False)]
     problems.refuse()
     if not found:
-        raise InputError(f"{path} holds no question: there is nothing to score")
+        raise InputError(f"{path} contains no questions")
     return found
 
 
 def _reference(where: str, values: dict[str, Any], problems: Problems) -> tuple[str, tuple[str, ...]]:
-    """Id and reference answers of a question; what is wrong with them goes to `problems`."""
+    """Return id and reference answers of a question; add what is wrong to `problems`."""
     answers = values.get("answers")
-    if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # as `datasets` has them
+    if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
         values = {**values, "answers": [{"text": text} for text in texts]}
     given = [text_of(one, "text", place, problems) for one, place in objects(values, "answers", where, problems)]
     return id_of(values, where, problems) or "", tuple(text for text in given if text is not None)
@@ -81,10 +82,10 @@ def _kind(value: Any) -> str:
 
 
 def read_odds(path: Path) -> dict[str, float]:
-    """{question id: odds that it has no answer}, as null_odds.json holds them; any number may stand for odds.
+    """Read {question id: odds of no answer}, the format of null_odds.json; odds are any numbers.
 
     Raises:
-        InputError: not there, not JSON, or not an object of numbers.
+        InputError: file not found, not JSON, or not an object of numbers.
     """
     values = _read_json(path)
     if not isinstance(values, dict):
@@ -96,10 +97,10 @@ def read_odds(path: Path) -> dict[str, float]:
 
 
 def read_predictions(path: Path) -> dict[str, str]:
-    """{question id: answer text}.
+    """Read {question id: answer text}.
 
     Raises:
-        InputError: not there, not JSON, or not an object of strings.
+        InputError: file not found, not JSON, or not an object of strings.
     """
     values = _read_json(path)
     if not isinstance(values, dict):
@@ -108,7 +109,7 @@ def read_predictions(path: Path) -> dict[str, str]:
         if not isinstance(text, str):
             raise InputError(
                 f"{path}: the prediction of question {identifier!r} must be a string, found {_kind(text)}"
-                + ('; write "" for no answer' if text is None else "")
+                + ('. Use "" for no answer' if text is None else "")
             )
     return values
 
@@ -117,25 +118,25 @@ def _read_json(path: Path, parse: Callable[..., Any] = parse_json) -> Any:
     try:
         return read_json(path, encoding="utf-8-sig", parse=parse)
     except FileNotFoundError:
-        raise InputError(f"{path} is not there") from None
+        raise InputError(f"{path} not found") from None
     except IsADirectoryError:
-        raise InputError(f"{path} is a folder; name the JSON file in it") from None
+        raise InputError(f"{path} is a folder. Name the JSON file in it") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first") from None
+        raise InputError(f"{path} is not UTF-8 text ({error}). Convert it first") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from None
 
 
 def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[Question]:
-    """The questions that the stage examples wrote, in their order.
+    """Read the questions written by stage examples, in order.
 
     Args:
-        path: data/examples/<entry>/dev.parquet, for example.
-        ids: of those wanted; None: all.
-        most: as many at the most, evenly spread; None: all.
+        path: for example data/examples/<entry>/dev.parquet.
+        ids: ids to return; None: all.
+        most: maximum number, evenly spread; None: all.
 
     Raises:
-        InputError: not there, unreadable, of other columns, or empty.
+        InputError: the file is missing, unreadable or empty, or lacks columns.
     """
     wanted = None if ids is None else set(ids)
     found: list[Question] = []
@@ -143,7 +144,7 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
     for row in _rows(path):
         if wanted is None or row["id"] in wanted:
             texts, starts = ([answer[key] for answer in row["answers"]] for key in ("text", "answer_start"))
-            context = contexts.setdefault(row["context"], row["context"])  # each has its own copy in the file
+            context = contexts.setdefault(row["context"], row["context"])  # the file repeats contexts
             found.append(Question(row["id"], row["question"], context, tuple(texts), tuple(starts), row["title"]))
     if most is not None and len(found) > most:
         return [found[number * len(found) // most] for number in range(most)]
@@ -153,16 +154,16 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow as pa
 
-    names, stage = ("id", "title", "question", "context", "answers"), "its stage of examples"
+    names, stage = ("id", "title", "question", "context", "answers"), "its stage examples"
     try:
         with open_parquet(path) as file:
             if missing := [name for name in names if name not in file.schema_arrow.names]:
-                raise InputError(f"{path} lacks the columns {', '.join(missing)}; run {stage} again")
+                raise InputError(f"{path} lacks the columns {', '.join(missing)}. Run {stage} again")
             if not file.metadata.num_rows:
-                raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
+                raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
             for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
                 yield from batch.to_pylist()
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run {stage}") from None
+        raise InputError(f"{path} not found. Run {stage}") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as questions ({error}); run {stage} again") from None
+        raise InputError(f"{path} cannot be read as questions ({error}). Run {stage} again") from None

@@ -1,8 +1,8 @@
-"""SQuAD questions, v1.1 and 2.0: reading them, and checking each one, with all problems of a file in one message.
+"""Reading and checking of SQuAD v1.1 and 2.0 questions, with all problems of a file in one message.
 
-A JSON file holds articles with paragraphs and questions, as SQuAD is published; or one object for each question, as
-`datasets` exports it and run_qa.py reads it: in {"data": [...]}, in a list, or as JSON lines. Numbers are read as ids,
-and blanks at the edges of an answer are stripped; both are counted.
+A JSON file has articles with paragraphs and questions, as SQuAD is published, or one object per question, as `datasets`
+exports it and run_qa.py reads it: in {"data": [...]}, in a list, or as JSON lines. Numeric ids are accepted and spaces
+around answers are stripped; both are counted.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from tasks.stage.errors import InputError
 from tasks.stage.memory import ALLOWANCE, limited, require_memory
 
 MAX_FILE_BYTES = 2 << 30
-"""A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
+"""JSON files are parsed as a whole and need several times their size in memory; SQuAD has 30 MB."""
 UNFOLDED = 6
-"""A large file of questions takes some four times its bytes when it is parsed; what takes far more is no such file."""
+"""Memory limit of parsing, in file sizes. A large file of questions needs about four."""
 OF_A_BYTE, FREE_CHARACTERS = 32, 1 << 20
-"""Bytes of memory that a byte of a text takes while its windows are made and answered, and the characters from which on
-that is looked at: 21 MB of English took 27 bytes each."""
+"""Bytes of memory per byte of text to build and predict its windows, and the characters from which on it is checked: 21
+MB of English needed 27 bytes each."""
 SHOWN = 10
-"""Problems shown of a file; the others are counted."""
+"""Problems shown per file; the others are counted."""
 UNANSWERABLE = "downstream.*.data.unanswerable"
-CHOICES = f"set {UNANSWERABLE} to use (the model learns to give no answer) or to drop (leaves such questions out)"
-"""What can be done where questions without an answer are refused."""
+CHOICES = f"set {UNANSWERABLE} to use (the model may return no answer) or to drop (skip such questions)"
+"""Suggestion for refused questions without an answer."""
 OF_A_RECORD = frozenset({"id", "context", "question", "answers"})
-"""Keys of an object for each question."""
+"""Keys of an object with one question."""
 Record = tuple[str, dict[str, Any]]
-"""Where it is in the file, for messages, and its values."""
-BLANKS = "answers with blanks at an edge, which were stripped"
+"""Location in the file, for messages, and values."""
+BLANKS = "answers with leading or trailing spaces, stripped"
 QUOTED = 40
-"""Characters of the user's text quoted in messages."""
+"""Maximum characters of the user's text quoted in messages."""
 
 
 class Answer(NamedTuple):
-    """`text` stands in the context from character `answer_start` on."""
+    """Reference answer: `text` is in the context at character `answer_start`."""
 
     text: str
     answer_start: int
 
 
 class Question(NamedTuple):
-    """One SQuAD question with its context and reference answers; with none where the context has no answer."""
+    """SQuAD question with its context and reference answers; no answers if the context has none."""
 
     id: str
     title: str
@@ -58,16 +58,16 @@ class Question(NamedTuple):
 
 @dataclass
 class Problems:
-    """Collects what is wrong with one source, to be said at once."""
+    """Collected problems of one source, reported in one message."""
 
     source: str
-    """For messages."""
+    """Name of the source in messages."""
     unanswerable: str = "refuse"
-    """What becomes of questions without an answer: use, drop or refuse; who calls drops."""
+    """Handling of questions without an answer: use, drop (by the caller) or refuse."""
     choices: str = CHOICES
-    """What can be done where they are refused."""
+    """Suggestion if they are refused."""
     reading: Reading = field(default_factory=Reading)
-    """Gets what was changed: ids that were numbers, blanks at the edges of answers."""
+    """Receives counts of changes: numeric ids, stripped spaces."""
     shown: list[str] = field(default_factory=list)
     count: int = 0
     unanswered: list[str] = field(default_factory=list)
@@ -79,24 +79,24 @@ class Problems:
             self.shown.append(problem)
 
     def refuse(self) -> None:
-        """Raise InputError with what was collected, if anything was."""
+        """Raise InputError with all collected problems, if any."""
         said = []
         if self.contradicting:
             said.append(
-                f"{len(self.contradicting):,} question(s) contradict themselves, with is_impossible: true beside an "
-                f"answer, or false without one: correct one of the two. They are {_some(self.contradicting)}"
+                f"{len(self.contradicting):,} question(s) have is_impossible: true and an answer, or false and no "
+                f"answer. Correct one of the two: {_some(self.contradicting)}"
             )
         if self.unanswered and self.unanswerable == "refuse":
             said.append(
-                f"{len(self.unanswered):,} question(s) have no answers (is_impossible: true, or an empty list): this "
-                f"is SQuAD 2.0; {self.choices}. They are {_some(self.unanswered)}"
+                f"{len(self.unanswered):,} question(s) have no answer (is_impossible: true, or an empty list), as in "
+                f"SQuAD 2.0; {self.choices}: {_some(self.unanswered)}"
             )
         count = self.count + len(said)
         if count:
             left = self.count - len(self.shown)
             more = f"\n  ... and {left} more" if left else ""
             lines = "".join(f"\n  {problem}" for problem in [*said, *self.shown])
-            raise InputError(f"{self.source} is not usable as SQuAD questions, {count} problem(s):{lines}{more}")
+            raise InputError(f"{self.source} has {count} problem(s) with SQuAD questions:{lines}{more}")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -104,22 +104,22 @@ def _some(names: Sequence[str]) -> str:
 
 
 def checked_questions(questions: list[Question], problems: Problems) -> list[Question]:
-    """`questions`, when there are some and nothing is wrong; blanks at the edges of their answers are stripped.
+    """Check questions and return them with stripped answers.
 
     Raises:
-        InputError: all problems of the source in one message, or that it holds no question.
+        InputError: all problems of the source in one message, or no questions.
     """
     check_questions(questions, problems)
     problems.refuse()
     if longest := max(questions, key=lambda one: len(one.context), default=None):
         require_room_for_text(f"{problems.source}: the context of question {longest.id!r}", longest.context)
     if not questions:
-        raise InputError(f"{problems.source} holds no questions: name SQuAD questions")
+        raise InputError(f"{problems.source} contains no questions")
     return [_without_blanks(question, problems.reading) for question in questions]
 
 
 def _without_blanks(question: Question, reading: Reading) -> Question:
-    """Blanks belong to no token, so that the target of an answer with one at an edge would be wider than the answer."""
+    """Strip spaces around answers: they belong to no token, so the target would be wider than the answer."""
     answers = [Answer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in question.answers]
     if not (changed := sum(one != other for one, other in zip(answers, question.answers, strict=True))):
         return question
@@ -128,14 +128,14 @@ def _without_blanks(question: Question, reading: Reading) -> Question:
 
 
 def parse_file(path: Path, key: str) -> Any:
-    """What a JSON file of questions holds, of JSON lines a list.
+    """Parse a JSON file of questions; JSON lines become a list.
 
     Args:
         path: the file.
-        key: the params key that named it, for messages.
+        key: parameter with the path, for messages.
 
     Raises:
-        InputError: not there, too large, not UTF-8, or not JSON.
+        InputError: file not found, too large, not UTF-8, or not JSON.
     """
     try:
         require_room_for_file(path, key, path.stat().st_size)
@@ -144,36 +144,36 @@ def parse_file(path: Path, key: str) -> Any:
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
     if (size := len(content)) > MAX_FILE_BYTES:
-        raise InputError(f"{path} is too large: SQuAD JSON up to {MAX_FILE_BYTES:,} bytes is read; split it ({key})")
+        raise InputError(f"{path} is too large: the limit for SQuAD JSON is {MAX_FILE_BYTES:,} bytes. Split it ({key})")
     require_room_for_file(path, key, size)
     if not content.strip():
-        raise InputError(f"{path} is empty; set {key} to a SQuAD JSON file")
+        raise InputError(f"{path} is empty. Set {key} to a SQuAD JSON file")
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
         try:
             text = decode(content, path, key)
             return articles_of(parse_document(text, size, object_pairs_hook=each_key_once))
         except json.JSONDecodeError as error:
             raise InputError(
-                f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-                f"set {key} to a SQuAD JSON file"
+                f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+                f"Set {key} to a SQuAD JSON file"
             ) from None
-        except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
-            raise InputError(f"{path} is not SQuAD JSON ({error}); set {key} to such a file") from None
+        except ValueError as error:  # nested too deeply, a repeated key, or a number with thousands of digits
+            raise InputError(f"{path} is not SQuAD JSON ({error}). Set {key} to a SQuAD JSON file") from None
 
 
 def require_room_for_file(path: Path, key: str, size: int) -> None:
-    """Refuse a JSON file of questions of `size` bytes, unpacked, that takes more memory than there is."""
+    """Refuse a JSON file of `size` uncompressed bytes that needs more memory than available."""
     require_memory(f"{path} ({key})", size, UNFOLDED, "split it, or save it as .jsonl or .parquet")
 
 
 def require_room_for_text(what: str, text: str) -> None:
-    """Refuse a text to answer questions on whose windows take more memory than there is."""
+    """Refuse a text whose windows need more memory than available."""
     if len(text) > FREE_CHARACTERS:
-        require_memory(what, len(text.encode("utf-8", "replace")), OF_A_BYTE, "break it into parts")
+        require_memory(what, len(text.encode("utf-8", "replace")), OF_A_BYTE, "split it")
 
 
 def parse_document(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
-    """The value of a JSON text; of JSON lines a list of theirs. Arguments and errors are those of `parse_json`."""
+    """Parse a JSON text; JSON lines become a list. Arguments and errors are those of `parse_json`."""
     try:
         return parse_json(text, values, **options)
     except json.JSONDecodeError as error:
@@ -185,7 +185,7 @@ def parse_document(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> 
         try:
             found += [parse_json(line, values, **options)] if line.strip() else []
         except json.JSONDecodeError as error:
-            if not found:  # an object of several lines, and something after it
+            if not found:  # an object over several lines, followed by something else
                 raise whole from None
             raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
         start += len(line) + 1
@@ -193,25 +193,25 @@ def parse_document(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> 
 
 
 def articles_of(values: Any) -> Any:
-    """What a JSON file of questions holds, as {"data": [article, ...]} where it is a list of articles."""
+    """Return the content of a JSON file, a list of articles wrapped as {"data": [article, ...]}."""
     is_list = isinstance(values, list) and values and isinstance(values[0], dict) and "paragraphs" in values[0]
     return {"data": values} if is_list else values
 
 
 def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | None:
-    """The records of a JSON file with one object for each question; None where it holds articles, or something else.
+    """Return the records of a JSON file with one object per question; None for articles or anything else.
 
     Args:
-        values: what the file holds.
-        columns: keys of such objects, besides SQuAD's own.
+        values: content of the file.
+        columns: keys of such objects in addition to SQuAD's own.
 
     Raises:
-        InputError: not everything is an object.
+        InputError: an item is not an object.
     """
     known = OF_A_RECORD.union(columns)
     items, called = values, "item {}"
     if isinstance(values, dict):
-        is_record = "data" not in values and not known.isdisjoint(values)  # JSON lines of a single one
+        is_record = "data" not in values and not known.isdisjoint(values)  # JSON lines with a single line
         items, called = ([values], "item {}") if is_record else (values.get("data"), "data[{}]")
     first = items[0] if isinstance(items, list) and items else None
     if not isinstance(first, dict) or "paragraphs" in first or known.isdisjoint(first):
@@ -223,12 +223,12 @@ def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | N
 
 
 def records_of_articles(values: Any, problems: Problems, *, whole: bool = True) -> Iterator[Record]:
-    """The questions of articles (see `articles_of`), each with its title and context, as `flat_records` has them.
+    """Yield the questions of articles (see `articles_of`) with title and context, in the format of `flat_records`.
 
     Args:
-        values: what the file holds.
-        problems: gets what is not of this layout.
-        whole: whether contexts are needed.
+        values: content of the file.
+        problems: receives deviations from this format.
+        whole: require contexts.
     """
     for article, at in objects(values, "data", "", problems):
         for paragraph, where in objects(article, "paragraphs", at, problems):
@@ -239,7 +239,7 @@ def records_of_articles(values: Any, problems: Problems, *, whole: bool = True) 
 
 
 def objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
-    """(object, its path) of the list `parent[key]`."""
+    """Yield (object, its path) of the list `parent[key]`; add what is wrong to `problems`."""
     place = f"{at}.{key}" if at else key
     if not isinstance(parent, dict):
         problems.add(f"{at or 'the file'} must be an object, found {type(parent).__name__}")
@@ -258,21 +258,21 @@ def objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tupl
 
 
 def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) -> str | None:
-    """The text `parent[key]`; None, and a problem noted, where it is none."""
+    """Return the text `parent[key]`, or None after adding a problem."""
     value = parent.get(key)
     if key not in parent:
         problems.add(f"{at}.{key} is missing")
     elif not isinstance(value, str):
         problems.add(f"{at}.{key} must be text, found {type(value).__name__}")
     elif surrogate_in(value) is not None:
-        problems.add(f"{at}.{key} holds half a surrogate pair, which is no Unicode text")
+        problems.add(f"{at}.{key} contains half a surrogate pair, which is not valid Unicode")
     else:
         return value
     return None
 
 
 def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
-    """The id `parent["id"]`, a whole number as text; None, and a problem noted, where it is none."""
+    """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
         problems.reading.counts[NUMBERS] += 1
         return str(parent["id"])
@@ -282,13 +282,13 @@ def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
 def answers_of(
     qa: Mapping[str, Any], impossible: bool | None, at: str, problems: Problems
 ) -> tuple[Answer, ...] | None:
-    """The list `qa["answers"]`; None, and a problem noted, where it or one of its entries cannot be used.
+    """Return the answers `qa["answers"]`, or None after adding a problem.
 
     Args:
         qa: the question.
-        impossible: whether it is said to have no answer; None: nothing is said.
-        at: its place, for messages.
-        problems: gets what is wrong.
+        impossible: value of is_impossible; None if missing.
+        at: location, for messages.
+        problems: receives what is wrong.
     """
     if impossible is not None and impossible == bool(qa.get("answers")) and problems.unanswerable != "refuse":
         problems.contradicting.append(str(qa.get("id")))
@@ -303,22 +303,19 @@ def answers_of(
         if "answer_start" not in answer:
             problems.add(f"{place}.answer_start is missing")
         elif not isinstance(start, int) or isinstance(start, bool):
-            problems.add(f"{place}.answer_start must be a whole number, found {start!r}")
+            problems.add(f"{place}.answer_start must be an integer, found {start!r}")
         elif text is not None:
             answers.append(Answer(text, start))
     return tuple(answers) if problems.count == before else None
 
 
 def check_questions(questions: Sequence[Question], problems: Problems) -> None:
-    """Add to `problems`: repeated ids, empty texts, what has no answer, answers that do not stand where they say."""
+    """Add repeated ids, empty texts, missing answers and wrong answer positions to `problems`."""
     seen: dict[str, int] = {}
     for number, question in enumerate(questions, 1):
         first = seen.setdefault(question.id, number)
         if first != number:
-            problems.add(
-                f"question id {question.id!r} stands more than once (questions number {first} and {number}); "
-                "ids must be unique"
-            )
+            problems.add(f"question id {question.id!r} is not unique (questions number {first} and {number})")
         for key in ("id", "context", "question"):
             if not getattr(question, key).strip():
                 problems.add(f"question {question.id!r}: {key} is empty")
@@ -335,10 +332,10 @@ def _check_answer(question: Question, answer: Answer, problems: Problems) -> Non
     elif start < 0 or question.context[start : start + len(text)] != text:
         found = question.context[start : start + len(text)] if start >= 0 else ""
         places = _places(question.context, text)
-        real = f"it stands at {', '.join(map(str, places))}" if places else "it stands nowhere in the context"
+        real = f"it is at {', '.join(map(str, places))}" if places else "the context does not contain it"
         problems.add(
-            f"question {question.id!r}: answer {_quote(text)} is not at answer_start {start}, where "
-            f"{_quote(found)} stands; {real}"
+            f"question {question.id!r}: answer {_quote(text)} is not at answer_start {start} (found {_quote(found)}); "
+            f"{real}"
         )
 
 
@@ -356,12 +353,11 @@ def _quote(text: str) -> str:
 
 
 def refuse_common_ids(train: Sequence[Question], dev: Sequence[Question], train_name: str, dev_name: str) -> None:
-    """Raise InputError when a question id is used for training and for development."""
+    """Raise InputError if a question id is used for training and for development."""
     known = {question.id for question in train}
     common = [question.id for question in dev if question.id in known]
     if common:
         raise InputError(
-            f"{len(common)} question id(s) stand in both {train_name} and {dev_name}, the first: "
-            f"{', '.join(common[:SHOWN])}; ids must be unique and development questions unseen: "
-            "set train_path and dev_path to different questions"
+            f"{len(common)} question id(s) are in both {train_name} and {dev_name}: {', '.join(common[:SHOWN])}. "
+            "Set train_path and dev_path to different questions"
         )

@@ -1,11 +1,11 @@
-"""Exact match and F1 of extractive answers, as the official SQuAD scripts of v1.1 and 2.0 count them.
+"""Exact match and F1 of extractive answers, as computed by the official SQuAD scripts of v1.1 and 2.0.
 
 Sources of the rules: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", and its
 evaluate-v1.1.py; Rajpurkar, Jia and Liang 2018, "Know What You Don't Know: Unanswerable Questions for SQuAD", and its
-evaluate-v2.0.py. Pure functions of the standard library alone.
+evaluate-v2.0.py. Pure functions that use only the standard library.
 
-Legend: odds of a question are what speaks for no answer (null score - score of the best span); above a threshold none
-is given.
+Legend: the odds of a question favour no answer (null score - score of the best span); above a threshold, no answer is
+returned.
 """
 
 from __future__ import annotations
@@ -20,31 +20,30 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, ASCII punctuation removed, the articles a/an/the blanked, white space made single.
+    """Lower-case, remove ASCII punctuation, remove the articles a/an/the, and collapse white space.
 
-    In this order: "U.S." becomes "us", and "a.m." becomes "am" and not an article with an "m".
+    The order matters: "U.S." becomes "us", and "a.m." becomes "am", not an article with an "m".
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, references: Sequence[str], nullable: bool = False) -> float:
-    """1.0 if the normalised prediction equals any normalised reference, else 0.0.
+    """Return 1.0 if the normalised prediction equals any normalised reference, else 0.0.
 
     Args:
-        nullable: by the rule of 2.0, where the empty text alone answers a question without references.
+        nullable: use the rule of 2.0, by which only the empty text answers a question without references.
 
     Raises:
-        ValueError: no reference, which only 2.0 knows.
+        ValueError: no reference, allowed only in 2.0.
     """
     return float(normalize_answer(prediction) in _normal(references, nullable))
 
 
 def f1(prediction: str, references: Sequence[str], nullable: bool = False) -> float:
-    """Best F1 (0 to 1) over the references, of the bags of words after normalisation.
+    """Return the best F1 (0 to 1) over the references, of the bags of words after normalisation.
 
-    As in the official v1.1 script, a prediction without any word has F1 0 even where the reference
-    has none either ("the" against "The": exact match 1, F1 0); in that of 2.0 it has 1. Arguments and errors are those
-    of `exact_match`.
+    As in the official v1.1 script, a prediction without words has F1 0 even if the reference has none ("the" and "The":
+    exact match 1, F1 0); in 2.0 it has 1. Arguments and errors are those of `exact_match`.
     """
     found = Counter(normalize_answer(prediction).split())
     return max(_overlap(found, Counter(text.split()), nullable) for text in _normal(references, nullable))
@@ -70,15 +69,15 @@ def _overlap(found: Counter[str], wanted: Counter[str], nullable: bool) -> float
 
 
 def percent(values: Sequence[float]) -> float:
-    """Mean of values from 0 to 1 as a percentage, four decimals."""
-    # sum before dividing, as the official script does: the fourth decimal agrees.
+    """Return the mean of values from 0 to 1 in percent, with four decimals."""
+    # Sum before dividing, as the official script does, to agree in the fourth decimal.
     return round(100.0 * sum(values) / len(values), 4)
 
 
 def figures_v2(has_answer: Sequence[bool], exact: Sequence[float], overlap: Sequence[float]) -> dict[str, float | int]:
-    """exact, f1 and total over all questions, with HasAns_ those with an answer, with NoAns_ those without; percent.
+    """Return exact, f1 and total over all questions, and with prefix HasAns_ or NoAns_ by group, in percent.
 
-    A group without questions is left out.
+    A group without questions is omitted.
     """
     found: dict[str, float | int] = {}
     for prefix, group in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
@@ -93,21 +92,21 @@ def figures_v2(has_answer: Sequence[bool], exact: Sequence[float], overlap: Sequ
 def with_threshold(
     scores: Sequence[float], odds: Sequence[float], has_answer: Sequence[bool], most: float
 ) -> list[float]:
-    """Scores where no answer is given to questions with odds above `most`."""
+    """Return the scores if questions with odds above `most` get no answer."""
     return [float(not has) if odd > most else score for score, odd, has in zip(scores, odds, has_answer, strict=True)]
 
 
 def best_threshold(
     scores: Sequence[float], odds: Sequence[float], has_answer: Sequence[bool], answered: Sequence[bool]
 ) -> tuple[float, float]:
-    """The best mean score (percent) that some threshold gives, and the lowest that does; 0.0 where giving no answer at
-    all is as good.
+    """Return the best mean score (percent) over all thresholds, and the lowest threshold with that score (0.0 if never
+    answering is as good).
 
     Args:
-        scores: of the span found for each question.
-        odds: of each question.
-        has_answer: whether there is one.
-        answered: whether a span was found.
+        scores: score of the best span of each question.
+        odds: odds of each question.
+        has_answer: True for questions with an answer.
+        answered: True for questions with a span.
     """
     reached = best = float(sum(not has for has in has_answer))
     threshold = 0.0
@@ -124,10 +123,10 @@ def best_figures(
     odds: Sequence[float],
     answered: Sequence[bool],
 ) -> dict[str, float]:
-    """best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
+    """Return best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
 
     Args:
-        scores: `exact` and `f1` of the spans found.
+        scores: `exact` and `f1` of the best spans.
     """
     found: dict[str, float] = {}
     for name, values in scores.items():

@@ -1,8 +1,8 @@
-"""When a model gives no answer: its null score, and the threshold chosen on questions that training did not see.
+"""Unanswerable questions: null scores, and the no-answer threshold chosen on held-out questions.
 
-A question's null score is that of its [CLS] (start logit + end logit), the least over its windows. Its odds are the
-null score less the score of the best span, and none is answered whose odds are above the threshold: Devlin et al. 2019,
-section 4.3, and run_squad.py.
+The null score of a question is the score of [CLS] (start logit + end logit), the minimum over its windows. Its odds are
+the null score minus the score of the best span. Questions with odds above the threshold get no answer: Devlin et al.
+2019, section 4.3, and run_squad.py.
 
 Legend: E examples (questions), R resamples.
 """
@@ -30,31 +30,30 @@ WEIGHTS, SETTINGS, NULL_THRESHOLD = "model.safetensors", "podium.json", "null_th
 
 @dataclass(frozen=True)
 class Threshold:
-    """Odds above which no answer is given."""
+    """Odds above which no answer is returned."""
 
     value: float
     low: float | None = None
-    """95% bootstrap interval over the questions it was chosen on; None where it was stated."""
+    """95% bootstrap interval over the questions that selected it; None if it was set."""
     high: float | None = None
     questions: int = 0
-    """How many it was chosen on."""
+    """Number of questions that selected it."""
 
 
 def null_scores(windows: Windows, examples: int) -> Array:
-    """[E]: the null score of each example."""
+    """Return the null score of each example, [E]."""
     found = np.full(examples, np.inf)
     np.minimum.at(found, windows.example_index, windows.cls_logits[:, 0] + windows.cls_logits[:, 1])
     return found
 
 
 def with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> list[Answer]:
-    """What is answered first, then the others by their scores, with probabilities among all; the answer without text
-    is the null answer.
+    """Return the chosen answer first, then the others by score, with probabilities; the null answer has no text.
 
     Args:
-        spans: the best of a question, best first; a single one without text stands for none.
-        null_score: of the question.
-        threshold: odds above which no answer is given.
+        spans: best spans of a question, best first; a single one without text means none.
+        null_score: null score of the question.
+        threshold: odds above which no answer is returned.
     """
     null = Answer("", 0, 0, null_score, 0.0)
     real = [span for span in spans if span.text]
@@ -64,31 +63,31 @@ def with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> l
 
 
 def best_span(answers: Sequence[Answer]) -> Answer:
-    """The best answer with text among those of `with_null`; without one, an answer without text and score 0."""
+    """Return the best answer with text from a result of `with_null`, or an empty answer with score 0."""
     return next((one for one in answers if one.text), Answer("", 0, 0, 0.0, 0.0))
 
 
 def odds_of(answers: Sequence[Answer]) -> float:
-    """How far the null score lies above that of the best span, among the answers of `with_null`."""
+    """Return the null score minus the score of the best span, from a result of `with_null`."""
     null = next(one for one in answers if not one.text)
     return null.score - best_span(answers).score
 
 
 def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> Threshold:
-    """The threshold with the best F1 over all questions, and the interval of such a choice on other ones.
+    """Return the threshold with the best F1 over all questions, and the interval of this choice.
 
-    It lies at the odds of the last question answered; of equally good ones it is the lowest.
+    It equals the odds of the last answered question; of equally good thresholds it is the lowest.
 
     Args:
-        odds: of each question.
-        f1: 0 to 1, of its best span.
-        has_answer: whether it has one.
+        odds: odds of each question.
+        f1: F1 (0 to 1) of each best span.
+        has_answer: True for questions with an answer.
     """
     order = np.argsort(odds, kind="stable")
     ascending = np.asarray(odds, np.float64)[order]
-    # Against giving no answer: what a span scores, or the point that an unanswerable question loses.
+    # Gain over no answer: the score of the span, or minus one point for an unanswerable question.
     gains = np.where(has_answer, f1, -1.0)[order]
-    ends = np.flatnonzero(np.append(np.diff(ascending) > 0, True))  # equal odds fall to one side together
+    ends = np.flatnonzero(np.append(np.diff(ascending) > 0, True))  # equal odds are on the same side
     places = np.concatenate([[math.nextafter(ascending[0], -math.inf)], ascending[ends]])
 
     def best(weights: Array) -> Array:
@@ -105,34 +104,33 @@ def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Seq
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """What answering more of the questions costs: the share answered, those with the lowest odds first, and how many
-    of the answers given are wrong."""
+    """Risk-coverage curve: share of wrong answers by share of answered questions, lowest odds first."""
 
     points: tuple[tuple[float, float, float], ...]
-    """Coverage (0 to 1, ascending), risk (0 to 1), and the threshold that answers so many."""
+    """Coverage (0 to 1, ascending), risk (0 to 1), and the threshold with that coverage."""
 
     @property
     def area(self) -> float:
-        """Under the curve, 0 to 1: the mean risk over all shares (Geifman and El-Yaniv 2017)."""
+        """Area under the curve, 0 to 1: the mean risk over all coverages (Geifman and El-Yaniv 2017)."""
         return sum(risk for _, risk, _ in self.points) / len(self.points)
 
     def drawn(self, most: int = 200) -> list[tuple[float, float, float]]:
-        """At most about `most` of the points, the last among them."""
+        """Return about `most` of the points, including the last."""
         step = max(1, len(self.points) // most)
         return list(self.points[::-step][::-1])
 
     def at(self, threshold: float) -> tuple[float, float]:
-        """Coverage and risk of a threshold; no risk where nothing is answered."""
+        """Return coverage and risk of a threshold; no risk if nothing is answered."""
         below = [point for point in self.points if point[2] <= threshold]
         return below[-1][:2] if below else (0.0, 0.0)
 
 
 def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage:
-    """The curve over all questions.
+    """Return the curve over all questions.
 
     Args:
-        odds: of each question.
-        right: 1.0 where its best span is an exact match, else 0.0; of a question without an answer every span is wrong.
+        odds: odds of each question.
+        right: 1.0 if the best span is an exact match, else 0.0; every span of an unanswerable question is wrong.
     """
     order = np.argsort(odds, kind="stable")
     answered = np.arange(1, len(order) + 1)
@@ -142,13 +140,12 @@ def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage
 
 
 def null_threshold_of(folder: Path) -> float | None:
-    """The odds above which the model of a folder gives no answer; None: it always gives one.
+    """Return the no-answer threshold of a model folder; None: the model always answers.
 
-    A release states them in podium.json. Of models/NAME in a checkout metrics/NAME.json does, as long as it is about
-    these very weights.
+    A release records it in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same.
 
     Raises:
-        InputError: what is stated is no number.
+        InputError: the recorded value is not a number.
     """
     own = folder.resolve()
     for path in (folder / SETTINGS, own.parent.parent / artifacts.metrics_file(own.name)):
@@ -157,7 +154,7 @@ def null_threshold_of(folder: Path) -> float | None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except ValueError:
-            raise InputError(f"{path} is not JSON; make or download it again") from None
+            raise InputError(f"{path} is not JSON. Create or download it again") from None
         if not isinstance(values, dict) or NULL_THRESHOLD not in values:
             continue
         if type(values[NULL_THRESHOLD]) not in (int, float):
@@ -168,7 +165,7 @@ def null_threshold_of(folder: Path) -> float | None:
 
 
 def _is_about(metrics: dict[str, Any], weights: Path) -> bool:
-    """Whether a file of metrics was counted with these weights."""
+    """Return True if a metrics file belongs to these weights."""
     files = metrics.get("files", [])
     stated = [one.get("sha256") for one in files if Path(str(one.get("path"))).name == weights.name]
     return weights.is_file() and stated == [sha256_of(weights)]

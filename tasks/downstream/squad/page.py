@@ -1,4 +1,4 @@
-"""One self-contained HTML page of an evaluation, for people."""
+"""Evaluation report of question answering, a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tasks.pages.render import html_page
 SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3
 AROUND = 110
-"""Characters of the context shown on either side of a marked answer."""
+"""Characters of context shown on either side of a marked answer."""
 
 
 class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]]):
-    """Scores by kind of question, calibration, and the worst mistakes in their contexts."""
+    """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
     def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Slice]:
         return slices(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
@@ -37,7 +37,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
     def more_figures(
         self, examples: Mapping[str, list[Question]], answers: Mapping[str, list[list[Answer]]]
     ) -> dict[str, float]:
-        """The threshold, what the best one would give, and the area under the curve of risk and coverage."""
+        """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
         if not self.nullable:
             return {}
         [(split, questions)] = examples.items()
@@ -60,7 +60,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
         return html_page(
             __file__,
             "squad.html.j2",
-            title="Evaluation of the answers",
+            title="Evaluation: question answering",
             metrics=found.metrics,
             titles=self.metrics.titles,
             curve=curve,
@@ -90,7 +90,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
         return files
 
     def _curve(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> RiskCoverage | None:
-        """Risk and coverage, where a question may have no answer."""
+        """Return the risk-coverage curve if questions may have no answer."""
         if not self.nullable:
             return None
         [(split, questions)] = found.examples.items()
@@ -101,15 +101,15 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
 def _span_scores(
     task: scores.Task, questions: list[Question], answers: Sequence[Sequence[Answer]]
 ) -> dict[str, list[float]]:
-    """Exact match and F1 of the best span of every question."""
+    """Return exact match and F1 of the best span of every question."""
     found = task.outcomes(questions, [best_span(one).text for one in answers])
     return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
 
 
 def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:
-    """{question id: [{"text", "start", "end", "score", "probability"}]}, one question per line.
+    """Return {question id: [{"text", "start", "end", "score", "probability"}]}, one question per line.
 
-    start and end count characters of the context; score is the sum of the two logits.
+    start and end are characters of the context; score is the sum of the two logits.
     """
     lines = []
     for question, found in zip(questions, answers, strict=True):
@@ -123,7 +123,7 @@ def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A question whose predicted answer is none of the references."""
+    """Question whose predicted answer differs from all references."""
 
     question: Question
     candidates: Sequence[Answer]
@@ -133,14 +133,14 @@ class Mistake:
 
     @property
     def prediction(self) -> Answer:
-        """The best of them."""
+        """Best candidate."""
         return self.candidates[0]
 
 
 def worst_mistakes(
     questions: Sequence[Question], answers: Sequence[Sequence[Answer]], exact: Sequence[float], f1: Sequence[float]
 ) -> list[Mistake]:
-    """Wrong answers: lowest F1 first, then those the model was surest of, then in the order of the questions."""
+    """Return the wrong answers: lowest F1 first, then most confident first, then in order of the questions."""
     wrong = [
         Mistake(question, candidates, overlap)
         for question, candidates, match, overlap in zip(questions, answers, exact, f1, strict=True)
@@ -150,30 +150,30 @@ def worst_mistakes(
 
 
 def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:
-    """The share of answers that are wrong, over the share of questions that are answered."""
-    lines = [Line("surest first", [point[:2] for point in curve.drawn()])]
+    """Plot the share of wrong answers over the share of answered questions."""
+    lines = [Line("most confident first", [point[:2] for point in curve.drawn()])]
     if (chosen := curve.at(threshold))[0]:
         lines.append(Line(f"the threshold {threshold:.2f}", [chosen], marks=True))
-    across, up = "share of questions answered", "share of answers wrong"
-    return line_plot(lines, across, up, f"risk over coverage, area {curve.area:.3f}")
+    across, up = "coverage (share of questions answered)", "risk (share of answers wrong)"
+    return line_plot(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
 
 
 def reliability_plot(found: Calibration) -> Plot:
-    """Stated probability across, share of right answers up, with 95% intervals; on the diagonal they are the same."""
+    """Plot accuracy over predicted probability, with 95% intervals; the diagonal is perfect calibration."""
     traces = [Trace(None, 7, [(0.0, 0.0), (1.0, 1.0)])]
     for one in found.bins:
         if one.confidence is not None and one.accuracy is not None:
             low, high = one.accuracy_low or 0.0, one.accuracy_high or 0.0
-            said = f"{one.count:,} questions\nstated {one.confidence:.3f}\nright {one.accuracy:.3f}"
+            said = f"{one.count:,} questions\nprobability {one.confidence:.3f}\naccuracy {one.accuracy:.3f}"
             dot = (one.confidence, one.accuracy, f"{said}\n95% interval {low:.3f} to {high:.3f}")
             traces.append(Trace(None, 0, [(one.confidence, low), (one.confidence, high)], [dot], marks=True))
     label = f"reliability diagram, expected calibration error {found.error:.3f}"
-    return overlay_plot(traces, "stated probability", "share right", label)
+    return overlay_plot(traces, "predicted probability", "accuracy", label)
 
 
 def excerpt(question: Question, prediction: Answer) -> list[tuple[str, str]]:
-    """The context around the first reference and the prediction in pieces: what each is ("reference", "prediction",
-    "both" or "" for neither), and its text."""
+    """Return the context around the first reference and the prediction in pieces: kind ("reference", "prediction",
+    "both" or "" for neither) and text."""
     spans = []
     if question.answer_starts:
         start = question.answer_starts[0]
@@ -190,7 +190,7 @@ def excerpt(question: Question, prediction: Answer) -> list[tuple[str, str]]:
 
 
 def _around(context: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Parts of the context that show every span with its surroundings, cut between words, in order."""
+    """Return the parts of the context that show every span with its surroundings, cut between words, in order."""
     parts: list[tuple[int, int]] = []
     for start, end in sorted(spans or [(0, 0)]):
         begin, stop = max(0, start - AROUND), min(len(context), end + AROUND)

@@ -1,4 +1,4 @@
-"""Parameters of question answering: SQuAD, and whatever has its form."""
+"""Parameters of question answering on SQuAD and data in its format."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 
 
 class ColumnParams(Section):
-    """Columns of a table of questions; `None` is SQuAD's own name."""
+    """Columns of a table of questions; `None`: SQuAD's name."""
 
     id: Name | None = None
-    """Column of a question's name; null: SQuAD's own, as of the others."""
+    """Column of the question's id; null: SQuAD's name, as for the other columns."""
     title: Name | None = None
-    """Column of the title of the text."""
+    """Column of the title."""
     context: Name | None = None
-    """Column of the text."""
+    """Column of the context."""
     question: Name | None = None
     """Column of the question."""
     answers: Name | None = None
     """Column of {text: [...], answer_start: [...]} or a list of {text, answer_start}, also as JSON text."""
     answer_text: Name | None = None
-    """Column of the answer, where one answer stands in two columns and no column holds answers."""
+    """Column of the answer's text, for tables with one answer in two columns."""
     answer_start: Name | None = None
-    """Column of the characters of the text before that answer."""
+    """Column of the answer's first character in the context."""
 
     @model_validator(mode="after")
     def _answers_stand_in_one_place(self) -> ColumnParams:
         if self.answers is not None and (self.answer_text is not None or self.answer_start is not None):
-            raise ValueError("answers (one column) and answer_text, answer_start (two columns) exclude each other")
+            raise ValueError("answers (one column) cannot be combined with answer_text and answer_start (two columns)")
         return self
 
 
 class QuestionsParams(OwnDataParams):
     source: Literal["demo", "files", "hub"] = "files"
-    """demo: generated; files, by the endings of their names (.json is SQuAD; .csv, .jsonl, .parquet are tables);
-    hub."""
+    """demo: generated; files: read by extension (.json is SQuAD; .csv, .jsonl, .parquet are tables); hub: a Hub data
+    set."""
     train_path: Name = "inputs/questions"
     dev_path: Name | None = "inputs/questions"
     columns: ColumnParams = ColumnParams()
-    """Names of columns, of tables and Hub data sets; null: SQuAD's own name."""
+    """Column names of tables and Hub data sets; null: SQuAD's name."""
     unanswerable: Literal["use", "drop", "refuse"] = "refuse"
-    """Questions without an answer (SQuAD 2.0): use (the model may give none), drop or refuse."""
+    """Questions without an answer (SQuAD 2.0): use (the model may return no answer), drop or refuse."""
     seed: Seed = 2
     demo_train: Positive = 12000
-    """Generated training questions, on towns that the corpus also knows nothing of."""
+    """Generated training questions, on towns that are not in the corpus."""
     demo_dev: Positive = 1000
-    """Generated development questions, on towns, people and rivers whose names occur nowhere else."""
+    """Generated development questions, on towns, people and rivers that occur nowhere else."""
 
 
 class WindowParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 384
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 3
     doc_stride: Annotated[int, Field(ge=0)] = 128
-    """Tokens that two neighbouring windows share."""
+    """Tokens shared by neighbouring windows."""
     max_question_length: Positive = 64
-    """Tokens of a question; longer ones are cut."""
+    """Maximum tokens of a question; longer ones are truncated."""
 
     @model_validator(mode="after")
     def _a_window_moves_on(self) -> WindowParams:
@@ -93,9 +93,9 @@ class AnswerParams(EvaluateParams):
     n_best: Positive = 20
     """Candidate answers kept for each question."""
     max_answer_length: Positive = 30
-    """Tokens of an answer at most."""
+    """Maximum tokens of an answer."""
     null_threshold: Literal["auto"] | float = "auto"
-    """Odds above which no answer is given; auto: the best for held-out training questions."""
+    """Odds above which no answer is returned; auto: chosen on held-out training questions."""
 
 
 class GateParams(ReleaseParams):
@@ -104,17 +104,17 @@ class GateParams(ReleaseParams):
     min_exact_match: Points | None = None
     """Floor of exact match, in percent; null: none."""
     min_has_answer_f1: Points | None = None
-    """Floor of F1 of the questions with an answer, where data.unanswerable is use."""
+    """Floor of F1 on questions with an answer, if data.unanswerable is use."""
     min_no_answer_exact_match: Points | None = None
-    """Floor of exact match of the questions without an answer."""
+    """Floor of exact match on questions without an answer."""
     max_f1_drop: Points = 0.0
-    """F1 points below the released model that are tolerated."""
+    """Tolerated drop of F1 against the released model, in points."""
     max_exact_match_drop: Points = 0.0
-    """Points of exact match below the released model that are tolerated."""
+    """Tolerated drop of exact match against the released model, in points."""
     max_has_answer_f1_drop: Points | None = None
-    """F1 points of questions with an answer that are tolerated; null: any drop is."""
+    """Tolerated drop of F1 on questions with an answer, in points; null: any."""
     max_no_answer_exact_match_drop: Points | None = None
-    """Points of exact match of questions without an answer that are tolerated; null: any drop is."""
+    """Tolerated drop of exact match on questions without an answer, in points; null: any."""
 
 
 GROUP_LIMITS = (
@@ -123,21 +123,21 @@ GROUP_LIMITS = (
     "max_has_answer_f1_drop",
     "max_no_answer_exact_match_drop",
 )
-"""Of the questions with an answer, and of those without."""
+"""Parameters for questions with and without an answer."""
 
 
 PUBLISHED = {"squad": (87_599, 10_570), "squad_v2": (130_319, 11_873)}
-"""Training and development questions of the Hub data sets rajpurkar/squad and rajpurkar/squad_v2 (their cards)."""
+"""Training and development questions of the Hub data sets rajpurkar/squad and rajpurkar/squad_v2 (data set cards)."""
 WINDOW_TOKENS, DEMO_TOKENS = 170, 80
-"""Of a question and its paragraph: SQuAD v1.1, of which 2.2 share 384 tokens (packed presets); an invented one."""
+"""Mean tokens of a question with its paragraph: SQuAD v1.1 (2.2 fit 384 tokens in packed presets), and generated."""
 QUESTION_BYTES = 346
-"""Of train-v1.1.json: 30,288,272 for its questions."""
+"""Bytes per question of train-v1.1.json, which has 30,288,272."""
 
 
 class Params(EntryParams):
-    """An entry that answers questions."""
+    """Entry of kind squad."""
 
-    about: ClassVar[str] = "Questions and answers as SQuAD has them."
+    about: ClassVar[str] = "Extractive question answering in the format of SQuAD."
 
     data: QuestionsParams = QuestionsParams()
     rows: WindowParams = WindowParams()
@@ -156,7 +156,7 @@ class Params(EntryParams):
 
     @property
     def options(self) -> dict[str, Any]:
-        """That questions may have no answer, where they may: it changes what every stage does."""
+        """Options of the kind: unanswerable, if it is use, because it affects every stage."""
         return {"unanswerable": "use"} if self.data.unanswerable == "use" else {}
 
     @model_validator(mode="after")
@@ -164,24 +164,25 @@ class Params(EntryParams):
         if self.data.unanswerable == "use":
             if self.evaluate.null_threshold == "auto" and not self.rows.held_out_fraction:
                 raise ValueError(
-                    "evaluate.null_threshold=auto is chosen on training questions that training does not see, never on "
-                    "dev: set rows.held_out_fraction, for example to 0.1, or the threshold to a number (0.0 is BERT's)"
+                    "evaluate.null_threshold=auto is chosen on held-out training questions, never on dev. Set "
+                    "rows.held_out_fraction, for example to 0.1, or the threshold to a number (0.0 is BERT's)"
                 )
             return self
         gate = (f"gate.{name}" for name in GROUP_LIMITS if getattr(self.gate, name) is not None)
         stated = [*gate, *(["evaluate.null_threshold"] if self.evaluate.null_threshold != "auto" else [])]
         if stated:
             raise ValueError(
-                f"{', '.join(stated)} needs questions without an answer, which data.unanswerable="
-                f"{self.data.unanswerable} leaves out: set it to use"
+                f"{', '.join(stated)} requires questions without an answer, but data.unanswerable is "
+                f"{self.data.unanswerable}. Set it to use"
             )
         return self
 
     @classmethod
     def recipe_for(cls, train: Path) -> dict[str, Any]:
-        """SQuAD 2.0 as Devlin et al. 2019 (BERT, section 4.3) train for it, where a JSON file holds such questions.
+        """Return the SQuAD 2.0 recipe of Devlin et al. 2019 (BERT, section 4.3) for a JSON file with unanswerable
+        questions.
 
-        A tenth of the questions is held out: the threshold of giving no answer is chosen on it.
+        A tenth of the questions is held out to choose the no-answer threshold.
         """
         if train.suffix != ".json" or not _says_impossible(train):
             return {}
@@ -194,8 +195,8 @@ KINDS = {"squad": Params}
 
 
 def _says_impossible(file: Path) -> bool:
-    """Whether some question of a file is marked as having no answer; nothing is parsed, as files may be large."""
-    import mmap  # a part of Python that every stage would load otherwise
+    """Return True if a file marks a question as unanswerable; searched without parsing, because files may be large."""
+    import mmap  # every stage would load it otherwise
 
     if not file.is_file() or not file.stat().st_size:
         return False

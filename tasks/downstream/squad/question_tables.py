@@ -1,8 +1,8 @@
-"""Questions of any file: SQuAD's JSON, or tables: .csv, .jsonl, .parquet, JSON of one object for each question, or the
-rows of a Hub data set, with SQuAD's columns under any names.
+"""Questions from SQuAD's JSON or from tables: .csv, .jsonl, .parquet, JSON with one object per question, or a Hub data
+set, with SQuAD's columns under any names.
 
-The answers of a row stand in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
-"answer_start": ...}, both also as JSON text; or flat in two columns, answer_text and answer_start.
+The answers of a row are in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
+"answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tasks.stage.errors import InputError
 ENDINGS = (".json", *TABLES)
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
-MADE = "ids made of context, question and place, as there is no column of ids"
+MADE = "ids generated from context, question and position, without an id column"
 _DATA = "downstream.*.data"
 NAMED_BY = stated_by(_DATA)
-"""What messages say to set for a part that has another column."""
+"""Parameter that messages suggest for another column name."""
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
 def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> Columns:
-    """Part of a question -> the column that holds it; what `names` leaves open has SQuAD's name."""
+    """Return part of a question -> its column; unset names default to SQuAD's."""
     always = ("context", "question")
     columns = {
         part: Column(name or part, named_by.format(part), part in always or name is not None)
@@ -55,17 +55,18 @@ def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> Columns:
 
 
 def read_records(path: Path, key: str, data: QuestionsParams, columns: Columns, problems: Problems) -> Iterator[Line]:
-    """The records of a table, of JSON with one object for each question, or of SQuAD's articles, which have no columns.
+    """Yield the records of a table, of JSON with one object per question, or of SQuAD's articles, which have no
+    columns.
 
     Args:
         path: the file.
-        key: the params key that named it, for messages.
-        data: says how fields are separated.
-        columns: what is asked for.
-        problems: gets what is wrong with articles; its reading gets the columns not used.
+        key: parameter with the path, for messages.
+        data: has the field separator.
+        columns: columns to read.
+        problems: receives problems of articles; its `reading` receives the unused columns.
 
     Raises:
-        InputError: unreadable, or a column absent.
+        InputError: an unreadable file or a missing column.
     """
     problems.reading.files += 1
     if require_file(path, key, ENDINGS, "questions") != ".json":
@@ -86,19 +87,19 @@ def read_question_file(
     choices: str = CHOICES,
     most: int | None = None,
 ) -> list[Question]:
-    """The questions of a .json, .csv, .jsonl or .parquet file; those without an answer among them, unless refused.
+    """Read the questions of a .json, .csv, .jsonl or .parquet file, including unanswerable ones unless refused.
 
     Args:
         path: the file.
-        key: the params key that named it, for messages.
-        data: says which columns hold what, and what becomes of questions without an answer.
-        reading: gets the columns not used and what was changed.
+        key: parameter with the path, for messages.
+        data: columns, and handling of unanswerable questions.
+        reading: receives unused columns and counts of changes.
         named_by: for messages, see NAMED_BY.
         choices: see `Problems`.
-        most: at most so many records are looked at.
+        most: maximum number of records to read.
 
     Raises:
-        InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
+        InputError: an unreadable file, a missing column, or invalid questions (all problems in one message).
     """
     problems = Problems(f"{path} ({key})", data.unanswerable, choices, reading)
     lines = read_records(path, key, data, wanted_columns(data.columns, named_by), problems)
@@ -114,17 +115,17 @@ def questions_of(
     *,
     numbers_are_text: bool = False,
 ) -> list[Question]:
-    """Checked questions from records; answers of one form throughout.
+    """Return checked questions from records, whose answers must all have one form.
 
     Args:
-        lines: records that were asked for `wanted_columns(names)`, or of articles.
+        lines: records read with `wanted_columns(names)`, or of articles.
         names: section `columns` of the data.
-        problems: gets what is wrong, and its reading what was taken as text.
+        problems: receives what is wrong.
         named_by: for messages, see NAMED_BY.
-        numbers_are_text: as in CSV, where "20" is the number 20.
+        numbers_are_text: parse numbers from text, as in CSV.
 
     Raises:
-        InputError: no record, or questions that cannot be used: all problems in one message.
+        InputError: no records, or invalid questions (all problems in one message).
     """
     rows = _Rows(wanted_columns(names, named_by), problems, numbers_are_text)
     rows.asks_flat = names.answer_text is not None or names.answer_start is not None
@@ -132,17 +133,17 @@ def questions_of(
 
 
 class _Rows:
-    """Turns the records of one file into questions, and collects what is wrong with them."""
+    """Conversion of the records of one file to questions; collects problems."""
 
     def __init__(self, columns: Columns, problems: Problems, numbers_are_text: bool) -> None:
         self.columns, self.problems, self.reading = columns, problems, problems.reading
         self.numbers_are_text = numbers_are_text
         self.asks_flat = False
-        """Whether the parameters name two columns of answers."""
+        """True if the parameters name two columns of answers."""
         self.contexts: dict[str, str] = {}
-        """Each once: every row has its own copy."""
+        """Distinct contexts; every row has its own copy."""
         self.forms: dict[str, str] = {}
-        """Form of answers -> where it was first met."""
+        """Form of answers -> location of its first use."""
 
     def questions(self, lines: Iterator[Line]) -> Iterator[Question]:
         flat: bool | None = None
@@ -154,10 +155,10 @@ class _Rows:
                 yield question
         if len(self.forms) > 1:
             met = "; ".join(f"{form} ({where})" for form, where in self.forms.items())
-            self.problems.add(f"answers come in {len(self.forms)} forms, one for all rows is required: {met}")
+            self.problems.add(f"answers have {len(self.forms)} forms, all rows must have the same: {met}")
 
     def _is_flat(self, parts: Collection[str]) -> bool:
-        """Whether answers stand in two columns, by the parts of the first record."""
+        """Return True if answers are in two columns, by the parts of the first record."""
         columns = [self.columns[part] for part in (ANSWERS, TEXT, START)]
         answers, text, start = (one.name for one in columns)
         if not self.asks_flat and ANSWERS in parts:
@@ -168,8 +169,8 @@ class _Rows:
         whole, words, place = (one.key for one in columns)
         present = [*(self.columns[part].name for part in parts), *sorted(self.reading.unused_columns)]
         raise InputError(
-            f"{self.problems.source} has no column of answers: required is {answers!r}, or {text!r} and {start!r}; "
-            f"found {', '.join(present)}; set {whole}, or {words} and {place}"
+            f"{self.problems.source} has no column {answers!r}, and not both {text!r} and {start!r}; columns are "
+            f"{', '.join(present)}. Set {whole}, or {words} and {place}"
         )
 
     def _question(self, line: Line, flat: bool) -> Question | None:
@@ -194,13 +195,13 @@ class _Rows:
         return Question(name, title, self.contexts.setdefault(context, context), wording, answers)
 
     def _made_id(self, row: Mapping[str, Any]) -> str:
-        """The same for the same question at the same place of the table."""
+        """Return an id that depends only on the question and its position in the table."""
         self.reading.counts[MADE] += 1
         place = [str(row.get(part)) for part in ("context", "question")] + [str(self.reading.counts[MADE])]
         return hashlib.sha256(json.dumps(place).encode("ascii")).hexdigest()[:24]
 
     def _answers(self, value: Any, at: str) -> Any:
-        """A list of {text, answer_start} from one cell; what is wrong inside it is found later."""
+        """Return a list of {text, answer_start} from one cell; its items are checked later."""
         form = ""
         if isinstance(value, str) and value.strip():
             value, form = self._parsed(value, at), "JSON text of "
@@ -218,8 +219,8 @@ class _Rows:
             return parse_json(text)
         except json.JSONDecodeError as error:
             self.problems.add(
-                f"{at}.answers is not JSON ({error.msg} at character {error.pos}; Python's own form of an object, with "
-                "single quotes, is none): export it with json.dumps, or as Parquet"
+                f"{at}.answers is not JSON ({error.msg} at character {error.pos}; Python literals with single quotes "
+                "are not supported). Export it with json.dumps, or as Parquet"
             )
         except ValueError as error:
             self.problems.add(f"{at}.answers is not JSON: {error}")
@@ -231,7 +232,7 @@ class _Rows:
             start = int(start) if _WHOLE.fullmatch(start.strip()) else start or None
         if text is None or text == "":
             if start not in (None, -1):
-                self.problems.add(f"{at} has answer_start {start!r} and no answer_text")
+                self.problems.add(f"{at} has answer_start {start!r} but no answer_text")
             return []
         self.forms.setdefault("two columns", at)
         return self._paired(text, start, at)
@@ -241,12 +242,12 @@ class _Rows:
             text, start = [text], [start]
         if not (isinstance(text, list) and isinstance(start, list) and len(text) == len(start)):
             counts = [len(one) if isinstance(one, list) else type(one).__name__ for one in (text, start)]
-            self.problems.add(f"{at}.answers: text and answer_start must be lists of one length, found {counts}")
+            self.problems.add(f"{at}.answers: text and answer_start must be lists of equal length, found {counts}")
             return []
         return [{"text": one, "answer_start": place} for one, place in zip(text, start, strict=True)]
 
     def _is_true(self, value: Any, at: str, *, strict: bool) -> bool | None:
-        """None: nothing is said. In tables, words count."""
+        """Return a boolean or None if missing; tables may have text."""
         words = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
         word = str(value).strip().lower()
         if word not in words or (strict and not isinstance(value, bool | None)):

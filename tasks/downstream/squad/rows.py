@@ -1,4 +1,4 @@
-"""Questions as sequences of rows: windows of their contexts, with features.parquet to find the way back."""
+"""Conversion of questions to rows: windows of their contexts, and features.parquet to map them back."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class Task(about.Task, RowsTask):
-    """Each question becomes one window or several, of [CLS] question [SEP] context [SEP]."""
+    """Rows of questions: one or more windows [CLS] question [SEP] context [SEP] each."""
 
     chunk: ClassVar[int] = 4096
-    """On 7,110 real features rows of 384 hold 0.960 real tokens with chunks of 1,024 questions, and 0.967 with 4,096 as
-    with all at once."""
+    """On 7,110 real features, rows of 384 have 0.960 real tokens with chunks of 1,024 questions, and 0.967 with 4,096
+    or with a single chunk."""
     columns: ClassVar[tuple[str, ...]] = ("id", "question", "context", "answers")
     chunks_for_processes: ClassVar[int | None] = 24
-    """A chunk takes 0.12 s, of which writing (0.03 s) stays with one process: 87,599 questions (22 chunks) take 2.9 s
-    in one process, 2.6 s with two more on two cores."""
+    """A chunk takes 0.12 s, including 0.03 s of writing in one process: 87,599 questions (22 chunks) take 2.9 s in one
+    process, 2.6 s with two more on two cores."""
 
     @property
     def features(self) -> pa.Schema:
         return FEATURES_SCHEMA
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        """Whole titles, or whole contexts where there is a single title, are on one side."""
+        """Partition by title, or by context if there is a single title."""
         column, key = "title", self.entry.key("rows", "held_out_fraction")
         groups = _questions_by(source, column)
         if len(groups) < 2:
@@ -59,7 +59,7 @@ class Task(about.Task, RowsTask):
         return sides
 
     def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
-        """With each context once (a dictionary), as Arrow, which travels without a Python object for every text."""
+        """Return the columns with dictionary-encoded contexts, as Arrow to avoid a Python object per text."""
         columns = {name: examples.column(name).combine_chunks() for name in ("id", "question", "answers")}
         context = examples.column("context").combine_chunks().dictionary_encode()
         return pa.RecordBatch.from_pydict({**columns, "context": context})
@@ -93,7 +93,7 @@ class Task(about.Task, RowsTask):
         )
 
     def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
-        """start_positions and end_positions of rows; empty slots (-100) where there are no answers to learn from."""
+        """Return start_positions and end_positions of rows; -100 in empty slots and without labels."""
         columns = {}
         for name in ("start_positions", "end_positions"):
             within = sequences.labels.get(name)
@@ -103,14 +103,14 @@ class Task(about.Task, RowsTask):
 
 
 def _require_both(path: Path, sides: Sides, key: str, section: str) -> None:
-    """Refuse held-out questions that all have an answer, or none: no threshold between the two can be chosen by them.
+    """Refuse held-out questions that all have an answer, or none: they cannot select a threshold.
 
     Args:
-        key: the parameter that states the fraction.
-        section: the section of the parameter that states a threshold, for the message.
+        key: parameter of the held-out fraction.
+        section: section of the threshold's parameter, for the message.
 
     Raises:
-        InputError: says what to set.
+        InputError: names the parameters to set.
     """
     kinds: Counter[bool] = Counter()
     for batch in read_batches(path, ["answers", sides.column], READ_AT_ONCE, "questions"):
@@ -118,9 +118,8 @@ def _require_both(path: Path, sides: Sides, key: str, section: str) -> None:
         kinds.update(bool(count) for count in answers.value_lengths().to_pylist())
     if len(kinds) < 2:
         raise InputError(
-            f"of the {kinds.total():,} questions held out {'all' if kinds[True] else 'none'} have an answer, so that "
-            f"no threshold for giving none can be chosen by them: raise {key}, or set {section}.null_threshold to a "
-            "number"
+            f"{'all' if kinds[True] else 'none'} of the {kinds.total():,} held-out questions have an answer, so they "
+            f"cannot select the no-answer threshold. Raise {key}, or set {section}.null_threshold to a number"
         )
 
 
@@ -132,10 +131,10 @@ def _questions_by(path: Path, column: str) -> Counter[str]:
 
 
 def _first_answers(answers: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:
-    """Characters [E] where the first answer of every question begins and ends; -1 for none."""
+    """Return the first character and the end of the first answer of every question, [E]; -1 without one."""
     none = to_arrow(np.zeros(len(answers), np.int32))
     counts = from_arrow(pc.coalesce(answers.value_lengths(), none))
-    flat = answers.flatten()  # without what stands under a null
+    flat = answers.flatten()  # skips values of null entries
     starts, ends = np.full(len(answers), -1), np.full(len(answers), -1)
     first = (np.cumsum(counts) - counts)[counts > 0]
     starts[counts > 0] = from_arrow(flat.field("answer_start"))[first]

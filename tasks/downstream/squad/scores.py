@@ -1,5 +1,4 @@
-"""From logits to answers to questions, scored as the official script of SQuAD v1.1 does, or of 2.0 where a question may
-have no answer."""
+"""Decoding and scoring of questions, by the official script of SQuAD v1.1, or 2.0 if questions may have no answer."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ from tasks.stage.artifacts import HELD_OUT
 from tasks.stage.errors import InputError
 
 EXACT, OVERLAP = -2, -1
-"""Columns of outcomes."""
+"""Last columns of outcomes."""
 BASELINE = "baseline"
-"""What the metrics file calls the rule."""
+"""Key of the baseline rule in the metrics file."""
 HAS_ANSWER = 0
-"""Column before them, where a question may have none."""
+"""First column of outcomes, if questions may have no answer."""
 MOST_QUESTIONS = 5_000
-"""Training questions that a rule is chosen on, evenly spread; more tell the rules apart no better."""
+"""Maximum number of training questions, evenly spread, that select the baseline rule."""
 _WORD = re.compile(r"\S+")
 _SENTENCE = re.compile(r".+?[.!?。！？](?=\s|$|[^\x00-\x7f])", re.DOTALL)
 
@@ -60,11 +59,11 @@ RULES: Mapping[str, Callable[[str], str]] = {
     "the first sentence of the context": _take_sentence,
     "the whole context": str,
 }
-"""Name -> the answer that the rule gives of a context; none of them needs a model."""
+"""Name of a baseline rule -> its answer for a context."""
 
 
 def choose_rule(questions: Sequence[Question]) -> str:
-    """Return the name of the rule with the best F1; of equally good ones the first."""
+    """Return the name of the rule with the best F1, the first of equally good ones."""
     answered = [question for question in questions if question.answers]
 
     def score(rule: str) -> float:
@@ -74,7 +73,7 @@ def choose_rule(questions: Sequence[Question]) -> str:
 
 
 class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]]]):
-    """Spans, chosen by the sum of their two logits; exact match and F1 of each."""
+    """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"
 
@@ -82,9 +81,9 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         super().__init__(entry)
         stated = self._params.null_threshold
         self.threshold = Threshold(0.0 if stated == "auto" else stated)
-        """Above it no answer is given, where there may be none; BERT's own until `settle` chooses one."""
+        """No-answer threshold, if questions may have no answer; BERT's until `settle` chooses one."""
         self.rule: str | None = None
-        """The rule that needs no model; None until it is chosen or restored."""
+        """Baseline rule; None until it is chosen or restored."""
 
     @property
     def _params(self) -> AnswerParams:
@@ -101,7 +100,7 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return int(self.nullable)
 
     def settle(self, root: Path) -> None:
-        """Where the parameters state no threshold, the best one of the held-out training questions."""
+        """Choose the no-answer threshold on held-out training questions, unless it is set."""
         if self.nullable and self._params.null_threshold == "auto":
             rows, computed = self.rows_folder(HELD_OUT, root), root / artifacts.logits_file(self.entry.name, HELD_OUT)
             names = FeatureFiles(rows / artifacts.FEATURES, computed, self.entry.stage).read_numbers("example_id")
@@ -118,8 +117,8 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         bare = next((question.id for question in found if not question.answers), None)
         if bare is not None and not self.nullable:
             raise InputError(
-                f"{path}: question {bare!r} has no answer, and {self.entry.key('data', 'unanswerable')} is not use; "
-                f"run {self.entry.stage('examples')} again"
+                f"{path}: question {bare!r} has no answer, but {self.entry.key('data', 'unanswerable')} is not use. "
+                f"Run {self.entry.stage('examples')} again"
             )
         return found
 
@@ -127,7 +126,7 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return [question.id for question in examples]
 
     def keys(self, examples: list[Question]) -> list[str]:
-        """Of id, question, context and reference answers."""
+        """Return hashes of id, question, context and reference answers."""
         parts = [[one.id, one.question, one.context, list(one.answers)] for one in examples]
         return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
 
@@ -136,7 +135,7 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return WindowFiles(rows / artifacts.FEATURES, logits, self.entry.stage, ids)
 
     def flat_logits(self, logits: WindowFiles) -> tuple[Array, np.ndarray]:
-        """Those of the context's tokens and [CLS], start and end alike."""
+        """Return start and end logits of the context tokens and [CLS]."""
         return flat_logits(logits.read())
 
     def answer(self, examples: list[Question], logits: WindowFiles) -> list[list[Answer]]:
@@ -154,7 +153,7 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return [found[0].text for found in answers]
 
     def margin(self, answers: list[list[Answer]], number: int) -> float | None:
-        """Of its score, where that of no answer counts less the threshold, over the next one with another text."""
+        """Return the lead over the next answer with another text; no answer is scored minus the threshold."""
         found = answers[number]
         scores = [one.score - (0.0 if one.text else self.threshold.value) for one in found]
         others = [score for score, one in zip(scores, found, strict=True) if one.text != found[0].text]
@@ -170,7 +169,7 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
     def predictions_json(
         self, examples: Mapping[str, list[Question]], predictions: Mapping[str, Sequence[Any]]
     ) -> dict[str, str]:
-        """{id: text}, as the official scripts read it; an empty text is no answer."""
+        """Return {id: text}, the format of the official scripts; an empty text is no answer."""
         [(split, questions)] = examples.items()
         return {question.id: text for question, text in zip(questions, predictions[split], strict=True)}
 
@@ -192,17 +191,17 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
         return " or ".join([*(["giving no answer"] if self.nullable else []), *rule])
 
     def choose_baseline(self, root: Path) -> dict[str, Any]:
-        """The rule that scores best on the training questions."""
+        """Choose the rule with the best score on the training questions."""
         self.rule = choose_rule(read_questions(self.examples_file(TRAIN, root), most=MOST_QUESTIONS))
         return {BASELINE: self.rule}
 
     def restore_baseline(self, metrics: Mapping[str, Any], path: Path) -> None:
         self.rule = str(metrics.get(BASELINE))
         if self.rule not in RULES:
-            raise InputError(f"{path} names no {BASELINE}; run the stage {self.entry.stage('evaluate')} again")
+            raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
 
     def constant(self, examples: Mapping[str, list[Question]]) -> Outcomes | None:
-        """The rule, where it is known; of questions of which some have no answer also to answer none."""
+        """Return outcomes of the baseline rule, or of never answering if that is better."""
         answers = [{split: [""] * len(some) for split, some in examples.items()}] if self.nullable else []
         if self.rule is not None:
             take = RULES[self.rule]
@@ -218,14 +217,15 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
             (
                 mean_metric("exact", "exact match", EXACT, EXACT),
                 mean_metric("f1", "F1", OVERLAP),
-                _group_metric("HasAns_exact", "exact match where there is an answer", EXACT, 1.0),
-                _group_metric("HasAns_f1", "F1 where there is an answer", OVERLAP, 1.0),
-                _group_metric("NoAns_exact", "exact match where there is no answer", EXACT, 0.0),
+                _group_metric("HasAns_exact", "exact match of answerable questions", EXACT, 1.0),
+                _group_metric("HasAns_f1", "F1 of answerable questions", OVERLAP, 1.0),
+                _group_metric("NoAns_exact", "exact match of unanswerable questions", EXACT, 0.0),
             )
         )
 
     def figures(self, examples: Mapping[str, list[Question]], outcomes: Outcomes) -> dict[str, float]:
-        """With questions that have no answer, under the names and to the last digit of the official script, too."""
+        """Return the metrics; with unanswerable questions also under the names and in the precision of the official
+        script."""
         found = super().figures(examples, outcomes)
         if not self.nullable:
             return found
@@ -244,7 +244,8 @@ class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]
 
 
 def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Metric:
-    """The mean of a quantity of the questions that have an answer (1), or have none (0); NaN without such questions."""
+    """Return a metric: the mean of a quantity of questions with (1) or without (0) an answer; NaN without such
+    questions."""
 
     def members(outcomes: Array) -> Array:
         return (outcomes[:, HAS_ANSWER] == has_answer).astype(np.float64)
@@ -258,7 +259,7 @@ def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Me
 
 
 def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:
-    """Logits of the context's tokens and [CLS], start and end alike, and the question of each."""
+    """Return start and end logits of the context tokens and [CLS], and the question number of each."""
     window = np.repeat(np.arange(len(logits)), np.diff(logits.bounds))
     where = np.concatenate([window, window, np.repeat(np.arange(len(logits)), 2)])
     values = np.concatenate([logits.start_logits, logits.end_logits, logits.cls_logits.reshape(-1)])
@@ -266,5 +267,5 @@ def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:
 
 
 def has_answers(questions: Sequence[Question]) -> list[bool]:
-    """Whether each question has an answer."""
+    """Return True for each question with an answer."""
     return [bool(question.answers) for question in questions]

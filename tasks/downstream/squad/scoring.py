@@ -1,4 +1,4 @@
-"""Scores of any predictions for questions in files (`podium score`)."""
+"""Scoring of prediction files for questions in files (`podium score`)."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from tasks.stage.errors import InputError
 log = logging.getLogger(__name__)
 
 SHOWN_IDS = 5
-"""Ids that a warning names before it only counts."""
+"""Maximum number of ids in a warning."""
 References = Sequence[tuple[str, Sequence[str]]]
-"""Id and reference answers of every question, none of one that has no answer."""
+"""Id and reference answers of every question; no answers if it is unanswerable."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """One number per question, in the order of the questions."""
+    """Scores in order of the questions."""
 
     exact_match: tuple[float, ...]
     """0.0 or 1.0 each."""
     f1: tuple[float, ...]
     """0 to 1 each."""
     unanswered: tuple[str, ...]
-    """Ids without a prediction; they count 0."""
+    """Ids without a prediction; scored 0."""
     extra: tuple[str, ...]
-    """Predicted ids that no question has; they count nothing."""
+    """Predicted ids without a question; ignored."""
 
     def summary(self) -> dict[str, float | int]:
-        """exact_match and f1 in percent over all questions, four decimals, and total."""
+        """Return exact_match and f1 in percent over all questions, with four decimals, and total."""
         return {"exact_match": percent(self.exact_match), "f1": percent(self.f1), "total": len(self.f1)}
 
 
 def score(questions: References, predictions: Mapping[str, str]) -> Scores:
-    """Score predictions, by the rule of SQuAD v1.1, or of 2.0 where a question has no answer.
+    """Score predictions by the rules of SQuAD v1.1, or 2.0 if a question has no answer.
 
-    An id that comes twice is counted twice, as the official scripts do.
+    A repeated id is counted repeatedly, as in the official scripts.
 
     Raises:
-        ValueError: no question at all.
+        ValueError: no questions.
     """
     if not questions:
-        raise ValueError("no question to score")
+        raise ValueError("no questions to score")
     nullable = not all(references for _, references in questions)
     found = [(predictions.get(identifier), references) for identifier, references in questions]
     exact, overlap = (
@@ -64,19 +64,19 @@ def score_files(
 ) -> dict[str, float | int]:
     """Score a {id: text} file against a SQuAD v1.1 or 2.0 file.
 
-    Missing predictions count 0 and superfluous ones nothing; both are logged as warnings.
+    Missing predictions score 0 and extra ones are ignored; both are logged as warnings.
 
     Args:
-        questions: with reference answers.
-        predictions: an empty text is no answer.
-        odds: a file of {id: odds that the question has no answer}; adds the best scores that a threshold gives.
-        threshold: odds above which no answer counts as given.
+        questions: file with reference answers.
+        predictions: file with predictions; an empty text is no answer.
+        odds: file of {id: odds of no answer}; adds the best scores over all thresholds.
+        threshold: odds above which no answer is returned.
 
     Returns:
-        What the official script of v1.1 says, or that of 2.0 where a question has no answer.
+        The figures of the official script of v1.1, or 2.0 if a question has no answer.
 
     Raises:
-        InputError: one of the files cannot be used.
+        InputError: a file is unusable.
     """
     reading = Reading()
     references, answers = read_references(questions, reading), read_predictions(predictions)
@@ -85,16 +85,16 @@ def score_files(
     scores, has_answer = score(references, answers), [bool(given) for _, given in references]
     if lacking := scores.unanswered:
         total = len(references)
-        log.warning("%d of %d questions have no prediction and count 0: %s", len(lacking), total, _some(lacking))
+        log.warning("%d of %d questions have no prediction and score 0: %s", len(lacking), total, _some(lacking))
     if scores.extra:
-        log.warning("%d predictions belong to no question and are ignored: %s", len(scores.extra), _some(scores.extra))
+        log.warning("%d predictions match no question and are ignored: %s", len(scores.extra), _some(scores.extra))
     if odds is None:
         return scores.summary() if all(has_answer) else figures_v2(has_answer, scores.exact_match, scores.f1)
     if all(has_answer):
-        raise InputError(f"every question of {questions} has an answer: there is nothing that {odds} could decide")
+        raise InputError(f"every question of {questions} has an answer; {odds} applies only to unanswerable questions")
     stated = read_odds(odds)
     if lacking := tuple(name for name, _ in references if name not in stated):
-        raise InputError(f"{odds} lacks the odds of {len(lacking)} questions: {_some(lacking)}")
+        raise InputError(f"{odds} lacks {len(lacking)} questions: {_some(lacking)}")
     by_question = [stated[name] for name, _ in references]
     found = {"exact": scores.exact_match, "f1": scores.f1}
     decided = (with_threshold(one, by_question, has_answer, threshold) for one in found.values())

@@ -1,4 +1,4 @@
-"""Scores by kind of question: where a model is strong and where it is not."""
+"""Scores by properties of questions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
 TITLE = "title"
 TITLES = 50
-"""Titles with a slice of their own, at most: those with the most questions."""
+"""Maximum number of titles with a slice, those with the most questions."""
 TITLE_QUESTIONS = 5
-"""Questions that a title with a slice of its own has at least."""
+"""Minimum number of questions of a title with a slice."""
 _WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
 _FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
 OVERALL = Metrics((mean_metric("exact_match", "exact match", 0, 0), mean_metric("f1", "F1", 1)))
-"""Of the exact match and F1 of each question, [N, 2]."""
+"""Metrics of exact match and F1 of each question, [N, 2]."""
 _KINDS = ("with an answer", "without an answer")
 _ANSWER_WORDS = ((0, "no answer"), (1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
 _CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 words"), (400, "201-400 words"))
@@ -31,7 +31,7 @@ _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 
 
 def question_word(question: str) -> str:
-    """The first question word: what, which, who, when, where, why, how many, how; else other.
+    """Return the first question word: what, which, who, when, where, why, how many, how; else other.
 
     whom and whose count as who, how much as how many.
     """
@@ -43,25 +43,26 @@ def question_word(question: str) -> str:
 
 
 F1_RANGES = ("0", "under 0.25", "0.25 to 0.5", "0.5 to 0.75", "0.75 to 1", "1")
-"""Lower bound included, 1 on its own: most answers are all right or all wrong."""
+"""Ranges of F1, lower bound included; 1 is separate because most answers are entirely right or wrong."""
 
 
 def f1_counts(f1: Sequence[float]) -> dict[str, int]:
-    """Questions in each range of F1 (0 to 1), all ranges in order."""
+    """Return the number of questions in each range of F1 (0 to 1), all ranges in order."""
     borders = (math.nextafter(0.0, 1.0), 0.25, 0.5, 0.75, 1.0)
     counts = np.bincount(np.digitize(f1, borders), minlength=len(F1_RANGES))
     return dict(zip(F1_RANGES, counts.tolist(), strict=True))
 
 
 def slices(questions: Sequence[Question], windows: Sequence[int], scores: Array) -> list[Slice]:
-    """Scores by whether there is an answer, where some have none, question word, length of the first reference answer,
-    context length, number of windows and title.
+    """Return scores by answerability (if some questions have no answer), question word, length of the first reference
+    answer, context length, number of windows, and title.
 
-    The titles come worst F1 first, those with few questions together at the end; a single title is no slice.
+    Titles are sorted by F1, worst first; those with few questions are combined at the end. A single title is not a
+    slice.
 
     Args:
-        questions: in the order of the scores.
-        windows: windows (features) of each question.
+        questions: questions in the order of the scores.
+        windows: number of windows (features) of each question.
         scores: exact match (0 or 1) and F1 (0 to 1) of each question, [N, 2].
     """
     kinds = [_KINDS[not question.answers] for question in questions]

@@ -1,4 +1,4 @@
-"""The windows of every question with their logits: features.parquet and logits.arrow, joined and checked.
+"""Windows of questions with their logits: a checked join of features.parquet and logits.arrow.
 
 Legend: F windows (features), C context tokens of all windows together, E examples (questions).
 """
@@ -14,18 +14,18 @@ import pyarrow as pa
 from tasks.downstream.scoring.logits import Array, FeatureFiles
 
 PART_TOKENS = 1 << 20
-"""Tokens of the windows of a part, about, and those of one example more at most: some 30 MB of offsets and logits."""
+"""Approximate tokens in a part, exceeded by at most one example: about 30 MB of offsets and logits."""
 LOGITS = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Every window of every example, in order of feature id, context tokens only."""
+    """Context tokens of all windows, in order of feature id."""
 
     example_index: Array
-    """int [F]: line of the questions; not decreasing."""
+    """int [F]: line of the question; not decreasing."""
     bounds: Array
-    """int [F + 1]: window f owns the context tokens bounds[f] to bounds[f + 1]."""
+    """int [F + 1]: window f has the context tokens bounds[f] to bounds[f + 1] - 1."""
     characters: Array
     """int [C, 2]: start and end of each token in its context."""
     start_logits: Array
@@ -41,36 +41,36 @@ class Windows:
 
 @dataclass(frozen=True)
 class WindowFiles(FeatureFiles):
-    """The windows of every question in features.parquet (of the rows) and logits.arrow (of the predict job)."""
+    """Files with the windows of questions: features.parquet (rows) and logits.arrow (predict job)."""
 
     example_ids: Sequence[str]
-    """Id of every example, in the order of the questions, [E]."""
+    """Id of every example, in order of the questions, [E]."""
 
     def parts(self) -> Iterator[tuple[slice, Windows]]:
-        """Yield some examples at a time, and their windows, whose `example_index` counts from the first of these.
+        """Yield parts: a slice of the examples, and their windows with `example_index` counted from its start.
 
         Raises:
-            InputError: as `read`, or windows that are not in the order of the questions.
+            InputError: as `read`, or windows that are not in order of the questions.
         """
         for windows in self._read(PART_TOKENS):
             first, last = int(windows.example_index[0]), int(windows.example_index[-1])
             yield slice(first, last + 1), replace(windows, example_index=windows.example_index - first)
 
     def read(self) -> Windows:
-        """Return all of them, checked against each other and the questions.
+        """Return all windows, checked against the questions.
 
         Raises:
-            InputError: a file that cannot be read; logits that miss a feature, have another length than its
-                tokens or are not finite; features of other questions, or an example without a feature.
+            InputError: an unreadable file; missing logits, logits of a wrong length or not finite; features of other
+                questions, or an example without a feature.
         """
         [windows] = self._read()
         return windows
 
     def _read(self, tokens: int | None = None) -> Iterator[Windows]:
-        """Yield windows, those of some examples at a time.
+        """Yield the windows in parts.
 
         Args:
-            tokens: of the windows of a part, about; None: there is one part.
+            tokens: approximate tokens of a part; None: a single part.
         """
         index = self.read_numbers("example_id", "example_index", "n_tokens", "context_start")
         self._check_examples(index["example_index"], index.pop("example_id"))
@@ -86,28 +86,26 @@ class WindowFiles(FeatureFiles):
             first += count
 
     def windows_of_examples(self) -> list[int]:
-        """Count the windows of each example."""
+        """Return the number of windows of each example."""
         index = self.read_numbers("example_index")["example_index"]
         counts: list[int] = np.bincount(index, minlength=len(self.example_ids)).tolist()
         return counts
 
     def _check_examples(self, index: Array, named: Array) -> None:
-        """Refuse windows of other questions: `named` are the ids of those that number `index` has."""
+        """Refuse windows of other questions; `named` are the recorded ids of the example numbers `index`."""
         count = len(self.example_ids)
         if len(index) and (index.min() < 0 or index.max() >= count):
-            raise self.refuse_rows(f"speaks of question {int(index.max())}, there are {count}")
+            raise self.refuse_rows(f"has question {int(index.max())}, there are {count} questions")
         wanted = np.asarray(self.example_ids, dtype=object)[index]
         if len(other := np.flatnonzero(wanted != named)):
             line = int(other[0])
-            raise self.refuse_rows(
-                f"feature {line} belongs to question {named[line]!r}, the questions have {wanted[line]!r} in its place"
-            )
+            raise self.refuse_rows(f"feature {line} belongs to question {named[line]!r}, expected {wanted[line]!r}")
         if len(missing := np.setdiff1d(np.arange(count), index)):
             first = self.example_ids[int(missing[0])]
             raise self.refuse_rows(f"no feature for {len(missing)} of {count} questions, first {first!r}")
 
     def _stops(self, index: dict[str, Array], tokens: int) -> list[int]:
-        """Choose the window after each part."""
+        """Return the end of each part."""
         steps = np.diff(index["example_index"])
         if (steps < 0).any():
             raise self.refuse_rows("example_index must not decrease")
@@ -116,7 +114,7 @@ class WindowFiles(FeatureFiles):
         return [int(end) for end, full in zip(ends, np.diff(before, append=before[-1] + 1), strict=True) if full]
 
     def _context_tokens(self, index: dict[str, Array], offsets: pa.ListArray, first: int) -> Array:
-        """Count the context's tokens of some windows, of which `first` is the first one's number."""
+        """Return the number of context tokens of windows numbered from `first`."""
         lengths = np.asarray(offsets.value_lengths())
         if (lengths % 2).any():
             raise self.refuse_rows("offsets must be pairs of start and end")
@@ -128,7 +126,7 @@ class WindowFiles(FeatureFiles):
 
 
 def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: Array, ends: Array) -> Windows:
-    """Return windows with `counts` context tokens each; `starts` and `ends` are the logits of all their tokens."""
+    """Return windows with `counts` context tokens; `starts` and `ends` are the logits of all tokens."""
     bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     first_token = np.concatenate(([0], np.cumsum(index["n_tokens"], dtype=np.int64)))[:-1]
     position = np.repeat(first_token + index["context_start"] - bounds[:-1], counts) + np.arange(bounds[-1])

@@ -1,1 +1,1 @@
-"""Classes or values of texts, or of pairs of texts: those of one's own files, and the nine tasks of GLUE."""
+"""Classification and regression of texts or pairs of texts: your own files, and the nine tasks of GLUE."""

@@ -1,4 +1,4 @@
-"""Texts with a class or a value each: what all stages know of them."""
+"""Classification and regression of texts: task properties shared by all stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.records.labels import labels_of_rows
 
 
 class Task(DownstreamTask):
-    """A class, or a value, of a text or of a pair of them."""
+    """Class or value of a text or a pair of texts."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -29,7 +29,7 @@ class Task(DownstreamTask):
 
     @property
     def is_regression(self) -> bool:
-        """Whether labels are values, not classes."""
+        """True if labels are values, not classes."""
         return self.spec.is_regression
 
     @property
@@ -37,7 +37,7 @@ class Task(DownstreamTask):
         return self.spec.labels
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
-        """The classes of the task, or of the training examples, in order."""
+        """Return the classes of the task or of the training examples, in order."""
         return self.labels or labels_of_rows(rows)
 
     @property
@@ -54,7 +54,7 @@ class Task(DownstreamTask):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the examples; `second` is null for single texts, labels are int32 classes or float32 values."""
+        """Schema of the examples; `second` is null for single texts, labels are int32 classes or float32 values."""
         columns = [
             pa.field("first", pa.string(), nullable=False),
             pa.field("second", pa.string()),

@@ -1,4 +1,4 @@
-"""Texts of a file for a finished model, with or without labels, and its classes or values as records."""
+"""Inference for texts: read them from a file, with or without labels, and write classes or values as records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.stage.errors import InputError
 
 
 class Task(scores.Task, ApplyTask[Examples, Array, Array]):
-    """The most probable class, its probability and those of all; or the value."""
+    """Most probable class with all probabilities, or the value."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
     general: ClassVar[str] = "classification"
@@ -34,7 +34,7 @@ class Task(scores.Task, ApplyTask[Examples, Array, Array]):
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-        """Those of GLUE by the names of the classes; where they have none, by how many there are."""
+        """Match GLUE tasks by the names of their classes, or by their number if they are unnamed."""
         unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
         return {
             cls.general: {"kind": cls.general, "regression": len(labels) == 1},
@@ -46,13 +46,13 @@ class Task(scores.Task, ApplyTask[Examples, Array, Array]):
         }
 
     def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
-        """Their names, for the schema of the examples."""
+        """Write labels.json, which the schema of the examples needs."""
         if not self.spec.name:
             write_labels(folder, labels)
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The classes of the model."""
+        """Classes of the model."""
         return labels_of_examples(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
 
     @property
@@ -70,8 +70,8 @@ class Task(scores.Task, ApplyTask[Examples, Array, Array]):
         names = as_known(different_labels(target), self.known).values()
         if not set(names) & set(self.known):
             raise InputError(
-                f"{path}: no label is a class of the model ({', '.join(self.known)}): found "
-                f"{', '.join(list(names)[:5])}; set {COLUMN.format('label')}"
+                f"{path}: no label is a class of the model ({', '.join(self.known)}); found "
+                f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')}"
             )
         others = in_order(set(names) - set(self.known))
         reading.counts[UNKNOWN_TO_MODEL] += write_numbers(target, self.schema, self.known, others)

@@ -1,4 +1,4 @@
-"""The model card of a model that classifies texts, or gives them values."""
+"""Model card of a text classification or regression model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tasks.downstream.texts import scores
 
 TASK = "text-classification"
 HUB_METRICS = {"macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
-"""Names of the Hub's metrics where they differ from ours."""
+"""Names of Hub metrics that differ from Podium's."""
 
 
 class Task(scores.Task, CardTask):
-    """Cards of classifiers, and of models that give a value."""
+    """Model cards for text classification and regression."""
 
     def card(self, facts: CardFacts) -> str:
-        """See `tasks.downstream.card.write_card`; on the Hub these metrics are fractions.
+        """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
 
         Raises:
-            PublishError: a score is missing, or is no finite number.
+            PublishError: a score is missing or not finite.
         """
         spec, metrics = self.spec, facts.metrics
         dataset = (f"GLUE {spec.title}", "glue") if spec.name else evaluated_on(facts, "examples")

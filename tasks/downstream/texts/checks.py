@@ -1,4 +1,4 @@
-"""What labelled texts must be, and their rows: a class or a value for every example, each once. Legend: n rows."""
+"""Validation of labelled texts and of their rows: a class or value for every example, each once. Legend: n rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tasks.validation.histograms import Lengths
 from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, Sequences
 
 TEXTS = ("first", "second")
-GLUE_LOOK = "look at source, path and dataset of its section data in params.yaml"
+GLUE_LOOK = "check source, path and dataset of its section data in params.yaml"
 COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
-MOST = "no more labels than sequences"
+MOST = "at most one label per sequence"
 
 
 class Task(about.Task, ChecksTask):
-    """Texts of one or two columns, and their labels."""
+    """Validation of texts, their labels and their rows."""
 
     text_columns: ClassVar[tuple[str, ...]] = TEXTS
 
@@ -42,19 +42,19 @@ class Task(about.Task, ChecksTask):
         return LabelRows(source, None if examples is None else partial(self._expected_labels, examples, folder))
 
     def _expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
-        """Return the label that the rows in the folder `rows` should have of each example, -100 for none."""
+        """Return the label that rows in the folder `rows` should have for each example; -100 for none."""
         columns = [batch.column("label") for batch in examples.read(("label",))]
         labels = pa.chunked_array(columns).to_numpy() if columns else np.zeros(0)
         if self.labels:
             return labels
-        # Names are compared: the classes of rows have the numbers that features.parquet states.
+        # Compare names: the class numbers of rows are defined by features.parquet.
         known, others = all_labels_in(examples.path)
         numbers = {name: number for number, name in enumerate(labels_of_rows(rows))}
         return np.array([numbers.get(name, IGNORED) for name in (*known, *others)])[labels]
 
 
 class TextsData(ExampleFiles):
-    """The examples of an entry, all splits."""
+    """Examples of an entry, all splits."""
 
     record = "example"
 
@@ -62,7 +62,7 @@ class TextsData(ExampleFiles):
         """Open the splits in `folder`.
 
         Raises:
-            InputError: one is not there.
+            InputError: a split is missing.
         """
         spec, entry, schema = task.spec, task.entry, task.schema
         super().__init__(folder, task.splits, schema, f"first, second: string; label: {schema.field('label').type}")
@@ -70,23 +70,23 @@ class TextsData(ExampleFiles):
         others: Sequence[str] = ()
         columns, self.name, look = spec.columns, f"glue-{spec.name}", GLUE_LOOK
         if not spec.name:
-            # The first training example says it for all, as the checks then do.
+            # The first training example decides; the checks then apply to all.
             is_pair = begins_with_value(self.files[TRAIN], "second", entry.stage("examples"))
             columns, self.name = TEXTS if is_pair else ("text",), entry.verdict()
-            look = f"look at train_path, dev_path, columns and dataset of {entry.key('data')} in params.yaml"
+            look = f"check train_path, dev_path, columns and dataset of {entry.key('data')} in params.yaml"
             if not spec.is_regression:
                 known, others = all_labels_in(folder / "dev.parquet")
         self._required, self._classes = len(known), (*known, *others)
-        """Those that train must have, then others; none of values."""
+        """Classes that train must have, then others; empty for regression."""
         self._range = spec.answers if spec.is_regression else (0, len(self._classes) - 1)
         every = f"every class: {', '.join(known)}" if known else "two different values"
         self.record_checks = (
-            Check("texts_present", ", ".join(columns), "no text of train is null or empty", look),
+            Check("texts_present", ", ".join(columns), "no training text is null or empty", look),
             Check("labels_known", "label", f"{self._range[0]:g} to {self._range[1]:g}", look),
         )
         self.total_checks = (
-            *self.count_checks(entry.params.data.min_examples, f"give more examples, or lower min_examples; {look}"),
-            Check("labels_in_train", "label", every, f"what train lacks cannot be learnt; {look}"),
+            *self.count_checks(entry.params.data.min_examples, f"provide more examples, or lower min_examples; {look}"),
+            Check("labels_in_train", "label", every, f"missing labels cannot be learned; {look}"),
         )
         self._seen: dict[str, Counter[float]] = {split: Counter() for split in task.splits}
         self._labelled = text_features.Keys()
@@ -105,7 +105,7 @@ class TextsData(ExampleFiles):
             lengths.add(text_features.characters(column))
         low, high = self._range
         return {
-            # GLUE's own development sets have a few; what is left out of train was counted when it was read.
+            # GLUE's development sets have a few; those dropped from train were counted when reading.
             "texts_present": np.asarray(sum(map(text_features.is_missing, columns))) * (split == TRAIN),
             "labels_known": (~((label >= low) & (label <= high) & np.isfinite(label))).astype(np.int64),
         }
@@ -123,17 +123,17 @@ class TextsData(ExampleFiles):
     def numbers(self) -> dict[str, Any]:
         numbers = super().numbers()
         for number, name in enumerate(self._classes):
-            alone = "" if number < self._required else " (train has none: no model can answer it)"
+            alone = "" if number < self._required else " (not in train)"
             for split, seen in self._seen.items():
                 numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = seen[number]
         texts, labelled = (len(np.unique(keys.all_hashes())) for keys in (self._keys[TRAIN], self._labelled))
-        other_label = {"of them with another label than before": labelled - texts}
-        names = "examples whose text came before", "examples whose text is also in train"
+        other_label = {"duplicate training texts with different labels": labelled - texts}
+        names = "duplicate texts", "texts also in train"
         return numbers | self._repetitions(*names, other_label) | self.reading
 
 
 def _texts(batch: pa.RecordBatch) -> np.ndarray:
-    """Both texts of every example as one key. object [n]."""
+    """Return both texts of every example as one key. object [n]."""
     return text_features.strings(batch.column("first")) + "\t" + text_features.strings(batch.column("second"))
 
 
@@ -143,7 +143,7 @@ def _labelled(batch: pa.RecordBatch) -> np.ndarray:
 
 
 class LabelRows(RowData):
-    """Labels of sequences, which are numbered examples."""
+    """Validation of labels in rows; feature ids are example numbers."""
 
     kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
 
@@ -151,11 +151,11 @@ class LabelRows(RowData):
         """Open the rows.
 
         Args:
-            expected: reads the label of each example, -100 for none; None: labels are not compared with examples.
+            expected: returns the expected label of each example, -100 for none; None: do not compare labels.
         """
         super().__init__(source)
         sequences = self.manifest.sequences
-        # To predict, classes that train has not have no label.
+        # Rows for prediction have no label for classes that are not in train.
         every, least = ("every sequence has a label", sequences) if source.training else (MOST, 0)
         self.total_checks += (Check("labels", COLUMN, every, self.again, minimum=least, maximum=sequences),)
         if expected is not None:
@@ -174,7 +174,7 @@ class LabelRows(RowData):
         self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
         if self._read_expected is None:
             return {}
-        # Slots of no known example are left out.
+        # Slots without a known example are skipped.
         known = (ids >= 0) & (ids < len(self._expected))
         other = np.zeros(ids.shape, bool)
         other[known] = labels[known] != self._expected[ids[known]]

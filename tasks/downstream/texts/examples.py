@@ -1,7 +1,6 @@
-"""Texts with labels as Parquet, one file a split, and reading.json; each is checked before anything is kept
-(own_files.py, glue_files.py).
+"""Labelled texts, checked (own_files.py, glue_files.py) and written as Parquet, one file per split, with reading.json.
 
-The names of classes that the training examples state stand in the files, beside the columns.
+Class names found in the training examples are stored in the schema of the files.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from tasks.stage.errors import InputError
 
 ROW_GROUP = 8192
 HEAD = 10_000
-"""Examples of each file, or split of GLUE, that are looked at before a run."""
+"""Examples of each file or GLUE split that are checked before a run."""
 MAX_CLASSES = 1000
-UNKNOWN = "dev examples of classes that train has not, which no model can answer"
+UNKNOWN = "dev examples with labels not in train"
 
 
 class Task(about.Task, ExamplesTask):
-    """Texts of files or of the Hub."""
+    """Texts from files or the Hub."""
 
     groups: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (("text", ("first", "second")),)
 
@@ -55,12 +54,12 @@ class Task(about.Task, ExamplesTask):
             path = folder / f"{split}.parquet"
             counts[split] = write_split(self, self.source.examples(split, reading), path)
             if not counts[split]:
-                raise InputError(f"{self.title} has no {split} example with a text: look at {self.entry.key('data')}")
+                raise InputError(f"{self.title}: no {split} example has a text. Check {self.entry.key('data')}")
             pairs.add(begins_with_value(path, "second", self.entry.stage("examples")))
         if len(pairs) > 1:
             raise InputError(
-                f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}): "
-                f"state {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
+                f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}). "
+                f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
         if isinstance(self.source, GlueTexts) and self.source.data.source == "files":
             reading.ignored = unused_files(self.spec, Path(self.source.data.path))
@@ -69,7 +68,7 @@ class Task(about.Task, ExamplesTask):
         return "; ".join([f"{said} examples", *reading.summary()])
 
     def complete(self, folder: Path) -> dict[str, int]:
-        """Numbers of the classes that the training examples have, in place of their names."""
+        """Replace class names by numbers of the training examples' classes."""
         files = {split: folder / f"{split}.parquet" for split in self.splits}
         found = {split: different_labels(path) for split, path in files.items()}
         labels = self.labels or in_order(found[TRAIN])
@@ -86,16 +85,16 @@ class Task(about.Task, ExamplesTask):
         if not 2 <= len(labels) <= most:
             only = f" ({labels[0]})" if len(labels) == 1 else ""
             raise InputError(
-                f"the training examples have labels of {len(labels):,} class(es){only}, required are 2 to "
-                f"{MAX_CLASSES:,}: look at {self.entry.key('data', 'columns.label')}; for values state "
-                f"downstream.{self.entry.name}.regression: true"
+                f"the training examples have {len(labels):,} class(es){only}, 2 to {MAX_CLASSES:,} are required. Check "
+                f"{self.entry.key('data', 'columns.label')}, or set downstream.{self.entry.name}.regression: true for "
+                "values"
             )
 
     def _check_dev(self, split: str, train: Collection[Any], dev: Collection[Any]) -> None:
-        """Refuse development examples by their labels.
+        """Refuse unusable labels of development examples.
 
         Raises:
-            InputError: all have the same, or examples that were given have none of a class of the training examples.
+            InputError: all labels are equal, or none is in the training examples.
         """
         key = "path" if self.spec.name else "dev_path" if self.apart is None else "dev_fraction"
         look = self.entry.key("data", key)
@@ -108,7 +107,7 @@ class Task(about.Task, ExamplesTask):
         require_several(set(dev), split, look)
 
     def check_files(self) -> str:
-        """The first examples of each file, and the classes of files that are no longer than that."""
+        """Check the first examples of each file, and the classes of files that are read completely."""
         data, reading, labels = self.source.data, Reading(), dict[str, Counter[Any]]()
         for split in self.read_splits:
             labels[split] = Counter()
@@ -120,7 +119,7 @@ class Task(about.Task, ExamplesTask):
             self.first_labels = self.labels or in_order(labels[TRAIN])
             self.has_all_labels = TRAIN in whole
         if not self.labels and TRAIN in whole:
-            # Where a part of the file is set apart, the training examples may have fewer classes than the file.
+            # If a part of the file is set aside, the training examples may have fewer classes than the file.
             self._require_classes(self.first_labels, MAX_CLASSES if self.apart is None else math.inf)
         for split in whole.intersection(self.development):
             if self.spec.name or TRAIN in whole:
@@ -132,10 +131,10 @@ class Task(about.Task, ExamplesTask):
 
 
 def source_of(task: about.Task, named_by: str = "") -> OwnTexts | GlueTexts:
-    """Return what reads the examples of an entry.
+    """Return the reader of an entry's examples.
 
     Args:
-        named_by: what messages say to set for a part that another column holds; empty: see tables.stated_by.
+        named_by: setting that messages suggest for another column name; empty: see tables.stated_by.
     """
     data = task.entry.params.data
     if isinstance(data, GlueData):
@@ -146,20 +145,21 @@ def source_of(task: about.Task, named_by: str = "") -> OwnTexts | GlueTexts:
 
 
 def write_split(task: about.Task, examples: Iterator[Example], path: Path) -> int:
-    """Write examples to a Parquet file, classes by their names where the task has none; how many there are."""
+    """Write examples to a Parquet file, with class names unless the task defines classes; return their number."""
     label = task.schema.get_field_index("label")
     named = task.schema.set(label, pa.field("label", pa.string(), nullable=False))
     return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
 
 
 def different_labels(path: Path) -> list[Any]:
-    """Return the labels that the examples of a Parquet file have, each once."""
+    """Return the distinct labels of a Parquet file."""
     found: list[Any] = pc.unique(pq.read_table(path, columns=["label"]).column("label")).to_pylist()
     return found
 
 
 def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
-    """Write numbers in place of names, with columns of `schema`; how many are of other classes than `labels`."""
+    """Replace class names by numbers, with columns of `schema`; return the number of examples with classes not in
+    `labels`."""
     schema, names = with_labels(schema, labels, others), [*labels, *others]
     known = as_known(different_labels(path), labels)
     texts = pa.array(list(known), pa.string())

@@ -1,7 +1,7 @@
-"""Examples of a GLUE task from files or the Hub, each checked: texts, and a label that the task has.
+"""Reading and checking of a GLUE task's examples from files or the Hub.
 
-Files are TSV (without quotes, as GLUE's own are, with a header or without) or a table that tables.py reads. A label is
-a number or the name of a class, the same way in a whole file.
+Files are TSV (without quoting, like GLUE's, with or without a header) or a table supported by tables.py. Labels are
+numbers or class names, the same in a whole file.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ KEY = "downstream.*.data.path"
 LABEL = "label"
 ENDINGS = (".tsv", *TABLES, ".json")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
-"""Official files of CoLA have four fields and no header."""
+"""Fields of CoLA's official files, which have no header."""
 
 
 class GlueTexts(NamedTuple):
-    """The examples of a task: files in `data.path`/<task>/ or the folder of the official download, or a data set of the
-    Hub with GLUE's configurations and columns."""
+    """Reader of a task: files in `data.path`/<task>/ or the folder of the official download, or a Hub data set with
+    GLUE's configurations and columns."""
 
     data: GlueData
     task: TextTask
 
     def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
-        """The examples of a split, in order; see `of_file`.
+        """Yield the examples of a split, in order; see `of_file`.
 
         Args:
-            most: of each file at most so many are looked at.
+            most: maximum number of examples to read from each file.
 
         Raises:
-            InputError: no file, several of different endings, or content that is not what the task needs; the message
-                names file and line.
+            InputError: no file, several files with different extensions, or content that does not fit the task; the
+                message names file and line.
         """
         data, task = self
         if data.source == "files":
@@ -66,13 +66,13 @@ class GlueTexts(NamedTuple):
         *,
         labelled: bool = True,
     ) -> Iterator[Example]:
-        """The examples of one file, TSV or a table, with labels or without.
+        """Yield the examples of one file, TSV or a table, with or without labels.
 
-        Those with an empty text are counted, and left out of training.
+        Examples with an empty text are counted, and dropped from training.
 
         Args:
-            key: what messages call the file, or where it was named.
-            most: at most so many are looked at.
+            key: name of the file, or the parameter with its path, in messages.
+            most: maximum number of examples to read.
         """
         reading.files += 1
         columns = columns_of(self.task, key, labelled=labelled)
@@ -86,7 +86,7 @@ class GlueTexts(NamedTuple):
     def _usable(
         self, source: str, lines: Iterator[Line], taken: Taken | None, split: str, reading: Reading
     ) -> Iterator[Example]:
-        what = "left out" if split == TRAIN else "kept, as the official metrics count them"
+        what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
         for one in usable(source, lines, taken, reading, may_be_empty=True):
             is_whole = all(one[: len(self.task.columns)])
             reading.counts[f"{split} examples with an empty text, {what}"] += not is_whole
@@ -95,23 +95,23 @@ class GlueTexts(NamedTuple):
 
 
 def columns_of(task: TextTask, key: str, *, labelled: bool = True) -> Columns:
-    """Return what a table is asked for: of one without labels also the name of each example, where it has names."""
+    """Return the columns of a table; without labels also the optional id of each example."""
     texts = {part: Column(name, key, True) for part, name in zip(TEXT_PARTS, task.columns, strict=False)}
     return {**texts, LABEL: Column(LABEL, key, True)} if labelled else {**texts, "id": Column("id", key, False)}
 
 
 def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
-    """The file of a split, or the parts of it (train-00000-of-00002.parquet, ...) in order.
+    """Return the file of a split, or its parts (train-00000-of-00002.parquet, ...) in order.
 
     Raises:
-        InputError: there is none, or it is there with several endings.
+        InputError: no file, or several with different extensions.
     """
     listed = files_in(folder, KEY)
     places = [place for name in (task.name, task.title) if (place := folder / name).is_dir()]
     if len(places) != 1:
         found = " and ".join(map(str, places)) or "neither"
         raise InputError(
-            f"{KEY}={folder} must hold one folder of {task.title}, {task.name}/ or {task.title}/: found {found}"
+            f"{KEY}={folder} must contain one folder of {task.title}, {task.name}/ or {task.title}/; found {found}"
         )
     stems = (split, task.hub_split(split))
     files = [
@@ -126,19 +126,19 @@ def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
         names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
         found = ", ".join(path.name for path in files) or "none"
         raise InputError(
-            f"{places[0]} must hold one file of the {split} examples, {names} (or "
-            f"{', '.join(ENDINGS[1:])}): found {found}"
+            f"{places[0]} must contain one file of {split} examples, {names} (or {', '.join(ENDINGS[1:])}); found "
+            f"{found}"
         )
     return files
 
 
 def _stem(path: Path) -> str:
-    """The name of a file without its ending, and without that of its packing."""
+    """Return the name of a file without its extension and that of its compression."""
     return path.name.lower().partition(ending_of(path))[0]
 
 
 def unused_files(task: TextTask, folder: Path) -> list[str]:
-    """Names of the files of the task that no split is read from, such as GLUE's test files.
+    """Return the names of unused files of the task, such as GLUE's test files.
 
     Raises:
         InputError: as `split_files`.
@@ -149,7 +149,7 @@ def unused_files(task: TextTask, folder: Path) -> list[str]:
 
 
 def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: Reading, key: str) -> Iterator[Line]:
-    """Lines of a TSV file; what is quoted stays as it is."""
+    """Yield the lines of a TSV file; quotes are not interpreted."""
     refuse_empty(path, key)
     header: Sequence[str] | None = None
     rows = False
@@ -165,8 +165,8 @@ def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: Reading, ke
                 continue
         if len(fields) != len(header):
             raise InputError(
-                f"{path}, line {number} has {len(fields)} fields, {len(header)} are required ({', '.join(header)}): "
-                "apart by tabs, no tab inside a field"
+                f"{path}, line {number} has {len(fields)} fields, {len(header)} are required ({', '.join(header)}), "
+                "separated by tabs"
             )
         values, rows = dict(zip(header, fields, strict=True)), True
         yield Line(f"line {number}", {part: values[one.name] for part, one in columns.items()}, columns)
@@ -175,7 +175,7 @@ def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: Reading, ke
 
 
 def _header(task: TextTask, fields: Sequence[str], path: Path, reading: Reading) -> tuple[Sequence[str], bool]:
-    """Names of the columns, the task's own where it needs them, and whether the first line is data already."""
+    """Return the column names, renamed to the task's, and True if the first line is data."""
     wanted = (*task.columns, LABEL)
     for names in (wanted, task.tsv):
         actual = [actual_name(fields, name) for name in names]
@@ -190,13 +190,13 @@ def _header(task: TextTask, fields: Sequence[str], path: Path, reading: Reading)
     if len(fields) == len(wanted):
         return wanted, True
     raise InputError(
-        f"{path}, line 1: found the fields {', '.join(fields)}; required is a header with "
-        f"{', '.join(task.tsv or wanted)}, or no header and the fields {', '.join(wanted)}, apart by tabs"
+        f"{path}, line 1: found the fields {', '.join(fields)}. Required is a header with "
+        f"{', '.join(task.tsv or wanted)}, or no header and the fields {', '.join(wanted)}, separated by tabs"
     )
 
 
 def label_of(task: TextTask) -> Taken:
-    """Return what makes labels of the cells of one file: all are numbers, or all names of classes."""
+    """Return a function that parses the labels of one file, which must all be numbers or all be class names."""
     classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
     low, high = task.answers
     required = f"a number from {low:g} to {high:g}" if task.is_regression else f"one of {classes}"
@@ -207,11 +207,11 @@ def label_of(task: TextTask) -> Taken:
         is_name = name in task.labels
         number, wrong = (float(task.labels.index(name)), "") if is_name else value_of(value)
         if wrong or not low <= number <= high or not (task.is_regression or number.is_integer()):
-            unlabelled = " (-1 means no label, as in GLUE's test files, which cannot be used)" if number == -1 else ""
+            unlabelled = " (-1 means no label; GLUE's test files cannot be used)" if number == -1 else ""
             return 0, f"a label that is not {required}{unlabelled}"
         if forms.setdefault("first", is_name) != is_name:
             kind = "a name" if is_name else "a number"
-            return 0, f"a label that is {kind}, as the first is not: all must be numbers, or all names of classes"
+            return 0, f"a label that is {kind}, unlike the first: all must be numbers, or all class names"
         return number if task.is_regression else int(number), ""
 
     return take

@@ -1,4 +1,4 @@
-"""Official metrics of classes and values: of all examples, and where examples are drawn more often than others."""
+"""Official metrics of classes and values, also for weighted examples."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LABEL, PREDICTION = range(2)
 
 
 def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") -> Metric:
-    """One of `WEIGHTED`.
+    """Return one of the metrics in `WEIGHTED`.
 
     Args:
-        title: for people; empty: its name in words.
-        called: its name in the metrics file, where that differs.
-        split: the development set it is of.
+        title: name for users; empty: derived from the name.
+        called: key in the metrics file, if it differs.
+        split: development set.
     """
     called = called or name
     extremes = functools.partial(_extremes, name)
@@ -28,7 +28,7 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
 
 
 def official(metric: str, labels: Array, predictions: Array) -> float:
-    """A metric in percent, by scikit-learn or scipy; 0 where a constant prediction leaves it undefined."""
+    """Return a metric in percent, by scikit-learn or scipy; 0 if a constant prediction leaves it undefined."""
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
@@ -50,8 +50,8 @@ def _whole(metric: str, outcomes: Array) -> float:
 
 
 def _extremes(metric: str, outcomes: Array) -> tuple[Array, Array]:
-    """The worst and the best example: the largest value as the least and as itself; of classes, one of the rarest class
-    (1 for F1, which looks for it) as another class and as itself."""
+    """Return the worst and the best example: for values, the largest one predicted as the smallest and as itself; for
+    classes, one of the rarest class (1 for F1) predicted as another class and as itself."""
     values, counts = np.unique(outcomes[:, LABEL], return_counts=True)
     if metric in ("pearson", "spearman"):
         return np.array([values[-1], values[0]]), np.array([values[-1], values[-1]])
@@ -67,21 +67,21 @@ def _accuracy(outcomes: Array, weights: Array) -> Array:
 
 
 def _counts(outcomes: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
-    """Hits, false alarms, misses, and right noes, where class 1 is what is looked for; [resamples] each."""
+    """Return true positives, false positives, false negatives and true negatives of class 1; [resamples] each."""
     label, predicted = outcomes[:, LABEL] == 1, outcomes[:, PREDICTION] == 1
-    hit, alarm, missed, no = (
+    tp, fp, fn, tn = (
         weights @ both for both in (label & predicted, ~label & predicted, label & ~predicted, ~label & ~predicted)
     )
-    return hit, alarm, missed, no
+    return tp, fp, fn, tn
 
 
 def _f1(outcomes: Array, weights: Array) -> Array:
-    hit, alarm, missed, _ = _counts(outcomes, weights)
-    return 100 * _ratio(2 * hit, 2 * hit + alarm + missed)
+    tp, fp, fn, _ = _counts(outcomes, weights)
+    return 100 * _ratio(2 * tp, 2 * tp + fp + fn)
 
 
 def _macro_f1(outcomes: Array, weights: Array) -> Array:
-    """The mean of F1 of the classes that are there or predicted in a resample, as scikit-learn takes it."""
+    """Return the mean F1 of classes that occur or are predicted in a resample, as in scikit-learn."""
     total, classes = np.zeros(len(weights)), np.zeros(len(weights))
     for number in np.unique(outcomes):
         label, predicted = (outcomes[:, column] == number for column in (LABEL, PREDICTION))
@@ -102,13 +102,13 @@ def _pearson(outcomes: Array, weights: Array) -> Array:
 
 
 def _spearman(outcomes: Array, weights: Array) -> Array:
-    """Pearson's of the ranks that the examples have among those that were drawn."""
+    """Return Pearson's correlation of the ranks within each resample."""
     one, other = (_ranks(outcomes[:, column], weights) for column in (LABEL, PREDICTION))
     return 100 * _correlation(one, other, weights)
 
 
 def _ranks(values: Array, weights: Array) -> Array:
-    """[resamples, examples] mean rank of each value, where example n is there weights[r, n] times."""
+    """Return the mean rank of each value [resamples, examples], with example n repeated weights[r, n] times."""
     different, place = np.unique(values, return_inverse=True)
     counts = np.zeros((len(different), len(weights)))
     np.add.at(counts, place, weights.T)
@@ -118,7 +118,7 @@ def _ranks(values: Array, weights: Array) -> Array:
 
 
 def _correlation(one: Array, other: Array, weights: Array) -> Array:
-    """Pearson's of every resample; 0 where one of them is constant."""
+    """Return Pearson's correlation of every resample; 0 if a variable is constant."""
     total = weights.sum(axis=1, keepdims=True)
     one, other = (x - (weights * x).sum(axis=1, keepdims=True) / total for x in (one, other))
     spread = (weights * one * one).sum(axis=1) * (weights * other * other).sum(axis=1)
@@ -137,4 +137,4 @@ WEIGHTED: dict[str, Callable[[Array, Array], Array]] = {
     "pearson": _pearson,
     "spearman": _spearman,
 }
-"""Metric -> how it is counted where examples have weights."""
+"""Metric -> function of outcomes and weights."""

@@ -1,4 +1,4 @@
-"""Texts with labels from files or the Hub: CSV, TSV, JSON, Parquet; every text and label is checked."""
+"""Reading of labelled texts from files or the Hub: CSV, TSV, JSON, Parquet; every text and label is checked."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ PAIRS = (
     ("text", "text_pair"),
     ("question", "sentence"),
 )
-"""Columns that are taken for a pair of texts, where none are named."""
+"""Default columns of a pair of texts."""
 TEXTS = ("text", "sentence", "review", "comment", "content", "question", "sentence1", "premise")
 LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 MAX_LABEL_CHARACTERS = 200
 _UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
-"""A whole number as text; 007 is a code."""
+"""Integer as text; 007 is a code."""
 
 
 Taken = Callable[[Any], tuple[Any, str]]
-"""What makes a label of a cell, or says what is wrong with it."""
+"""Function that parses the label in a cell; returns it and a description of what is wrong."""
 
 
 def columns_of(names: ColumnParams, named_by: str, source: str, reading: Reading, *, labelled: bool = True) -> Choose:
-    """Return what chooses columns: those that are named, and for the others those of the usual names that are there.
+    """Return a function that chooses columns: those set in the parameters, else those with usual names.
 
-    Where there is none, one whose name differs in case or blanks alone counts; who reads the table remarks on it.
+    Names that differ only in case or spaces also match; the reader of the table adds a remark.
 
     Args:
         named_by: see tables.stated_by.
-        source: what messages call the table.
-        reading: gets the choice (`layouts`).
-        labelled: whether a column of labels must be there.
+        source: name of the table in messages.
+        reading: receives the choice (`layouts`).
+        labelled: require a column of labels.
     """
 
     def choose(present: Sequence[str]) -> Columns:
@@ -89,25 +89,25 @@ def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
 
 
 class OwnTexts(NamedTuple):
-    """Texts with labels that an entry names."""
+    """Reader of an entry's labelled texts."""
 
     data: TextsParams
     section: str
-    """Of params.yaml, for messages."""
+    """Section of params.yaml, for messages."""
     taken: Taken
     """`class_of` or `value_of`."""
     named_by: str
     """See tables.stated_by."""
 
     def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
-        """The examples of a split, in order.
+        """Yield the examples of a split, in order.
 
         Args:
-            reading: gets what was read, and by which columns (`layouts`).
-            most: of each file at most so many are looked at.
+            reading: receives counts and the chosen columns (`layouts`).
+            most: maximum number of examples to read from each file.
 
         Raises:
-            InputError: what cannot be read; at the end, all that is wrong with texts and labels.
+            InputError: an unreadable file; at the end, all problems with texts and labels.
         """
         if self.data.source == "hub":
             source = hub_source(self.data, split)
@@ -122,10 +122,10 @@ class OwnTexts(NamedTuple):
     def of_file(
         self, path: Path, key: str, reading: Reading, most: int | None = None, *, labelled: bool = True
     ) -> Iterator[Example]:
-        """The examples of a table, with labels or without; otherwise as `examples`.
+        """Yield the examples of a table, with or without labels; otherwise as `examples`.
 
         Args:
-            key: what messages call it.
+            key: name of the file in messages.
         """
         reading.files += 1
         source = f"{path} ({key})"
@@ -137,12 +137,12 @@ class OwnTexts(NamedTuple):
 def usable(
     source: str, lines: Iterable[Line], taken: Taken | None, reading: Reading, *, may_be_empty: bool = False
 ) -> Iterator[Example]:
-    """The examples that the records of a table hold; at the end, all that is wrong with texts and labels is refused.
+    """Yield the examples of a table; at the end, refuse all problems with texts and labels.
 
     Args:
-        source: what messages call it.
-        taken: `class_of`, or what else makes a label of a cell or says what is wrong; None: there are no labels.
-        may_be_empty: whether texts may.
+        source: name of the table in messages.
+        taken: parses a label, see `Taken`; None: there are no labels.
+        may_be_empty: allow empty texts.
     """
     problems, count = Problems(source, "texts with labels"), 0
     for line in lines:
@@ -152,25 +152,26 @@ def usable(
     problems.refuse()
     if not count:
         raise InputError(
-            f"{source} holds no example{without_rows(reading)}: a header and a text with its label are required"
+            f"{source} contains no example{without_rows(reading)}. A header and rows with a text and its label are "
+            "required"
         )
 
 
 def files_of(path: Path, key: str) -> list[Path]:
-    """A file, or the files of a folder in order of their names: all of one known ending.
+    """Return a file, or the files of a folder sorted by name, which must have one known extension.
 
     Raises:
-        InputError: nothing there, other endings, or several.
+        InputError: no file, unknown extensions, or several.
     """
     files = files_in(path, key)
     tables = [one for one in files if ending_of(one) in ENDINGS]
-    if path.is_dir():  # beside other tables it says something of them, as dataset_info.json does
+    if path.is_dir():  # next to other tables it is metadata, such as dataset_info.json
         tables = [one for one in tables if ending_of(one) != ".json"] or tables
     endings = {ending_of(one) for one in tables}
     if len(endings) != 1:
         found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
         raise InputError(
-            f"{path}: {key} needs a table ({', '.join(ENDINGS)}), or a folder of tables of one kind: found "
+            f"{path}: {key} must be a table ({', '.join(ENDINGS)}) or a folder of tables of one kind; found "
             f"{found or 'nothing'}"
         )
     return tables
@@ -195,22 +196,22 @@ def _example(
 
 
 def _text(value: Any, may_be_empty: bool) -> tuple[str, str]:
-    """A text, its white space made single blanks; or else what is wrong with it."""
+    """Return a text with collapsed white space, and what is wrong with it or an empty string."""
     if not isinstance(value, str):
-        return "", "no text" if value is None else "something else than text"
+        return "", "no text" if value is None else "a value that is not text"
     text = " ".join(value.split())
     if surrogate_in(text) is not None:
-        return "", "half a surrogate pair, which is no Unicode text,"
+        return "", "half a surrogate pair (invalid Unicode)"
     return text, "" if text or may_be_empty else "an empty text"
 
 
 def class_of(value: Any) -> tuple[str, str]:
-    """The name of a class, or else what is wrong."""
+    """Return the name of a class, and what is wrong with it or an empty string."""
     if isinstance(value, bool):
         return str(value).lower(), ""
     if isinstance(value, float) and math.isfinite(value):
         if value != int(value):
-            return "", "a label that is a broken number (state regression: true for values)"
+            return "", "a label that is a fraction (set regression: true for values)"
         value = int(value)
     if isinstance(value, int):
         return str(value), ""
@@ -218,15 +219,17 @@ def class_of(value: Any) -> tuple[str, str]:
     if "." in name:
         name = _meaning(name)
     if not name:
-        return "", "a missing label" if isinstance(value, str | float | None) else "a label that is no word or number"
+        return "", "a missing label" if isinstance(
+            value, str | float | None
+        ) else "a label that is not text or a number"
     if len(name) > MAX_LABEL_CHARACTERS or not name.isprintable():
-        return "", f"a label that is no name (of up to {MAX_LABEL_CHARACTERS} letters, on one line)"
+        return "", f"a label that is not a name (up to {MAX_LABEL_CHARACTERS} characters, on one line)"
     return name, ""
 
 
 def _meaning(name: str) -> str:
-    """Return what the names of one class have in common in all files: 1 of 1.0, +1 and LABEL_1, which is what
-    transformers calls a class without a name, and true of True."""
+    """Return the canonical name of a class: 1 for 1.0, +1 and LABEL_1 (transformers' name of an unnamed class), true
+    for True."""
     name = _UNNAMED.sub(r"\1", name)
     if _WHOLE.fullmatch(name):
         return str(int(name.partition(".")[0]))
@@ -234,13 +237,13 @@ def _meaning(name: str) -> str:
 
 
 def as_known(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
-    """Return names of classes -> what `known` calls the same class; a class that is not known keeps its name."""
+    """Return class name -> name of the same class in `known`; unknown classes keep their name."""
     by_meaning = {_meaning(name): name for name in reversed(known)}
     return {name: name if name in known else by_meaning.get(_meaning(name), name) for name in names}
 
 
 def value_of(value: Any) -> tuple[float, str]:
-    """A finite number, or else what is wrong."""
+    """Return a finite number, and what is wrong with it or an empty string."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return 0.0, "a missing value"
     try:
@@ -248,11 +251,11 @@ def value_of(value: Any) -> tuple[float, str]:
     except (TypeError, ValueError):
         number = math.nan
     wrong = not math.isfinite(number) or abs(number) > 1e30
-    return number, "a value that is no finite number" if wrong else ""
+    return number, "a value that is not a finite number" if wrong else ""
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of classes sorted: whole numbers by what they count, other names as text."""
+    """Return sorted class names: integers by value, other names as text."""
     different = set(names)
     whole = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in different)
     return tuple(sorted(different, key=lambda name: (int(name) if whole else 0, name)))

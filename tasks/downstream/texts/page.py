@@ -1,4 +1,4 @@
-"""The page of an evaluation of texts: scores, how classes were confused, and the worst mistakes; one file."""
+"""Evaluation report of texts: scores, confusion matrix, and the worst mistakes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tasks.pages.render import html_page
 
 WORST = 25
 SHOWN_CLASSES = 20
-"""With more, the most frequent mistakes stand in place of a table of all."""
+"""With more classes, the most frequent confusions replace the confusion matrix."""
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
 class ClassScores(NamedTuple):
-    """How well one class is found; percent."""
+    """Scores of one class, in percent."""
 
     name: str
     learnt: bool
@@ -33,7 +33,7 @@ class ClassScores(NamedTuple):
 
 
 class Task(scores.Task, PageTask[Examples, Array, Array]):
-    """Scores by class and length of the texts; how classes were confused; the worst mistakes."""
+    """Report with scores by class and text length, confusion matrix, and the worst mistakes."""
 
     def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Slice]:
         names, order = sized([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
@@ -42,7 +42,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
         if not self.is_regression:
             named = self.classes(examples)
             classes, order = [named[int(label)] for label in examples.labels], named[: self.learnt(examples)]
-            # Of own texts the accuracy alone says something of examples of one class.
+            # For your own texts, only accuracy is meaningful within one class.
             metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
             found += by_name(f"{prefix}class", classes, order, metrics, split, outcomes)
         return found
@@ -51,10 +51,10 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
         return html_page(
             __file__,
             "texts.html.j2",
-            title=self.title,
+            title=f"Evaluation: {self.title}",
             note=found.note,
             near=found.near,
-            heading="Farthest off" if self.is_regression else "Wrong, and sure of it",
+            heading="Largest errors" if self.is_regression else "Most confident mistakes",
             metrics=found.metrics,
             titles=self.metrics.titles,
             constant=found.metrics["constant_score"],
@@ -84,7 +84,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
         }
 
     def _mistakes(self, examples: Examples, logits: Array, predictions: Array) -> list[dict[str, Any]]:
-        """Wrong classes the model was surest of, or values that are farthest off."""
+        """Return the most confident wrong classes, or the values with the largest errors."""
         if self.is_regression:
             badness = np.abs(predictions - examples.labels)
             shown = [f"{value:.2f}" for value in predictions]
@@ -103,7 +103,7 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
 
 
 def class_scores(names: Sequence[str], learnt: int, labels: Array, predictions: Array) -> list[ClassScores]:
-    """Precision, recall and F1 of every class that is there or was predicted, by scikit-learn."""
+    """Return precision, recall and F1 of every class that occurs or is predicted, by scikit-learn."""
     from sklearn.metrics import precision_recall_fscore_support
 
     numbers = range(len(names))
@@ -117,7 +117,7 @@ def class_scores(names: Sequence[str], learnt: int, labels: Array, predictions: 
 
 
 def confusion(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, list[int]]]:
-    """Each class with how often each class was predicted for it."""
+    """Return the confusion matrix: each class with the number of predictions of each class."""
     from sklearn.metrics import confusion_matrix
 
     counts = confusion_matrix(labels, predictions, labels=range(len(names)))
@@ -125,7 +125,7 @@ def confusion(names: Sequence[str], labels: Array, predictions: Array) -> list[t
 
 
 def confused(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, str, int]]:
-    """Class, what was predicted for it, and how often: the most frequent mistakes."""
+    """Return the most frequent confusions: label, predicted class, and count."""
     pairs = zip(labels.tolist(), predictions.tolist(), strict=True)
     counts = Counter((int(one), int(other)) for one, other in pairs if one != other)
     return [(names[one], names[other], count) for (one, other), count in counts.most_common(WORST)]

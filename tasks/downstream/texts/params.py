@@ -1,4 +1,4 @@
-"""Parameters of classes and values of texts: of one's own, and of the tasks of GLUE."""
+"""Parameters of text classification and regression: your own texts, and the tasks of GLUE."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, 
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
 FLOORS = {False: ("min_accuracy", "min_macro_f1"), True: ("min_pearson", "min_spearman")}
-"""Of values (true) and of classes."""
+"""Parameters of floors for values (True) and classes (False)."""
 
 
 class ColumnParams(Section):
-    """Columns of a table of texts; `None`: the usual names, see docs/classification.md."""
+    """Columns of a table of texts; `None`: usual names, see docs/classification.md."""
 
     text: Name | None = None
-    """Column of the text; null: the usual names (docs/classification.md)."""
+    """Column of the text; null: usual names (docs/classification.md)."""
     text_pair: Name | None = None
-    """Column of the second text of a pair; null: the usual names."""
+    """Column of the second text of a pair; null: usual names."""
     label: Name | None = None
-    """Column of the class or value; null: the usual names."""
+    """Column of the class or value; null: usual names."""
     id: Name | None = None
-    """Column of an example's name; null: the usual names, else its number."""
+    """Column of the example's id; null: usual names, else its number."""
 
 
 class TextsParams(OwnDataParams):
@@ -42,14 +42,14 @@ class TextsParams(OwnDataParams):
     train_path: Name = "inputs/classification"
     dev_path: Name | None = "inputs/classification"
     columns: ColumnParams = ColumnParams()
-    """Names of columns, of tables and Hub data sets."""
+    """Column names of tables and Hub data sets."""
 
 
 class GlueData(DataParams):
     source: Literal["files", "hub"] = "files"
-    """files: GLUE's own in `path`; hub: `dataset`."""
+    """files: GLUE's files in `path`; hub: `dataset`."""
     path: Name = "inputs/glue"
-    """Folder with a folder for each task, named like it (docs/glue.md)."""
+    """Folder with a subfolder for each task, named like it (docs/glue.md)."""
     dataset: str | None = "nyu-mll/glue"
     """Name of a Hub data set, for source: hub."""
     dataset_revision: str | None = None
@@ -77,26 +77,26 @@ class GateParams(ReleaseParams):
     min_accuracy: Points | None = None
     """Floor of the accuracy, in percent; null: none."""
     min_macro_f1: Points | None = None
-    """Floor of the F1 averaged over classes, in percent; null: none."""
+    """Floor of macro F1, in percent; null: none."""
     min_pearson: Floor | None = None
-    """Floor of Pearson's correlation times 100, of values; null: none."""
+    """Floor of Pearson's correlation times 100, for regression; null: none."""
     min_spearman: Floor | None = None
-    """Floor of Spearman's correlation times 100, of values; null: none."""
+    """Floor of Spearman's correlation times 100, for regression; null: none."""
     max_drop: Points = 0.0
-    """Points below the released model that are tolerated."""
+    """Tolerated drop against the released model, in points."""
 
 
 class GlueGateParams(ReleaseParams):
     min_score: Floor | None = None
     """Floor of the task's score, times 100; null: none."""
     max_drop: Points = 0.0
-    """Points below the released model that are tolerated."""
+    """Tolerated drop against the released model, in points."""
 
 
 class ClassificationParams(EntryParams):
-    """An entry for texts with labels of one's own."""
+    """Entry of kind classification."""
 
-    about: ClassVar[str] = "Classes, or values, of texts of one's own."
+    about: ClassVar[str] = "Classification or regression of your own texts."
 
     regression: bool = False
     """Labels are values, not classes."""
@@ -110,23 +110,23 @@ class ClassificationParams(EntryParams):
         for name in FLOORS[not self.regression]:
             if getattr(self.gate, name) is not None:
                 raise ValueError(
-                    f"gate.{name} is no score of {'values' if self.regression else 'classes'} (regression: "
-                    f"{str(self.regression).lower()}): state {' or '.join(FLOORS[self.regression])}"
+                    f"gate.{name} does not apply to {'values' if self.regression else 'classes'} (regression: "
+                    f"{str(self.regression).lower()}). Set {' or '.join(FLOORS[self.regression])}"
                 )
         return self
 
 
 SINGLE_TOKENS, PAIR_TOKENS = 16, 44
-"""Assumed tokens of a sentence of GLUE, and of a pair, special ones included."""
+"""Estimated tokens of a GLUE sentence and of a pair, with special tokens."""
 
 
 class GlueParams(EntryParams):
-    """An entry for one of the nine tasks."""
+    """Entry of kind glue."""
 
-    about: ClassVar[str] = "The nine tasks of GLUE."
+    about: ClassVar[str] = "One of the nine tasks of GLUE."
 
     task: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
-    """Which of the nine tasks of GLUE."""
+    """Task of GLUE."""
     data: GlueData = GlueData()
     rows: SentenceParams = SentenceParams()
     finetune: TuningParams = TuningParams()

@@ -1,9 +1,7 @@
-"""Texts as sequences of rows: [CLS] text [SEP], or [CLS] first [SEP] second [SEP].
+"""Conversion of texts to rows: [CLS] text [SEP], or [CLS] first [SEP] second [SEP].
 
-Classes that the training examples state are named in features.parquet.
-
-One that is too long loses tokens at the end of the longer text first, as the `longest_first` of Hugging Face's
-tokenizers does.
+The classes of the training examples are stored in features.parquet. Sequences that are too long are truncated at the
+end of the longer text first, as by `longest_first` of Hugging Face's tokenizers.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name
 
 
 class Task(about.Task, RowsTask):
-    """Each example becomes one sequence; dev examples of classes that train has not have no label there."""
+    """Rows of texts, one sequence per example; dev examples with classes not in train have no label."""
 
     chunk: ClassVar[int] = 65536
     columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """As the examples have them: rows that lie there may be of others."""
+        """Labels of the examples; existing rows may belong to other examples."""
         return self.spec.labels or all_labels_in(self.examples_file(self.development[0]))[0]
 
     @property
@@ -44,7 +42,7 @@ class Task(about.Task, RowsTask):
         return None if self.spec.labels else with_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        """By hashes of the texts, both of a pair together."""
+        """Partition by hashes of the texts, of both texts for pairs."""
 
         def read_texts(batch: pa.RecordBatch) -> list[str]:
             pairs = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
@@ -68,10 +66,10 @@ class Task(about.Task, RowsTask):
 
 
 def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens that both sentences keep, int64[N] each: one token at a time is taken from the longer one.
+    """Return the number of tokens to keep of both sentences, int64[N] each, truncating the longer one first.
 
-    keep_longest_first([9], [3], 8) == ([5], [3]); of two long ones the second keeps the odd token, as in Hugging Face's
-    tokenizers (src/utils/truncation.rs).
+    keep_longest_first([9], [3], 8) == ([5], [3]); of two long sentences the second keeps the odd token, as in Hugging
+    Face's tokenizers (src/utils/truncation.rs).
     """
     shorter, longer = np.minimum(first, second), np.maximum(first, second)
     kept = np.where(shorter > room, shorter, np.maximum(shorter, room - shorter))
@@ -86,7 +84,7 @@ def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tupl
 
 
 def make_sequences(tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int) -> Sequences:
-    """Sequences of single sentences, or of pairs, of at most `row_length` tokens; their labels are still to come."""
+    """Return sequences of single sentences or pairs of at most `row_length` tokens, without labels."""
     one = encode(tokenizer, firsts)
     if seconds is None:
         kept = np.minimum(one.lengths, row_length - 2)
@@ -98,4 +96,4 @@ def make_sequences(tokenizer: Tokenizer, firsts: list[str], seconds: list[str] |
         pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
         shortened = kept + others < one.lengths + two.lengths
     token_ids, lengths = lay_out_sequences(read_vocabulary(tokenizer), *pieces)
-    return Sequences(token_ids, lengths, kept + 2, labels={}, counts={"shortened to fit": int(shortened.sum())})
+    return Sequences(token_ids, lengths, kept + 2, labels={}, counts={"truncated to fit": int(shortened.sum())})

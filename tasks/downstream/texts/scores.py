@@ -1,4 +1,4 @@
-"""From logits to classes or values of texts, and what these score: GLUE's official metrics, or those of own texts."""
+"""Decoding of classes or values, and their metrics: GLUE's official metrics, or those for your own texts."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from tasks.rows.row_files import from_arrow
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
-TITLES = {"accuracy": "accuracy", "macro_f1": "F1, mean of classes", "pearson": "Pearson", "spearman": "Spearman"}
-"""Of the metrics of own texts."""
+TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "pearson": "Pearson", "spearman": "Spearman"}
+"""Names of the metrics for your own texts."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A development set."""
+    """Examples of a development set."""
 
     texts: list[str]
-    """The two texts of a pair stand on both sides of a tab."""
+    """The two texts of a pair are separated by a tab."""
     labels: Array
     """[examples] class numbers, or values."""
     names: Sequence[str] = ()
-    """How people find each example; empty: by its number."""
+    """Names of the examples; empty: their numbers."""
     classes: tuple[str, ...] = ()
-    """By number, of data that state their own: those that can be learnt, then those that only this set has."""
+    """Class names by number, if the data defines them: classes in train, then classes only in this set."""
     learnt: int = 0
-    """How many of them can be learnt."""
+    """Number of classes in train."""
 
 
 class Task(about.Task, ScoresTask[Examples, Array, Array]):
-    """Outcomes are each example's label beside what was predicted: numbers of classes, or values."""
+    """Classes or values; outcomes are the label and the prediction of each example."""
 
     quantities: ClassVar[tuple[str, ...]] = ("label", "prediction")
     given: ClassVar[int] = 1
+    _constant = ""
+    """Class of the best constant prediction."""
 
     def read_examples(self, path: Path) -> Examples:
         made_by = self.entry.stage("examples")
@@ -58,7 +60,7 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
             for pair in zip(batch.column("first").to_pylist(), batch.column("second").to_pylist(), strict=True)
         ]
         if not texts:
-            raise InputError(f"{path} holds no example; run the stage {made_by} again")
+            raise InputError(f"{path} contains no examples. Run the stage {made_by} again")
         labels = np.concatenate([from_arrow(batch.column("label")).astype(np.float64) for batch in batches])
         if self.spec.name:
             return Examples(texts, labels)
@@ -70,25 +72,25 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         return Examples(texts, labels, names, (*known, *others), len(known))
 
     def classes(self, examples: Examples) -> tuple[str, ...]:
-        """Names by number of all classes that the labels may be of."""
+        """Return the names of all classes of the labels, by number."""
         return examples.classes or self.labels
 
     def learnt(self, examples: Examples) -> int:
-        """How many of them a model can answer with; 1 of a value."""
+        """Return the number of classes that the model can predict; 1 for a regression."""
         return examples.learnt or len(self.labels)
 
     def names(self, examples: Examples) -> Sequence[str]:
         return examples.names or [str(number) for number in range(len(examples.texts))]
 
     def keys(self, examples: Examples) -> list[str]:
-        """Of own texts with the classes: what a number means follows from them."""
+        """Return hashes of the texts; for your own texts with the class names, which define the numbers."""
         if self.spec.name:
             return keys_of(examples.texts)
         classes = json.dumps(examples.classes[: examples.learnt])
         return keys_of(f"{text}\n{classes}" for text in examples.texts)
 
     def read_logits(self, examples: Examples, rows: Path, logits: Path) -> Array:
-        """[examples, classes]; [examples, 1] of a regression."""
+        """Read logits [examples, classes]; [examples, 1] for a regression."""
         count, classes = len(examples.labels), self.learnt(examples)
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
         [[flat]] = files.read_logits(("logits",), np.full(count, classes), [count])
@@ -102,7 +104,7 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         return logits
 
     def predictions(self, answers: Array) -> Sequence[Any]:
-        """Class numbers, or values cut to what the task allows."""
+        """Return class numbers, or values clipped to the range of the task."""
         if not self.is_regression:
             found: list[int] = answers.argmax(axis=1).tolist()
             return found
@@ -126,18 +128,18 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         return found
 
     def check_predictions(self, path: Path, split: str, examples: Examples, values: Any) -> list[Any]:
-        """Class numbers, or values."""
+        """Check class numbers or values."""
         found, (low, high) = np.array(values, dtype=np.float64), self.spec.answers
         if found.ndim != 1 or not len(found) or not all(map(self._is_answer, found)):
             raise InputError(f"{path}: {split} must be a list of numbers from {low:g} to {high:g}")
         count = len(examples.labels)
         if len(found) != count:
-            raise InputError(f"{path} holds {len(found)} predictions of {split}, which has {count} examples")
+            raise InputError(f"{path} has {len(found)} predictions for {split}, which has {count} examples")
         numbers: list[float] = found.tolist()
         return numbers
 
     def outcomes(self, examples: Examples, predictions: Sequence[Any]) -> Array:
-        """A class that there is not stands for no answer: it is right nowhere."""
+        """Return labels and predictions; a missing prediction is -1, which is always wrong."""
         answers = [-1.0 if one is None else float(one) for one in predictions]
         return np.stack([examples.labels, np.array(answers, dtype=np.float64)], axis=1)
 
@@ -163,24 +165,30 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         low, high = self.spec.answers
         return bool(np.isfinite(number) and low <= number <= high and (self.is_regression or number == int(number)))
 
+    @property
+    def baseline(self) -> str:
+        return f'always answering "{self._constant}"' if self._constant else "the best constant answer"
+
     def constant(self, examples: Mapping[str, Examples]) -> Outcomes | None:
-        """What needs no model at all: the class that scores best, or any value."""
+        """Return outcomes of the best constant prediction: the class with the best score, or any value."""
         most = max(map(self.learnt, examples.values()))
         found = [
             self.outcomes_of(examples, {s: [c] * len(one.labels) for s, one in examples.items()}) for c in range(most)
         ]
-        return max(found, key=lambda outcomes: self.metrics.of(outcomes)[self.limits[0].metric])
+        best = max(range(most), key=lambda number: self.metrics.of(found[number])[self.limits[0].metric])
+        self._constant = "" if self.is_regression else self.classes(next(iter(examples.values())))[best]
+        return found[best]
 
 
 def metric_names(task: TextTask, split: str) -> dict[str, str]:
-    """Metric -> its name in the metrics file: with the development set where the task has several."""
+    """Return metric -> name in the metrics file, with the development set if there are several."""
     if len(task.dev) == 1:
         return {name: name for name in task.metrics}
     return {name: f"{name}_{split.removeprefix('dev_')}" for name in task.metrics}
 
 
 def probabilities(logits: Array) -> Array:
-    """[examples, classes] softmax."""
+    """Return the softmax of logits [examples, classes]."""
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     found: Array = odds / odds.sum(axis=1, keepdims=True)
     return found

@@ -1,8 +1,8 @@
-"""What texts can be fine-tuned for, in one table: columns, classes, official metrics and files of each task.
+"""Table of text tasks: columns, classes, official metrics and files.
 
-The tasks of GLUE (arXiv 1804.07461): names of columns and classes are those of the Hub data set nyu-mll/glue, whose
-class numbers count from 0 in the order given here; `tsv` has the header of the official downloads where it differs.
-Metrics are those of the leaderboard; the score of a task is their mean, over both development sets where there are two.
+GLUE tasks (arXiv 1804.07461) have the column and class names of the Hub data set nyu-mll/glue, whose class numbers
+start at 0 in this order; `tsv` is the header of the official downloads, if it differs. Metrics are those of the
+leaderboard; the score of a task is their mean, over both development sets if there are two.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ TRAIN = "train"
 
 
 class Example(NamedTuple):
-    """One example."""
+    """Labelled text or pair of texts."""
 
     first: str
     second: str | None
-    """None where examples are single texts."""
+    """None for single texts."""
     label: str | float
-    """Name or number of the class, or the value of a regression."""
+    """Name or number of the class, or value of a regression."""
     id: str | None = None
 
 
 @dataclass(frozen=True)
 class TextTask:
-    """One task: of GLUE, or of texts of one's own."""
+    """GLUE task, or task on your own texts."""
 
     name: str
-    """Of a task of GLUE; empty: texts of one's own."""
+    """Name of the GLUE task; empty for your own texts."""
     title: str
-    """As the papers call a task of GLUE, and the folder of its official download."""
+    """Official name of a GLUE task, also the folder of its download."""
     columns: tuple[str, ...]
-    """One sentence, or the two of a pair; empty: the parameters say."""
+    """Columns of the sentence, or of both sentences of a pair; empty: set by parameters."""
     labels: tuple[str, ...]
-    """Classes in order of their numbers; one name for the value of a regression; empty: the training examples say."""
+    """Class names by number; one name for a regression; empty: defined by the training examples."""
     metrics: tuple[str, ...]
-    """Names of metrics in metrics.py; the first leads."""
+    """Names of metrics in metrics.py, the leading one first."""
     tsv: tuple[str, ...] = ()
-    """Sentence columns, then the label, in the header of the official files; `columns` and "label" where empty."""
+    """Header of the official files: sentence columns, then label; empty: `columns` and "label"."""
     dev: tuple[tuple[str, str], ...] = (("dev", "validation"),)
-    """Name of each development set, and of its split on the Hub."""
+    """Name of each development set and of its split on the Hub."""
     limits: tuple[float, float] | None = None
-    """Smallest and largest value of a regression, or number of a class; None: as `labels` count."""
+    """Smallest and largest value or class number; None: derived from `labels`."""
     mean: str = "score"
-    """What the mean of all metrics is called, over both development sets where there are two; empty: there is none."""
+    """Name of the mean of all metrics, over both development sets if there are two; empty: none."""
     examples: tuple[int, int] = (0, 0)
-    """Training and development examples, as the card of nyu-mll/glue states them."""
+    """Number of training and development examples, from the card of nyu-mll/glue."""
 
     @property
     def is_regression(self) -> bool:
-        """Whether labels are values, not classes."""
+        """True if labels are values, not classes."""
         return len(self.labels) == 1
 
     @property
     def answers(self) -> tuple[float, float]:
-        """Smallest and largest number that an answer may be."""
+        """Smallest and largest valid answer."""
         return self.limits or (0, len(self.labels) - 1)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """train, then the development sets."""
+        """Names of train and the development sets."""
         return (TRAIN, *(name for name, _ in self.dev))
 
     def hub_split(self, split: str) -> str:
-        """The name of a split on the Hub."""
+        """Return the name of a split on the Hub."""
         return dict(self.dev).get(split, split)
 
 
@@ -129,14 +129,14 @@ TASKS = {
     )
 }
 
-OWN_CLASSES = TextTask("", "classes of texts", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf), mean="")
+OWN_CLASSES = TextTask("", "text classification", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf), mean="")
 OWN_VALUES = TextTask(
-    "", "values of texts", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf), mean=""
+    "", "text regression", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf), mean=""
 )
 
 
 def text_task(options: Mapping[str, Any]) -> TextTask:
-    """Return what an entry fine-tunes for, by the parameters of its kind alone."""
+    """Return the task of an entry from the parameters of its kind."""
     if "task" in options:
         return TASKS[options["task"]]
     return OWN_VALUES if options["regression"] else OWN_CLASSES

@@ -102,7 +102,7 @@ def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(proje
     renamed = table.set_column(3, "question", [["Which?"] * 3])
     pq.write_table(renamed, path)
     code, said = podium(capsys, "compare", "slow", "part")
-    assert (code, "no example of squad was answered by both" in said.err) == (1, True)
+    assert (code, "no example of squad was predicted by both" in said.err) == (1, True)
 
 
 def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
@@ -119,7 +119,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     assert (code, "is not a run. Name a run first" in said.err) == (2, True)
     (release / "evaluation" / "scores.json").unlink()
     code, said = podium(capsys, "compare", "slow", str(release))
-    assert (code, "is no run, and holds no scores.json or predictions.json" in said.err) == (1, True)
+    assert (code, "is neither a run nor a folder with scores.json or predictions.json" in said.err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
 def test_a_run_that_was_not_evaluated_is_named(project, capsys):
     prepare_own(project, resolved_params(project, None, []), "new")
     code, said = podium(capsys, "compare", "slow", "new")
-    assert (code, "checkouts/new/metrics/squad.json is missing: run the stage evaluate@squad first" in said.err) == (
+    assert (code, "checkouts/new/metrics/squad.json not found. Run the stage evaluate@squad first" in said.err) == (
         1,
         True,
     )

@@ -351,9 +351,9 @@ def test_notes_of_a_stage_are_shown_when_its_other_lines_are_not():
     for one in shown:
         one.begin("examples")
         one.line("examples", "64 documents")
-        one.line("examples", "note: 3 dev examples of classes that train has not")
+        one.line("examples", "note: 3 dev examples with labels not in train")
         one.close()
-    assert stream.getvalue() == "examples: started\nnote: 3 dev examples of classes that train has not\n"
+    assert stream.getvalue() == "examples: started\nnote: 3 dev examples with labels not in train\n"
     assert "note: 3 dev examples" in console.getvalue()
     assert "64 documents" not in console.getvalue()
 

@@ -76,7 +76,7 @@ def conll_file(path: Path, sentences: int, documents: int) -> str:
 def test_questions_are_set_apart_by_title(tmp_path: Path) -> None:
     task = examples_of("squad", train_path=squad_file(tmp_path / "a.json", 20), dev_path=None, seed=1)
     said = make_examples(task, tmp_path / "out")
-    assert "20 questions of 200 in train set apart as dev (0.1 asked for, equal titles together, seed 1)" in said
+    assert "20 of 200 training questions set aside as dev (dev_fraction 0.1, grouped by title, seed 1)" in said
     train, dev = (set(column(tmp_path / "out", split, "title")) for split in task.splits)
     assert (len(train), len(dev), train & dev) == (18, 2, set())
     assert "a part of it" in task.check_files()
@@ -123,7 +123,7 @@ def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path: Path) -> No
         said = make_examples(task, tmp_path / kind)
         counts = {split: pq.read_metadata(tmp_path / kind / f"{split}.parquet").num_rows for split in task.splits}
         assert counts == {split: 20 if split == "train" else 12 for split in task.splits}, kind
-        assert "a sample (seed 0)" in said or kind == "squad"
+        assert "sampled (seed 0)" in said or kind == "squad"
         assert len(read_reading(tmp_path / kind)["notes"]) == len(counts) + (kind == "squad"), kind
 
 

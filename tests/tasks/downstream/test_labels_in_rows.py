@@ -201,7 +201,7 @@ def test_targets_wider_than_their_answers_are_counted_and_too_many_of_them_fail(
     assert failed_checks(verdicts["train"]) == []
     notes = verdicts["train"]["notes"] + verdicts[HELD_OUT]["notes"]
     assert sum(int(note.split(" rows: ")[1].split(" of ")[0]) for note in notes) == 3
-    assert all("differ from every answer of their question" in note for note in notes)
+    assert all("differ from all answers of their question" in note for note in notes)
 
     write_questions(data["train_path"], 40, cut=1)
     verdicts = judged(data, "squad")

@@ -92,7 +92,7 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     assert (same["max_logit_difference"], same["changed"], same["f1_first"]) == (0.0, [], same["f1_second"])
     check(found, allowing(None).entry)
     check(found, allowing(6.0).entry)
-    with pytest.raises(ParityLost, match=r"up to 6 apart \(in 'q0'\), allowed are 5.9 .* 1 of 3 answers changed"):
+    with pytest.raises(ParityLost, match=r"differ by up to 6 \(in 'q0'\), the limit is 5.9 .* 1 of 3 answers changed"):
         check(found, allowing(5.9).entry)
 
 
@@ -148,7 +148,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert 1e-4 < found["max_logit_difference"] < 0.2 * found["max_logit"]
     assert found["mean_logit_difference"] < found["max_logit_difference"]
     assert found["changed_answers"] == len(found["changed"]) < 20
-    assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits up to ")
+    assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits differ by up to ")
     strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
         between(FP32, Place("cpu", "bf16"), strict, params_with(), None, root)

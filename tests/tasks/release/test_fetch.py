@@ -136,7 +136,7 @@ def test_a_damaged_record_is_an_error_for_who_reads_it_and_made_anew_by_who_fetc
     record = checkout / FOLDER / "releases.json"
     whole = record.read_text()
     record.write_text(text)
-    with pytest.raises(InputError, match="does not say what was fetched"):
+    with pytest.raises(InputError, match="is damaged"):
         read_fetched(checkout / FOLDER)
     assert fetch_here(checkout).changed
     assert record.read_text() == whole
@@ -148,7 +148,7 @@ def test_a_changed_file_is_named(checkout: Path) -> None:
     path = checkout / FOLDER / one.tag / "tokenizer.json"
     path.unlink()  # it may share its bytes with what was published
     path.write_text("{}")
-    with pytest.raises(InputError, match="tokenizer.json is not what was fetched"):
+    with pytest.raises(InputError, match="tokenizer.json changed since it was fetched"):
         require_intact(one, checkout / FOLDER)
 
 

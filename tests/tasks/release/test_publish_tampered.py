@@ -204,7 +204,7 @@ def a_verdict_from_before(root: Path) -> None:
     ("attack", "words"),
     [
         (forged_metrics, "metrics/squad.json has SHA-256"),
-        (forged_interval_and_judged_hash, "f1_low=99.9, counted was"),
+        (forged_interval_and_judged_hash, "f1_low=99.9, computed"),
         (a_false_that_became_true, "states other checks than the evidence gives: reasons. "),
         (a_failed_check, "states other checks than the evidence gives: f1, checks. "),
         (no_checks, "states other checks than the evidence gives: f1, .*scores_belong_to_predictions"),
@@ -214,7 +214,7 @@ def a_verdict_from_before(root: Path) -> None:
         (a_better_figure_in_a_check, "states other checks than the evidence gives: f1"),
         (a_whole_verdict, "says accepted, the evidence does not"),
         (predictions_that_fit_forged_metrics, "about other files: evaluation/squad/predictions.json has SHA-256"),
-        (weights_judged_hash_and_all, "or on other weights"),
+        (weights_judged_hash_and_all, "or weights"),
         (a_link_to_others, "model.safetensors has SHA-256"),
         (one_file_more, "ipu_config.json has SHA-256 .*judged was none"),
         (
@@ -241,7 +241,7 @@ def test_a_better_score_of_a_glue_task_is_refused_though_the_verdict_names_its_b
     gate = json.loads((root / subject.gate).read_text())
     judged = {**gate["judged"], str(subject.metrics): sha256_of(root / subject.metrics)}
     change(root / subject.gate, judged=judged)
-    require_refused(root, GLUE, "accuracy=100.0, counted was 90.0.*single-item evaluate@glue-sst2")
+    require_refused(root, GLUE, "accuracy=100.0, computed 90.0.*single-item evaluate@glue-sst2")
 
 
 def test_another_score_beside_the_counted_ones_is_refused(copied: Callable[[str], Path]) -> None:
@@ -251,7 +251,7 @@ def test_another_score_beside_the_counted_ones_is_refused(copied: Callable[[str]
     gate = json.loads((root / subject.gate).read_text())
     judged = {**gate["judged"], str(subject.metrics): sha256_of(root / subject.metrics)}
     change(root / subject.gate, judged=judged)
-    require_refused(root, GLUE, "honesty_low, which is not counted")
+    require_refused(root, GLUE, "honesty_low, not a score of this task")
 
 
 def test_a_pipe_in_place_of_a_file_does_not_hang(copied: Callable[[str], Path]) -> None:

@@ -77,7 +77,7 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
     write_text(folder / "scores.json", scores_json(SQUAD, {"dev": questions}, answers))
     assert decide_on(checkout) == of_predictions
     write_json(folder / "predictions.json", released)
-    with pytest.raises(InputError, match=r"scores\.json and predictions\.json, which may be of two models"):
+    with pytest.raises(InputError, match=r"scores\.json and predictions\.json, which may differ"):
         decide_on(checkout)
 
 

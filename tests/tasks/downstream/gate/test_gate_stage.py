@@ -150,11 +150,11 @@ def test_figures_without_a_finite_loss_are_rejected(checkout: Path, text: str) -
 @pytest.mark.parametrize(
     ("name", "value", "found"),
     [
-        ("f1", "NaN", "f1=nan, counted was 88.8889"),
-        ("f1", "98.8889", "f1=98.8889, counted was 88.8889"),
-        ("exact_match", "66.6687", "exact_match=66.6687, counted was 66.6667"),
-        ("f1_low", "88.8", "f1_low=88.8, counted was 25.1103"),
-        ("total", "10570", "total=10570, counted was 3"),
+        ("f1", "NaN", "f1=nan, computed 88.8889"),
+        ("f1", "98.8889", "f1=98.8889, computed 88.8889"),
+        ("exact_match", "66.6687", "exact_match=66.6687, computed 66.6667"),
+        ("f1_low", "88.8", "f1_low=88.8, computed 25.1103"),
+        ("total", "10570", "total=10570, computed 3"),
     ],
 )
 def test_scores_that_the_predictions_do_not_have_are_refused(checkout: Path, name: str, value: str, found: str) -> None:
@@ -170,15 +170,15 @@ def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path
     (checkout / artifacts.predictions_file("squad")).write_text('{"q0": "the red house", "q1": "two dogs"}')
     reasons = decide_on(checkout).reasons
     assert len(reasons) == 4
-    assert "f1 66.6667 is under the floor 85" in reasons[0], "counted on what lies there"
-    assert "not significantly above that of the first 5 words of the context" in reasons[1]
+    assert "F1 is 66.6667, below the floor of 85" in reasons[0], "counted on what lies there"
+    assert "no better than the first 5 words of the context" in reasons[1]
     assert "1 of 3 dev questions have no prediction" in reasons[2]
-    assert "counted on other predictions" in reasons[3]
+    assert "does not belong to the current" in reasons[3]
 
 
 def test_weights_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
     (checkout / artifacts.model_folder("squad") / "model.safetensors").write_bytes(b"others")
-    assert "or on other weights" in decide_on(checkout).reasons[0]
+    assert "or weights" in decide_on(checkout).reasons[0]
 
 
 def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_none(checkout: Path) -> None:
@@ -217,12 +217,12 @@ def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checko
 @pytest.mark.parametrize(
     ("path", "content", "message"),
     [
-        ("metrics/squad.json", None, "run the stage evaluate@squad"),
-        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must hold exact_match, f1"),
+        ("metrics/squad.json", None, "Run the stage evaluate@squad"),
+        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must contain exact_match, f1"),
         ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
-        ("evaluation/squad/predictions.json", None, "is not there"),
+        ("evaluation/squad/predictions.json", None, "not found"),
         ("evaluation/squad/predictions.json", "[]", "must be an object"),
-        ("data/examples/squad/dev.parquet", None, "run its stage of examples"),
+        ("data/examples/squad/dev.parquet", None, "Run its stage examples"),
         ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_model_of_two_classes_without_names_needs_the_word_of_its_task(tmp_pat
     unnamed = find_model(
         str(write_head_model(tmp_path / "model", "sequence_classification", ("LABEL_0", "LABEL_1"), WORDS))
     )
-    with pytest.raises(ParamsError, match="--task WORD; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
+    with pytest.raises(ParamsError, match="--task NAME; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
         entry_of(unnamed)
     write_glue(tmp_path, "sst2")
     assert evaluate(entry_of(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)

@@ -84,12 +84,12 @@ def podium(
 
 
 REFUSED: list[tuple[Sequence[str], int, str]] = [
-    (["predict", "nothing/at/all", "questions.csv"], 1, "nothing/at/all is not there"),
-    (["predict", ".", "questions.csv"], 1, "config.json is missing"),
-    (["predict", "base", "questions.csv"], 1, "BertForPreTraining, which answers nothing"),
+    (["predict", "nothing/at/all", "questions.csv"], 1, "nothing/at/all not found"),
+    (["predict", ".", "questions.csv"], 1, "config.json not found"),
+    (["predict", "base", "questions.csv"], 1, "BertForPreTraining, not a fine-tuned model"),
     (["predict", "odd", "sentences.csv"], 1, "has the classes red, green, blue, grey"),
     (["predict", "qa", "empty.jsonl"], 1, "empty.jsonl is empty"),
-    (["predict", "qa", "header.csv"], 1, "holds no question (header.csv has a header and no rows)"),
+    (["predict", "qa", "header.csv"], 1, "contains no question (header.csv has a header and no rows)"),
     (["predict", "qa", "open.csv"], 1, "open.csv, line 2: the quote before 'a,b' is not closed"),
     (["predict", "sst2", "semicolon.csv", "--separator", ","], 1, "no column 'sentence': found Sentence;label"),
     (["predict", "sst2", "rows.json", "rows.json", "--force"], 2, "rows.json is an input of this"),
@@ -125,7 +125,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "qa", "columns.csv"], 1, "questions for question?; set --column context=NAME, --column question=NAME"),
     (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].context is missing"),
     (["predict", "qa", "blank.jsonl"], 1, "line 1.context is empty\n  line 2.question is empty"),
-    (["predict", "qa", "twice.jsonl", "out.json"], 1, "1 id(s) stand more than once"),
+    (["predict", "qa", "twice.jsonl", "out.json"], 1, "1 duplicate id(s)"),
     (
         ["predict", "qa", "text.txt"],
         1,
@@ -134,18 +134,18 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "qa", "sst2"], 1, "sst2 is a folder"),
     (["predict", "qa", "no.csv"], 1, "no.csv"),
     (["predict", "sst2", "questions.csv"], 1, "no column 'sentence'"),
-    (["predict", "sst2", "sentences.csv", "out.json"], 2, "no JSON object: name a .jsonl"),
-    (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2: there is one answer"),
+    (["predict", "sst2", "sentences.csv", "out.json"], 2, "cannot hold predictions for examples. Use .jsonl"),
+    (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2 is not supported"),
     (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: classif"),
     (["predict", "qa", "questions.csv", "out.txt"], 2, "OUT is out.txt, but it must end in"),
-    (["predict", "qa", "questions.csv", "no/out.csv"], 1, "no is not there: make that folder first"),
+    (["predict", "qa", "questions.csv", "no/out.csv"], 1, "no not found. Create the folder"),
     (["predict", "qa", "questions.csv", "labelled.tsv"], 2, "already exists: name another"),
     (["predict", "qa", "questions.csv", "--row-length", "65"], 2, "65 tokens are too long"),
     (["predict", "qa", "questions.csv", "--doc-stride", "64"], 2, "doc_stride=64 must be smaller"),
     (["predict", "qa", "questions.csv", "--column", "context"], 2, "must be PART=NAME"),
     (["predict", "qa", "questions.csv", "--precision", "fp16", "--runtime", "cpu"], 1, "the cpu runtime has no fp16"),
     (["evaluate", "sst2", "sentences.csv"], 1, "no column 'label'"),
-    (["evaluate", "sst2", "labelled.tsv", "--output", "qa"], 1, "qa is there already"),
+    (["evaluate", "sst2", "labelled.tsv", "--output", "qa"], 1, "qa already exists"),
     (["evaluate", "qa", "questions.csv"], 1, "or --column answer_text=NAME and --column answer_start=NAME"),
 ]
 
@@ -206,7 +206,7 @@ def test_labels_that_the_model_does_not_have_are_counted(
     place: Path, tmp_path: Path, model: str, name: str, count: int
 ) -> None:
     done = podium(place, "evaluate", model, name, "--output", str(tmp_path / "made"))
-    assert f"{count} labels of classes that the model does not have, which count as wrong" in done.stderr
+    assert f"{count} labels unknown to the model, counted as wrong" in done.stderr
 
 
 def test_standard_streams_hold_records_and_nothing_else_in_any_format(place: Path) -> None:

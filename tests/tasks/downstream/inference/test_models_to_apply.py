@@ -57,7 +57,7 @@ def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
     assert (entry.rows, entry.params.evaluate) == (params.downstream["squad"].rows, params.downstream["squad"].evaluate)
     assert entry_of(model, None, {"rows": {"doc_stride": 9}}).rows.model_dump()["doc_stride"] == 9
     (model.folder / "provenance.json").write_text('{"parameters": {"downstream": {"x": {"kind": "other"}}}}')
-    with pytest.raises(InputError, match=r"provenance.json does not say what .* say --task"):
+    with pytest.raises(InputError, match=r"provenance.json does not record what .* pass --task"):
         entry_of(model)
 
 
@@ -84,13 +84,13 @@ def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
 
 def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> None:
     model = classifier(tmp_path / "model", *ENTAILMENT)
-    with pytest.raises(ParamsError, match="say for which task.*; valid: classification, qnli, rte"):
+    with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, qnli, rte"):
         entry_of(model)
     assert entry_of(model, "rte").params.options == {"task": "rte"}
     with pytest.raises(ParamsError, match="--task sst2 does not fit"):
         entry_of(model, "sst2")
     unnamed = classifier(tmp_path / "unnamed", "LABEL_0", "LABEL_1", "LABEL_2")  # three classes make no MNLI
-    with pytest.raises(ParamsError, match="say for which task.*; valid: classification, mnli"):
+    with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, mnli"):
         entry_of(unnamed)
     own = classifier(tmp_path / "own", "red", "green", "blue")
     assert entry_of(own).kind == "classification"
@@ -137,5 +137,5 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     assert [one["label"] for one in records[0]] == [one["label"] for one in records[1]]
     assert [one["score"] for one in records[0]] == pytest.approx([one["score"] for one in records[1]], abs=1e-5)
     (model.folder / "ipu_config.json").write_text("[1]")
-    with pytest.raises(InputError, match="ipu_config.json is no JSON object"):
+    with pytest.raises(InputError, match="ipu_config.json is not a JSON object"):
         predict(entry_of(model), model, tmp_path / "in.jsonl", Output(out, "jsonl"), how("ipu"))

@@ -95,9 +95,7 @@ def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
 
 def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:
     tag = fetch_here(checkout).releases[0].tag
-    assert run_stage(checkout) == (
-        f"squad: {tag} scored on all 2 questions when it was released: these scores are taken, nothing is computed"
-    )
+    assert run_stage(checkout) == (f"squad: {tag} has recorded scores for all 2 questions; using them")
     assert jobs == []
     stated = checkout / "published/podium-demo/evaluation/scores.json"
     assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
@@ -114,7 +112,7 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
 ) -> None:
     ask(checkout, asked)
     assert run_stage(checkout).endswith(
-        f"answered the {len(asked)} questions, which are others than those of its release"
+        f"predicted all {len(asked)} questions, because its recorded scores do not cover them"
     )
     assert len(jobs) == 1
     table = tmp_path / "asked.jsonl"
@@ -132,14 +130,14 @@ def test_a_release_without_scores_is_asked(checkout: Path, jobs: list[Any]) -> N
     del record["releases"][0]["files"]["evaluation/scores.json"]
     write_json(checkout / FOLDER / "releases.json", record)
     shutil.rmtree(checkout / FOLDER / record["releases"][0]["tag"] / "evaluation")
-    assert "answered the 2 questions" in run_stage(checkout)
+    assert "predicted all 2 questions" in run_stage(checkout)
     assert len(jobs) == 1
 
 
 def test_where_nothing_was_released_there_is_nothing_to_compare_with(checkout: Path, jobs: list[Any]) -> None:
     shutil.rmtree(checkout / "published")
     fetch_here(checkout)
-    assert run_stage(checkout) == "squad: no other was released, so that the gate has nothing to compare with"
+    assert run_stage(checkout) == "squad: no released model to compare with"
     assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
 
 
@@ -152,7 +150,7 @@ def test_a_model_that_is_released_is_compared_with_the_one_before_it_and_nothing
     second = release(checkout)
     fetch_here(checkout)
     said = run_stage(checkout)
-    assert said.startswith(f"squad: {second} is this very model; {first} scored on all 2 questions")
+    assert said.startswith(f"squad: this model is already released as {second}; {first} has recorded scores for all 2")
     assert {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()} == before
     assert release(checkout) == second, "the same verdict, and so the same release"
 
@@ -162,7 +160,7 @@ def test_files_that_are_not_those_fetched_are_refused(checkout: Path) -> None:
     path = checkout / FOLDER / one.tag / "config.json"
     path.unlink()
     path.write_text("{}")
-    with pytest.raises(InputError, match="is not what was fetched"):
+    with pytest.raises(InputError, match="changed since it was fetched"):
         run_stage(checkout)
     assert not (checkout / OUT / "released.json").exists()
 
@@ -185,7 +183,7 @@ def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp
     with pytest.raises(
         InputError,
         match=r"is for kind classification, regression False, this entry for kind squad: "
-        r"let downstream\.squad\.gate\.released name a folder",
+        r"Set downstream\.squad\.gate\.released to a folder",
     ):
         run_stage(checkout)
     assert jobs == []
@@ -221,7 +219,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     fetch(params, entry, root)
     shutil.rmtree(root / "models/glue-sst2")
     write_model(root, 1, "glue-sst2")
-    assert "scored on all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert "has recorded scores for all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
     assert jobs == []
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
@@ -233,7 +231,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     swap(root, model, artifacts.fetched_folder("glue-sst2"))
     config = root / "models/glue-sst2/config.json"
     write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
-    assert "answered the 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert "predicted all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
     found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
     assert (len(jobs), len(found)) == (1, 20)
 

@@ -37,4 +37,4 @@ def test_what_only_ipus_have_is_computed_in_fp32_elsewhere_and_said(
 ) -> None:
     (tmp_path / "provenance.json").write_text(json.dumps({"prediction": {"runtime": "ipu", "precision": "fp16"}}))
     assert choose_place(tmp_path, "cpu", None) == Place("cpu", "fp32")
-    assert "computed in fp16, which only IPUs have: fp32 is used here" in capsys.readouterr().err
+    assert "computed in fp16, which only IPUs support; using fp32" in capsys.readouterr().err

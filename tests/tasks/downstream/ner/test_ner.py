@@ -122,7 +122,7 @@ def test_a_model_that_learnt_nothing_is_rejected_and_not_published(
     run(folder, monkeypatch)
     verdict = values_of(folder / f"metrics/{NAME}-gate.json")
     assert not verdict["accepted"]
-    assert any("is under the floor 50" in reason for reason in verdict["reasons"])
+    assert any("below the floor of 50" in reason for reason in verdict["reasons"])
     with pytest.raises(GateRejected, match="nothing was published"):
         run_stage(publish, NAME)
     assert not (folder / "published").exists()

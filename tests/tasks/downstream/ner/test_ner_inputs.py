@@ -165,21 +165,21 @@ BAD = {
         "a B-\nb B\nc O\n",
         r"2 problem\(s\):\n  a tag without a type: line 1 \('B-'\), line 2 \('B'\)$",
     ),
-    "I- after O": ("a O\nb I-x\n\nc B-x\nd I-y\n", r"IOB2 does not have .*: line 2 \('I-x'\), line 5 \('I-y'\)"),
+    "I- after O": ("a O\nb I-x\n\nc B-x\nd I-y\n", r"IOB2 does not allow .*: line 2 \('I-x'\), line 5 \('I-y'\)"),
     "one column": ("a O\nb\nc O\n", r"one column .*: line 2 \('b'\)"),
-    "ragged": ("a X O\nb O\nc X X O\n", r"another number of columns than 3.*: line 2 \('b O'\), line 3 \('c X X O'\)"),
+    "ragged": ("a X O\nb O\nc X X O\n", r"other than 3 columns.*: line 2 \('b O'\), line 3 \('c X X O'\)"),
     "an empty word": ("a\tO\n\tB-x\n", r"an empty word: line 2 \(''\)"),
     "lines after a bad one": ("a O\nb\nc Q\n", r"line 2 \('b'\)\n  a tag that is .*: line 3 \('Q'\)"),
     "a bare sign": ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
-    "no tag": ("a\tO\nb\t\n", r"neither O nor begins with B- or I-: line 2 \(''\)"),
+    "no tag": ("a\tO\nb\t\n", r"not O and does not begin with B- or I-: line 2 \(''\)"),
     "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
     "a handful of many": ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),
     "not UTF-8": ("a O\nb\udcff O\n", r"not UTF-8: found byte 0xff at offset 5 \(line 2\)"),
-    "no sentence": ("\n \n-DOCSTART- O\n", "holds no sentence"),
+    "no sentence": ("\n \n-DOCSTART- O\n", "contains no sentence"),
     "nothing": ("", "is empty"),
-    "a comment alone": ("# x = y\n", "holds no sentence"),
+    "a comment alone": ("# x = y\n", "contains no sentence"),
     "a line without end": ("a" * 200_000, "line 1 has 200,000 characters"),
-    "no blank line": ("a O\n" * 50_001, "the sentence from line 1 on has more than 50,000 words"),
+    "no blank line": ("a O\n" * 50_001, "the sentence from line 1 has more than 50,000 words"),
 }
 
 
@@ -194,13 +194,16 @@ def test_bad_columns_are_refused_with_their_lines(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, r"another number of tags than words: line 2 \('2 words, 1 tags'\)"),
+        (
+            {"tokens": ["a", "b"], "ner_tags": ["O"]},
+            r"different numbers of tags and words: line 2 \('2 words, 1 tags'\)",
+        ),
         ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, r"an empty word: line 2, word 1 \(''\)"),
-        ({"tokens": ["a", 3], "ner_tags": ["O", "O"]}, r"a word that is no text: line 2, word 1 \(3\)"),
-        ({"tokens": ["a"], "ner_tags": [None]}, r"a tag that is no text: line 2, word 0"),
+        ({"tokens": ["a", 3], "ner_tags": ["O", "O"]}, r"a word that is not text: line 2, word 1 \(3\)"),
+        ({"tokens": ["a"], "ner_tags": [None]}, r"a tag that is not text: line 2, word 0"),
         ({"tokens": ["a"], "ner_tags": [0]}, r"numbers without names .*: line 2 \(0\)"),
-        ({"tokens": "a b", "ner_tags": ["O"]}, r"no lists: line 2 \('a b'\)"),
-        ({"tokens": None, "ner_tags": None}, "no lists: line 2"),
+        ({"tokens": "a b", "ner_tags": ["O"]}, r"not lists: line 2 \('a b'\)"),
+        ({"tokens": None, "ner_tags": None}, "not lists: line 2"),
         ({"tokens": ["a"] * 50_001, "ner_tags": ["O"] * 50_001}, "more than 50,000 words: line 2"),
         ({"tokens": ["\ud800"], "ner_tags": ["O"]}, "half a surrogate pair.*: line 2, word 0"),
         ({"tokens": ["a"]}, "has no column 'ner_tags'.*set downstream.ner.data.columns.tags .*--column tags=NAME"),
@@ -240,14 +243,14 @@ def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_ar
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
     assert labels_of_examples(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
     assert numbers[UNKNOWN] == 2
-    assert "note: 2 entities of dev of types that train has not" in capsys.readouterr().err, "on the terminal, too"
+    assert "note: 2 dev entities with types not in train" in capsys.readouterr().err, "on the terminal, too"
     assert numbers[REPAIRED] == 1
     table = pq.read_table(tmp_path / "examples" / "train.parquet")
     assert table["tags"].to_pylist() == [["B-b"], ["B-a", "I-a"]]
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="entities of 0 types"):
+    with pytest.raises(InputError, match="have 0 entity types"):
         make(tmp_path, "a O\n", "a B-a\n")
     with pytest.raises(InputError, match=r"dev.conll \(downstream.ner.data.dev_path\)"):
         make(tmp_path, "a B-a\n", "a B\n")
@@ -282,8 +285,8 @@ def test_tables_of_words_and_tags_are_read_in_every_form(tmp_path: Path, name: s
     ("text", "message"),
     [
         ("tokens,tags\n\"['Ada', 'left']\",\"['B-person', 'O']\"\n", "lists that are not JSON .*: line 2"),
-        ("tokens,tags\nAda left,O\n", r"another number of tags than words: line 2 \('2 words, 1 tags'\)"),
-        ("tokens,tags\n", r"holds no sentence \(train\.csv has a header and no rows\)"),
+        ("tokens,tags\nAda left,O\n", r"different numbers of tags and words: line 2 \('2 words, 1 tags'\)"),
+        ("tokens,tags\n", r"contains no sentence \(train\.csv has a header and no rows\)"),
         ("text,label\na,b\n", "has no column 'tokens' and none 'ner_tags': found text, label"),
     ],
 )
@@ -314,7 +317,7 @@ def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path:
     assert found == ["B-a", "I-a", "I-a", "B-a", "B-a", "O", "B-b", "I-b", "B-b", "I-b"]
     assert ([*reading.layouts.values()], reading.counts[REPAIRED]) == ([f"columns of {scheme}"], 0)
     for stated in ("iob1", "iob2"):
-        with pytest.raises(InputError, match="which only tag_scheme: auto reads"):
+        with pytest.raises(InputError, match="supported only by tag_scheme: auto"):
             read(path, tag_scheme=stated)
 
 
@@ -380,7 +383,7 @@ def test_defaults_are_those_that_bert_was_published_with() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rows.overlap=64", r"half of a window at most: \(row_length 128 - 2 special tokens\) / 2 = 63"),
+        ("rows.overlap=64", r"at most half a window: \(row_length 128 - 2 special tokens\) / 2 = 63"),
         ("data.source=hub", "source: hub needs dataset"),
         ("data.tag_scheme=bioes", "'auto', 'iob1' or 'iob2'"),
         ("gate.min_f1=101", "less than or equal to 100"),

@@ -48,7 +48,7 @@ def test_equal_models_right_everywhere_have_an_interval_without_width() -> None:
 
 @pytest.mark.parametrize(("scores", "rows"), [(1, 1), (2, 3)])
 def test_one_model_is_no_recipe(scores: int, rows: int) -> None:
-    with pytest.raises(ValueError, match="two models at least"):
+    with pytest.raises(ValueError, match="at least two models"):
         interval_over_seeds(np.ones(scores), np.ones((rows, 4)), 10, 0.95)
 
 

@@ -35,7 +35,7 @@ def test_mcnemar_by_hand(first_only: int, second_only: int, p: float) -> None:
 
 
 def test_mcnemar_refuses_what_is_neither_right_nor_wrong() -> None:
-    with pytest.raises(ValueError, match="0 .wrong. or 1 .right."):
+    with pytest.raises(ValueError, match="0 .wrong. or 1 .correct."):
         mcnemar_exact([0.5], [1.0])
     with pytest.raises(ValueError, match="1 and 2 values cannot be paired"):
         mcnemar_exact([1.0], [1.0, 0.0])
@@ -51,7 +51,7 @@ def test_a_comparison_is_of_the_questions_that_both_answered() -> None:
     assert found["exact_match_difference"]["low"] > 0
     assert (found["mcnemar"]["first_only"], found["mcnemar"]["second_only"]) == (0, 10)
     assert [one["id"] for one in found["changed"]] == [str(number) for number in range(20, 30)]
-    with pytest.raises(ValueError, match="no question was answered by both"):
+    with pytest.raises(ValueError, match="no question has both predictions"):
         compare(REFERENCES, {"0": "x"}, {"1": "x"})
 
 
@@ -61,7 +61,7 @@ def test_an_answer_that_changes_without_its_score_is_listed_too() -> None:
     assert found["f1_difference"]["low"] == found["f1_difference"]["high"] == 0.0
     assert found["mcnemar"]["p_value"] == 1.0
     words = in_words(found, 0.95)
-    assert "40 questions answered in both, 20 of them differently" in words
+    assert "40 questions with both predictions, 20 answers changed" in words
     assert "exact match: 50.00 -> 50.00, +0.00 points" in words
     assert len(list(csv.reader(changed_csv(found["changed"]).splitlines()))) == 21
 
@@ -104,7 +104,7 @@ def test_files_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"1": "x"}')
     (tmp_path / "b.json").write_text('{"2": "x"}')
     (tmp_path / "q.json").write_text('{"data": [{"paragraphs": [{"qas": [{"id": "1", "answers": [{"text": "x"}]}]}]}]}')
-    with pytest.raises(InputError, match=r"a.json and .*b.json cannot be compared .* no question was answered by both"):
+    with pytest.raises(InputError, match=r"a.json and .*b.json cannot be compared .* no question has both predictions"):
         compare_files(tmp_path / "q.json", tmp_path / "a.json", tmp_path / "b.json")
-    with pytest.raises(InputError, match="c.json is not there"):
+    with pytest.raises(InputError, match="c.json not found"):
         compare_files(tmp_path / "q.json", tmp_path / "a.json", tmp_path / "c.json")

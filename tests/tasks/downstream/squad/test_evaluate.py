@@ -64,15 +64,15 @@ def test_the_scores_are_also_written_where_asked(tmp_path: Path) -> None:
 def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said(tmp_path: Path) -> None:
     done = run(tmp_path, QUESTIONS, {"1": "Broncos", "x": "y"})
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
-    assert "2 of 3 questions have no prediction and count 0: 2, 3" in done.stderr
-    assert "1 predictions belong to no question and are ignored: x" in done.stderr
+    assert "2 of 3 questions have no prediction and score 0: 2, 3" in done.stderr
+    assert "1 predictions match no question and are ignored: x" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("questions", "predictions", "message"),
     [
-        (None, {}, "questions.json is not there"),
-        (QUESTIONS, None, "predictions.json is not there"),
+        (None, {}, "questions.json not found"),
+        (QUESTIONS, None, "predictions.json not found"),
         ("{", {}, "questions.json is not JSON"),
         (QUESTIONS, "no JSON", "predictions.json is not JSON"),
         (b"\xff\xfe", {}, "questions.json is not UTF-8"),
@@ -81,10 +81,10 @@ def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said
         ({"data": [{}]}, {}, r"data\[0\].paragraphs is missing"),
         ({"data": [{"paragraphs": [{"qas": [{"id": 7.5}]}]}]}, {}, r"qas\[0\].id must be text, found float"),
         (squad({"id": "q", "answers": ["x"]}), {}, r"qas\[0\].answers\[0\] must be an object, found str"),
-        ({"data": []}, {}, "holds no question"),
+        ({"data": []}, {}, "contains no questions"),
         (QUESTIONS, [], "must be an object .*, found a list"),
         (QUESTIONS, {"1": 5}, "prediction of question '1' must be a string, found a number"),
-        (QUESTIONS, {"1": None}, 'must be a string, found nothing; write ""'),
+        (QUESTIONS, {"1": None}, 'must be a string, found nothing. Use ""'),
     ],
 )
 def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
@@ -228,7 +228,7 @@ def test_the_page_loads_nothing_and_escapes_every_text(tmp_path: Path) -> None:
     assert "b" not in page.tags  # the context of q2 holds <b>
     assert "<script>alert(1)</script>" in page.text
     assert "Ærø & <b>Fyn</b>" in page.text
-    assert "2 of 3 answers equal no reference" in page.text
+    assert "2 of 3 answers match no reference" in page.text
 
 
 @pytest.mark.parametrize("lost", ["questions", "features", "logits", "weights"])
@@ -236,7 +236,7 @@ def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path:
     write_checkout(tmp_path)
     inputs = inputs_of(tmp_path)
     getattr(inputs, lost).unlink()
-    with pytest.raises(InputError, match="is not there[;:] .*stage"):
+    with pytest.raises(InputError, match="not found. Run .*stage"):
         evaluate(TASK, tmp_path)
     assert not (tmp_path / "evaluation" / "squad").exists()
     assert not (tmp_path / "metrics").exists()

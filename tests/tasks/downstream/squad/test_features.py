@@ -111,7 +111,7 @@ def test_a_long_question_is_cut_and_the_context_is_not(tokenizer: Tokenizer) -> 
 
 def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:
     make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
-    with pytest.raises(InputError, match="keeps 11 tokens and leaves 2 of 16.*max_question_length"):
+    with pytest.raises(InputError, match="has 11 tokens and leaves 2 of 16.*max_question_length"):
         make_features(tokenizer, ["ba " * 11], ["go"], 16, 2, 11)
     with pytest.raises(InputError, match="leaves 0 of 16"):
         make_features(tokenizer, ["ba " * 20], ["go"], 16, 0, 20)

@@ -138,7 +138,7 @@ def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_p
 
 
 def test_two_places_for_answers_are_refused_with_the_keys() -> None:
-    with pytest.raises(ParamsError, match="exclude each other"):
+    with pytest.raises(ParamsError, match="cannot be combined"):
         columns(answers="a", answer_text="b")
 
 
@@ -185,9 +185,9 @@ EMPTY = [
 @pytest.mark.parametrize(("name", "row"), EMPTY)
 def test_squad_v2_is_refused_alike_in_every_format(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
     message = refusal(tmp_path, name, [{**row, "id": "a"}, {**row, "id": "b"}])
-    assert "2 question(s) have no answers (is_impossible: true, or an empty list): this is SQuAD 2.0" in message
+    assert "2 question(s) have no answer (is_impossible: true, or an empty list), as in SQuAD 2.0" in message
     assert "set downstream.*.data.unanswerable to use" in message
-    assert "They are 'a', 'b'" in message
+    assert ": 'a', 'b'" in message
 
 
 def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None:
@@ -200,16 +200,16 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
     ("name", "rows", "said"),
     [
         ("t.csv", [{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}], "line 2.answers is not JSON"),
-        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of one length, found [1, 0]"),
-        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": ["20"]}}], "a whole number, found '20'"),
-        ("t.csv", [{**as_flat(ONE), "answer_start": "20.0"}], "a whole number, found '20.0'"),
-        ("t.csv", [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}], "answer_start 20 and no answer_text"),
+        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of equal length, found [1, 0]"),
+        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": ["20"]}}], "an integer, found '20'"),
+        ("t.csv", [{**as_flat(ONE), "answer_start": "20.0"}], "an integer, found '20.0'"),
+        ("t.csv", [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}], "answer_start 20 but no answer_text"),
         ("t.jsonl", [{**ONE, "context": float("nan")}], "line 1.context must be text, found float"),
-        ("t.jsonl", [ONE, as_struct({**ONE, "id": "q2"})], "answers come in 2 forms"),
+        ("t.jsonl", [ONE, as_struct({**ONE, "id": "q2"})], "answers have 2 forms"),
         ("t.jsonl", [{**ONE, "id": " "}], "line 1.id is empty"),
         ("t.jsonl", [{**ONE, "id": None}], "line 1.id must be text, found NoneType"),
         ("t.jsonl", [{**ONE, "title": 5}], "line 1.title must be text, found int"),
-        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "stands more than once (questions number 1 and 2)"),
+        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "is not unique (questions number 1 and 2)"),
         (
             "t.parquet",
             [{k: v for k, v in ONE.items() if k != "answers"}],
@@ -241,7 +241,7 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "item 1 has no column 'context'"),
         ("cut-lines.json", b'{"id": "a"}\n{"id": "b"\n', "Expecting ',' delimiter at line 2, column 11"),
         ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "Extra data at line 3, column 1"),
-        ("empty.csv", b"id,context,question,answers\n", "holds no questions"),
+        ("empty.csv", b"id,context,question,answers\n", "contains no questions"),
         ("a.xlsx", b"PK", "ends in '.xlsx'"),
     ):
         path = write(tmp_path / name, content)

@@ -219,7 +219,7 @@ def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) 
         with pytest.raises(InputError, match=f"lacks {lacks};.*dvc repro examples@squad"):
             write_squad_rows(squad_params(), "train", source, tokenizer, rows, 1)
     write_questions(source, [])
-    with pytest.raises(InputError, match="holds no question"):
+    with pytest.raises(InputError, match="contains no question"):
         write_squad_rows(squad_params(), "train", source, tokenizer, rows, 1)
     assert not list(rows.parent.iterdir())
 

@@ -133,7 +133,7 @@ def test_podium_score_says_the_same_of_the_files_of_the_evaluation(checkout: Pat
     assert given == {name: found[name] for name in given}
     assert "NoAns_exact" in given
     write_json(checkout / "none.json", {})
-    with pytest.raises(InputError, match="lacks the odds of 4 questions: d0"):
+    with pytest.raises(InputError, match="lacks 4 questions: d0"):
         score_files(dev, folder / "spans.json", checkout / "none.json")
 
 
@@ -141,11 +141,11 @@ def test_the_page_shows_both_groups_and_the_curve(checkout: Path) -> None:
     metrics = evaluate(task("page"), checkout)
     page = (checkout / "evaluation/squad/report.html").read_text()
     for said in (
-        "2 with an answer, 2 without",
+        "2 answerable, 2 unanswerable",
         "The threshold 0.50",
-        "risk over coverage",
-        "F1 where there is an answer",
-        "Without a model, giving no answer or the first sentence of the context as the answer has an F1 of 50.00.",
+        "risk-coverage curve",
+        "F1 of answerable questions",
+        "Baseline without a model: giving no answer or the first sentence of the context as the answer has an F1 of 50",
     ):
         assert said in page
     assert (checkout / "evaluation/squad/risk-coverage.csv").read_text().splitlines() == [
@@ -172,7 +172,7 @@ def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
 
 def test_without_the_logits_of_held_out_questions_the_stage_is_named(checkout: Path) -> None:
     (checkout / artifacts.logits_file("squad", artifacts.HELD_OUT)).unlink()
-    with pytest.raises(InputError, match="held-out.arrow is not there; run the stage predict"):
+    with pytest.raises(InputError, match="held-out.arrow not found. Run the stage predict"):
         evaluate(task("page"), checkout)
     assert not (checkout / "evaluation/squad").exists()
 
@@ -189,7 +189,7 @@ def decided(checkout: Path, **limits: Any) -> GateDecision:
 def test_a_model_that_is_no_better_than_giving_no_answer_is_refused(checkout: Path) -> None:
     assert evaluate(task("page"), checkout)["constant_score"] == 50.0
     [reason] = decided(checkout).reasons
-    assert reason.startswith("the f1 is not significantly above that of giving no answer or the first sentence of")
+    assert reason.startswith("F1 is no better than giving no answer or the first sentence of")
 
 
 def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
@@ -197,8 +197,9 @@ def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
     assert decided(many, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0).accepted
     refused = decided(many, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
     assert refused.reasons == (
-        "HasAns_f1 50.0000 is under the floor 50.5 (downstream.squad.gate.min_has_answer_f1).",
-        "NoAns_exact 50.0000 is under the floor 51 (downstream.squad.gate.min_no_answer_exact_match).",
+        "F1 of answerable questions is 50, below the floor of 50.5 (downstream.squad.gate.min_has_answer_f1).",
+        "Exact match of unanswerable questions is 50, below the floor of 51 "
+        "(downstream.squad.gate.min_no_answer_exact_match).",
     )
 
 
@@ -245,17 +246,17 @@ def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> N
     known = facts(entry=entry, parameters=values(), metrics=metrics)
     card = CardTask(entry).card(known)
     for said in (
-        "of which 2 have an answer in their text and 2 have none",
-        "more than 0.5000 above",
-        "| exact match, questions without an answer | 50.00 |",
+        "2 answerable and 2 unanswerable, scored as",
+        "by more than 0.5000",
+        "| exact match of unanswerable questions | 50.00 |",
         "null_odds > 0.5",
     ):
         assert said in card
     usage = card.split("```python\n")[1].split("```")[0]
     compile(usage, "card", "exec")
-    assert "questions without an answer" not in card.split("## Limits")[1].split("##")[0]
+    assert "unanswerable questions (" not in card.split("## Limits")[1].split("##")[0]
     with_answers_only = CardTask(facts().entry).card(facts())
-    assert "the model always gives a span" in with_answers_only
+    assert "the model always returns a span" in with_answers_only
     assert "null_odds" not in with_answers_only
 
 

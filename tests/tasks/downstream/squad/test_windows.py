@@ -46,7 +46,7 @@ LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
         (LOGITS[:1], [0], "misses feature 1: 1 lines for 2 features"),
         (LOGITS[::-1], [1, 0], "unsorted"),
         ([*LOGITS, [0.0]], [0, 1, 2], "unknown"),
-        ([LOGITS[0], LOGITS[1][:-1]], None, "has 8 logits of feature 1, required are 9"),
+        ([LOGITS[0], LOGITS[1][:-1]], None, "has 8 logits for feature 1, 9 are required"),
         ([LOGITS[0], [*LOGITS[1][:-1], float("nan")]], None, "a logit of feature 1 is nan"),
         ([[float("inf"), *LOGITS[0][1:]], LOGITS[1]], None, "a logit of feature 0 is inf"),
     ],
@@ -62,7 +62,7 @@ def test_logits_that_do_not_fit_are_refused(
 
 def test_features_of_other_questions_are_refused(tmp_path: Path) -> None:
     files = write_windows(tmp_path, [ONE, TWO], IDS)
-    with pytest.raises(InputError, match="feature 1 belongs to question 'q1', the questions have 'other'"):
+    with pytest.raises(InputError, match="feature 1 belongs to question 'q1', expected 'other'"):
         read_windows(*files, ["q0", "other"])
 
 

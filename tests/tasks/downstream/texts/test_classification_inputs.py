@@ -220,8 +220,8 @@ def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.C
     folder = made(tmp_path, train, dev)
     assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
     numbers = read_reading(folder)["numbers"]
-    assert numbers["dev examples of classes that train has not, which no model can answer"] == 1
-    assert "note: 1 dev examples of classes that train has not" in capsys.readouterr().err, "on the terminal, too"
+    assert numbers["dev examples with labels not in train"] == 1
+    assert "note: 1 dev examples with labels not in train" in capsys.readouterr().err, "on the terminal, too"
 
 
 BAD = {
@@ -232,20 +232,20 @@ BAD = {
     "ragged tsv": ("a.tsv", "text\tlabel\nx\n", r"line 2 has 1 fields, but the header has 2"),
     "not UTF-8": ("a.csv", b"text,label\nx\xff,good\n", r"not UTF-8: found byte 0xff at offset 12 \(line 2\)"),
     "empty": ("a.csv", "", "is empty"),
-    "no example": ("a.csv", "text,label\n", r"holds no example \(a\.csv has a header and no rows\)"),
+    "no example": ("a.csv", "text,label\n", r"contains no example \(a\.csv has a header and no rows\)"),
     "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: the quote before 'x,good'"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "broken number .state regression: true.*: line 1"),
-    "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a label that is no word or number: line 1"),
+    "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a label that is not text or a number: line 1"),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
     "half a pair": ("a.jsonl", '{"text": "\\ud800", "label": "y"}\n', "half a surrogate pair.*: line 1"),
     "a long label": ("a.jsonl", json.dumps({"text": "x", "label": "y" * 201}), "a label that is no name"),
-    "one class": ("a.csv", "text,label\nx,good\ny,good\n", r"labels of 1 class\(es\) \(good\), required are 2"),
+    "one class": ("a.csv", "text,label\nx,good\ny,good\n", r"1 class\(es\) \(good\), 2 to 1,000 are required"),
     "columns": (
         "a.csv",
         "txt,lable\nx,y\n",
         r"'text' and none 'label': found txt, lable; did you mean txt for text, lable for label",
     ),
-    "ending": ("a.xlsx", "x", r"needs a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
+    "ending": ("a.xlsx", "x", r"must be a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
 }
 
 
@@ -260,9 +260,9 @@ def test_what_cannot_be_meant_is_refused_with_its_place_and_nothing_is_written(t
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("high", "a value that is no finite number: line 3"),
-        ("nan", "a value that is no finite number: line 3"),
-        ("inf", "a value that is no finite number: line 3"),
+        ("high", "a value that is not a finite number: line 3"),
+        ("nan", "a value that is not a finite number: line 3"),
+        ("inf", "a value that is not a finite number: line 3"),
         ("", "a missing value: line 3"),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_value_that_is_no_number_is_refused_with_its_line(tmp_path: Path, valu
 
 
 def test_a_floor_of_the_other_kind_of_label_is_refused() -> None:
-    with pytest.raises(ParamsError, match=r"gate\.min_pearson is no score of classes.*min_accuracy or min_macro_f1"):
+    with pytest.raises(ParamsError, match=r"gate\.min_pearson does not apply to classes.*min_accuracy or min_macro_f1"):
         check(values_of({}, gate={"min_pearson": 50.0}))
 
 
@@ -295,7 +295,7 @@ def test_examples_are_judged_valid_and_their_repetitions_counted(tmp_path: Path)
     verdict = validate(task.data(folder), Judge())
     assert verdict["valid"], explain(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
-    assert numbers["dev examples whose text is also in train"] == 30
+    assert numbers["dev texts also in train"] == 30
     assert sum(numbers[f"train examples of class {name}"] for name in ("angry", "happy", "sad")) == 30
 
 

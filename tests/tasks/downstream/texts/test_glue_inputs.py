@@ -102,7 +102,7 @@ def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
     separator = "\t" if file.endswith("tsv") else ","
     files = {"train.tsv": "good\t1\nbad\t0\n", file: f"sentence{separator}label\n"}
     folder = put(tmp_path, "sst2", files)
-    with pytest.raises(InputError, match=rf"holds no example \({file} has a header and no rows\)"):
+    with pytest.raises(InputError, match=rf"contains no example \({file} has a header and no rows\)"):
         make_glue_data("sst2", folder, tmp_path / "out")
 
 
@@ -121,7 +121,7 @@ def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: 
         (
             "sst2",
             "good\t1\nbad\tnegative\n",
-            r"train.tsv .*a label that is a name, as the first is not: all must be numbers, .*: line 2 \('negative'\)",
+            r"train.tsv .*a label that is a name, unlike the first: all must be numbers, .*: line 2 \('negative'\)",
         ),
         ("sst2", "good\t1\nbad\t2\n", r"train.tsv .* not one of 0 \(negative\), 1 \(positive\): line 2 \('2'\)"),
         ("sst2", "good\t1\nbad\t-1\n", r"-1 means no label.*: line 2 \('-1'\)"),
@@ -145,7 +145,7 @@ def test_all_labels_that_cannot_be_meant_are_refused_at_once(tmp_path: Path) -> 
 
 def test_training_examples_without_any_text_are_refused(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {"train.tsv": " \t1\n \t0\n", "dev.tsv": "good\t1\nbad\t0\n"})
-    with pytest.raises(InputError, match="SST-2 has no train example with a text"):
+    with pytest.raises(InputError, match="SST-2: no train example has a text"):
         make_glue_data("sst2", folder, tmp_path / "out")
 
 
@@ -159,7 +159,7 @@ def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) 
     (folder / "sst2" / "train.csv").write_text("sentence,label\na,1\n")
     with pytest.raises(InputError, match="found train.csv, train.tsv"):
         read(folder, "sst2")
-    with pytest.raises(InputError, match="must hold one folder of MRPC, mrpc/ or MRPC/: found neither"):
+    with pytest.raises(InputError, match="must contain one folder of MRPC, mrpc/ or MRPC/; found neither"):
         read(folder, "mrpc")
 
 
@@ -171,11 +171,11 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     found = validate(checks.data(tmp_path / "out"), judge)
     assert found["valid"], explain(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
-    assert numbers["train examples whose text came before"] == 2
-    assert numbers["of them with another label than before"] == 1
-    assert numbers["dev examples whose text is also in train"] == 1
-    assert numbers["train examples with an empty text, left out"] == 1
-    assert numbers["dev examples with an empty text, kept, as the official metrics count them"] == 1
+    assert numbers["train duplicate texts"] == 2
+    assert numbers["duplicate training texts with different labels"] == 1
+    assert numbers["dev texts also in train"] == 1
+    assert numbers["train examples with an empty text, dropped"] == 1
+    assert numbers["dev examples with an empty text, kept, because the official metrics include them"] == 1
     checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=4))
     few = validate(checks.data(tmp_path / "out"), judge)
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]

@@ -102,7 +102,7 @@ def test_values_are_learnt_from_a_part_of_one_file_and_published(
     assert metrics["pearson"] == pytest.approx(100 * pearsonr(dev["label"], guesses).statistic, abs=1e-3)
     verdict = read_json(folder / f"metrics/{NAME}-gate.json")
     assert verdict["accepted"], verdict["reasons"]
-    apart = "60 examples of 300 in train set apart as dev (0.2 asked for, equal texts together, seed 4)"
+    apart = "60 of 300 training examples set aside as dev (dev_fraction 0.2, grouped by text, seed 4)"
     assert apart in (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
     assert apart.removeprefix("60 ") in (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     run_stage(publish, NAME)
@@ -127,9 +127,9 @@ def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
     assert metrics["examples"] == 30
     assert metrics["accuracy"] <= 100 * 25 / 30
     page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
-    assert 'bored <span class="quiet">(not in train: no model can answer it)' in page
+    assert 'bored <span class="quiet">(not in train)' in page
     verdict = (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
-    assert "dev examples of class bored (train has none: no model can answer it)" in verdict
+    assert "dev examples of class bored (not in train)" in verdict
     assert read_json(folder / f"data/rows/{NAME}/dev/manifest.json")["num_labels"] == 3
 
 
@@ -160,7 +160,7 @@ def test_a_model_that_learnt_nothing_is_rejected_and_not_published(
     folder = make_checkout(tmp_path / "checkout", data, finetune=tuning, gate={"min_accuracy": 90.0})
     run(folder, monkeypatch)
     reasons = read_json(folder / f"metrics/{NAME}-gate.json")["reasons"]
-    assert any("is under the floor 90" in reason for reason in reasons)
+    assert any("below the floor of 90" in reason for reason in reasons)
     with pytest.raises(GateRejected, match="nothing was published"):
         run_stage(publish, NAME)
     assert not (folder / "published").exists()
