@@ -245,7 +245,11 @@ def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
         ("config.json", None, "is not a model folder"),
         ("config.json", "{", "is not JSON"),
         ("config.json", "{}", "max_position_embeddings is missing"),
-        ("config.json", '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}', "BertForQ.* is required"),
+        (
+            "config.json",
+            '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}',
+            "BertForQ.* is required",
+        ),
         ("model.safetensors", None, "has no weights"),
         *(
             ("config.json", f'{{"max_position_embeddings": {value}}}', "a positive integer is required")

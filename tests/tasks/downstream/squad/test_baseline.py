@@ -103,6 +103,7 @@ def test_a_model_that_answers_as_the_rule_does_is_rejected(checkout: Path) -> No
     assert verdict["accepted"] is False
     [reason] = verdict["reasons"]
     assert reason.startswith("F1 is no better than the first 2 words of the context as the answer (")
+    assert "): +0.00" in reason
 
 
 def test_a_model_that_beats_the_rule_is_accepted(checkout: Path) -> None:
