@@ -1,1 +1,1 @@
-"""How BERT trains on one device. Importing the package imports nothing; start at `ipu_model.jobs.job`."""
+"""Training and inference of BERT on one device. The package imports nothing; start at `ipu_model.jobs.job`."""

@@ -1,8 +1,8 @@
 """`python -m ipu_model job.json`: run one job; progress on stdout, one JSON object per line (progress.py).
 
-Exit codes: 0 done; 1 diverged, or a file could not be written; 2 the job cannot be run as stated;
-4 paused, by SIGTERM or at PODIUM_STOP_AT: started again it continues. Where torchrun may start all processes again,
-0 also stands for what that cannot help (torchrun.exit_code); the events tell the two apart.
+Exit codes: 0 done; 1 diverged, or a file could not be written; 2 the job is invalid; 4 paused by SIGTERM or at
+PODIUM_STOP_AT, and continues when you start it again. Under torchrun with restarts, 0 also covers failures that a
+restart cannot fix (torchrun.exit_code); the events tell the two apart.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ FAILED = 1
 
 
 USAGE_TEXT = """usage: python -m ipu_model [--measure] job.json
-Run one job; its progress goes to standard output, one JSON object a line. ipu_model/jobs/job.py describes the file.
---measure: time a few updates of it on CPU or CUDA on rows that are made up, and keep nothing.
+Run one job and print its progress on standard output, one JSON object per line. ipu_model/jobs/job.py describes
+the job file.
+--measure: time a few updates of the job on CPU or CUDA with generated rows; nothing is saved.
 """
 MEASURE = "--measure"
 
 
 def main() -> int:
-    """Run the job named on the command line, or say how one is named; returns the exit code."""
+    """Run the job named on the command line, or print the usage; return the exit code."""
     if sys.argv[1:] in (["--help"], ["-h"]):
         sys.stdout.write(USAGE_TEXT)
         return 0
@@ -55,7 +56,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    # Python would look for garbage among all that torch loads: while it loads, and for a third of a second at the end.
+    # Otherwise the garbage collector scans everything that torch loads: during the import, and 0.3 s at exit.
     gc.disable()
     atexit.register(gc.freeze)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -64,13 +65,13 @@ def _run() -> int:
         stop = StopRequest(stop_time(os.environ.get(STOP_AT)))
         stop.listen()
         die_with_parent()
-        words = sys.argv[1:]
-        if MEASURE in words:
-            _measure(read_job([word for word in words if word != MEASURE]), emit)
+        arguments = sys.argv[1:]
+        if MEASURE in arguments:
+            _measure(read_job([argument for argument in arguments if argument != MEASURE]), emit)
         else:
-            job, instances = read_job(words), current(os.environ)
+            job, instances = read_job(arguments), current(os.environ)
             if not instances.is_writer:
-                # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
+                # This process trains too, in its own folder, but only instance 0 reports progress and saves.
                 emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
             _train_or_predict(job, emit, stop, instances)
     except Terminated as paused:
@@ -79,21 +80,21 @@ def _run() -> int:
     except DeviceJobError as error:
         emit("error", type=type(error).__name__, text=str(error))
         if isinstance(error, InstanceLost):
-            return FAILED  # the one thing that starting all processes again helps
+            return FAILED  # the only failure that restarting all processes can fix
         return exit_code(USAGE if isinstance(error, (ConfigError, RowsError, CheckpointError)) else FAILED, os.environ)
     except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        text = f"{error.strerror or error}{place}: check that the path can be written and that the disk has room"
+        path = f" ({error.filename})" if error.filename else ""
+        text = f"{error.strerror or error}{path}: check that the path is writable and that the disk has free space"
         emit("error", type=type(error).__name__, text=text)
         return exit_code(FAILED, os.environ)
     return 0
 
 
 def current(environ: Mapping[str, str], importer: Importer = importlib.import_module) -> Instances:
-    """This process's place among those that a launcher started with it. Call it once: under PopRun they talk.
+    """Return the rank of this process in its group. Call it once: under PopRun the processes communicate.
 
     Raises:
-        ConfigError: a launcher started this process, but what it needs is missing.
+        ConfigError: a launcher started this process, but variables or packages of the launcher are missing.
     """
     return under_torchrun(environ) or under_poprun(environ, importer) or Instances()
 
@@ -101,16 +102,16 @@ def current(environ: Mapping[str, str], importer: Importer = importlib.import_mo
 def _train_or_predict(job: Job, emit: Emit, stop: StopRequest, instances: Instances) -> None:
     with only_one(Path(job.run_folder)), instances.leaving():
         limit_spinning()
-        # torch is imported here, after the job was found readable and the folder free.
+        # Import torch only now: the job is readable and no other process uses the folder.
         from ipu_model.train.running import run_job
 
         _prepare_host()
-        stop.check()  # it may have come while torch was imported
+        stop.check()  # SIGTERM may have come during the import of torch
         run_job(job, emit, stop, instances)
 
 
 def _prepare_host() -> None:
-    """What the environment says of threads and memory; garbage is looked for among what comes from here on."""
+    """Apply the variables for threads and memory; garbage collection covers only objects created from here on."""
     from ipu_model.runtimes.host import keep_freed_memory, set_threads
 
     gc.freeze()
@@ -120,7 +121,7 @@ def _prepare_host() -> None:
 
 
 def _measure(job: Job, emit: Emit) -> None:
-    """Say what a few updates take; needs no run folder, and so no lock."""
+    """Measure a few updates; this needs no run folder and therefore no lock."""
     limit_spinning()
     from ipu_model.train.measuring import measure
 
@@ -129,7 +130,7 @@ def _measure(job: Job, emit: Emit) -> None:
 
 
 def _say_nothing(event: str, **fields: Any) -> None:
-    """Progress of an instance that does not write; errors reach its stderr."""
+    """Discard the progress of an instance that is not the writer; errors go to stderr."""
     if event == "error":
         sys.stderr.write(f"{fields['type']}: {fields['text']}\n")
 
@@ -152,7 +153,7 @@ def read_job(arguments: List[str]) -> Job:
 
 
 def _protocol_stream() -> TextIO:
-    """Keep stdout for the protocol: whatever a library prints goes to stderr instead."""
+    """Reserve stdout for the protocol; output of libraries goes to stderr instead."""
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return protocol

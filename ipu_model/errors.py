@@ -1,15 +1,15 @@
-"""Everything `ipu_model` raises on purpose.
+"""Errors that `ipu_model` raises on purpose.
 
     DeviceJobError
-    |-- ConfigError        the job cannot be run as stated: what was found, what is required, which knob
-    |-- RowsError          the row folder is damaged, of another schema, or of another tokenizer
-    |-- CheckpointError    a checkpoint or model folder cannot be used
+    |-- ConfigError        the job is invalid: what was found, what is required, which parameter to change
+    |-- RowsError          the row folder is damaged, or has another schema or another tokenizer
+    |-- CheckpointError    a checkpoint or model folder is unusable
     |-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
-    |-- NonFiniteWeights   the weights did, after a finite loss; they were not saved
-    |-- InstanceLost       another process of this training ended, or does not answer
-    |-- RowWorkerLost      the process that makes rows ready for the IPUs ended
-    |-- OutOfMemory        a job that was measured takes more memory than there is
-    `-- IpuFailure         PopTorch or the IPUs failed: what happened, which knob, where the full text is
+    |-- NonFiniteWeights   the weights became NaN or infinite after a finite loss; they were not saved
+    |-- InstanceLost       another process of this training ended or does not answer
+    |-- RowWorkerLost      the process that prepares rows for the IPUs ended
+    |-- OutOfMemory        a measured job needs more memory than is available
+    `-- IpuFailure         PopTorch or the IPUs failed: what happened, which parameter to change, where the log is
 
 `python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
 """
@@ -23,34 +23,34 @@ from ipu_model.units import shorten
 
 
 class DeviceJobError(ValueError):
-    """Base of the errors a person can act on; the message says how."""
+    """Base of the errors that you can fix; the message says how."""
 
 
 ROWS, LAUNCHER = "rows", "launcher"
 
 
 class ConfigError(DeviceJobError):
-    """The job cannot be run as stated."""
+    """An invalid job."""
 
     def __init__(self, message: str, depends_on: str = "") -> None:
-        """`depends_on`: ROWS or LAUNCHER, where other rows, or another number of processes, might run it."""
+        """`depends_on`: ROWS or LAUNCHER, if the job could run with other rows or another number of processes."""
         super().__init__(message)
         self.depends_on = depends_on
 
 
 class RowsError(DeviceJobError):
-    """The rows cannot be read, or do not belong to this job."""
+    """Rows that cannot be read or do not match the job."""
 
 
 class CheckpointError(DeviceJobError):
-    """A checkpoint or a model folder cannot be used."""
+    """An unusable checkpoint or model folder."""
 
 
-ANEW = "changed, it is another training, and begins at its first update."
+ANEW = "a changed job starts from its first update."
 
 
 class NonFiniteLoss(DeviceJobError):
-    """The loss, or the gradient norm, is NaN or infinite. Raised before anything is saved."""
+    """A loss or gradient norm that is NaN or infinite; raised before anything is saved."""
 
     def __init__(
         self,
@@ -62,58 +62,58 @@ class NonFiniteLoss(DeviceJobError):
         gradient_norm: Optional[float] = None,
         last_step: Optional[int] = None,
     ) -> None:
-        """`last_step`: of a host call of several updates, of which the device tells only the mean."""
+        """`last_step`: the last update of a host call, if the device reports only the mean of several updates."""
         self.step, self.loss, self.learning_rate, self.rows = step, loss, learning_rate, rows
-        shown = ", ".join(str(row) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
+        numbers = ", ".join(str(row) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
         scaling = "" if loss_scaling is None else f", loss scaling {loss_scaling:g}"
         update = f"update {step}" if last_step in (None, step) else f"updates {step} to {last_step}"
-        found = f"the loss of {update} is {loss}"
+        problem = f"the loss of {update} is {loss}"
         if gradient_norm is not None and math.isfinite(loss):
-            found = f"the gradient norm of {update} is {gradient_norm} (loss {loss:g})"
+            problem = f"the gradient norm of {update} is {gradient_norm} (loss {loss:g})"
         lower = "the learning rate" if loss_scaling is None else "the learning rate or loss_scaling"
         super().__init__(
-            f"{found} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
-            f"Nothing was saved after the update before. Lower {lower}, lengthen the warm-up "
-            "(warmup_fraction), set max_grad_norm where the optimizer has it, or use precision fp32; "
-            f"then run again: {ANEW}"
+            f"{problem} (learning rate {learning_rate:g}{scaling}, rows {numbers}). "
+            f"Nothing was saved after the previous update. Lower {lower}, lengthen the warm-up "
+            "(warmup_fraction), set max_grad_norm if the optimizer supports it, or use precision fp32; "
+            f"then run the job again: {ANEW}"
         )
 
 
 class IpuFailure(DeviceJobError):
-    """PopTorch, Poplar or the IPUs failed while compiling or running; ipu/failures.py words it."""
+    """A failure of PopTorch, Poplar or the IPUs during compilation or execution; ipu/failures.py writes the message."""
 
 
 class OutOfMemory(DeviceJobError):
-    """A job that was measured takes more memory than there is."""
+    """A measured job that needs more memory than is available."""
 
 
 class InstanceLost(DeviceJobError):
-    """One of several processes that train together has ended, or does not answer."""
+    """Another process of this training that has ended or does not answer."""
 
-    def __init__(self, found: str) -> None:
-        first = found.strip().splitlines()[0] if found.strip() else "no reason given"
+    def __init__(self, cause: str) -> None:
+        first = cause.strip().splitlines()[0] if cause.strip() else "unknown reason"
         super().__init__(
             f"another process of this training ended or does not answer ({first}). Its own error is in the log, "
-            "before this one. Nothing was saved after the last checkpoint; run the job again: it continues from there."
+            "before this one. Nothing was saved after the last checkpoint; run the job again to continue from it."
         )
 
 
 class RowWorkerLost(DeviceJobError):
-    """The process that makes rows ready while the IPUs work has ended, without a word of its own."""
+    """A row worker (it prepares rows while the IPUs compute) that ended without an error of its own."""
 
     def __init__(self, how: str) -> None:
         super().__init__(
-            f"the process that makes rows ready for the IPUs {how}. Nothing was saved after the last checkpoint; run "
-            "the job again: it continues from there."
+            f"the process that prepares rows for the IPUs {how}. Nothing was saved after the last checkpoint; run the "
+            "job again to continue from it."
         )
 
 
 class NonFiniteWeights(DeviceJobError):
-    """Weights are NaN or infinite although the loss was not: the update that made them so came after it."""
+    """Weights that are NaN or infinite after a finite loss: the loss is computed before the update that broke them."""
 
     def __init__(self, step: int, names: List[str]) -> None:
         super().__init__(
             f"after update {step} there are NaN or infinite values in {shorten(names, 4)}. They were not saved. Lower "
             "the learning rate or loss_scaling, lengthen the warm-up (warmup_fraction), set max_grad_norm, or use "
-            f"precision fp32; then run again: {ANEW}"
+            f"precision fp32; then run the job again: {ANEW}"
         )

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, and strict reading of what they hold. Standard library only."""
+"""Atomic writes of files and folders, locks, and strict reading of JSON. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
 
 PARTIAL = ".partial"
-"""Ending of what is being written; never read, removed by the next writer."""
+"""Suffix of files being written; such files are never read, and the next writer removes them."""
 BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 MAX_JSON_BYTES = 128 << 20
-"""Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
+"""Reports, predictions and configurations are far smaller; parsed JSON takes many times the size of the file."""
 MAX_JSON_VALUES = 4_000_000
-"""In one document: an empty list of two bytes takes 64 in memory."""
+"""Limit on the values of one document: an empty list of two bytes takes 64 bytes in memory."""
 
 
 class NotAFile(OSError):
-    """What was named is a pipe, socket or device."""
+    """A path that names a pipe, socket or device."""
 
 
 def open_regular(path: Path | str) -> BinaryIO:
-    """Open a file to read its bytes; the very file that was opened is looked at, so that none can take its place.
+    """Open a regular file to read its bytes. The open file itself is checked, so that it cannot be replaced in between.
 
     Raises:
-        OSError: it cannot be opened.
-        IsADirectoryError: it is a folder.
-        NotAFile: it is a pipe, socket or device.
+        OSError: the file cannot be opened.
+        IsADirectoryError: the path is a folder.
+        NotAFile: the path is a pipe, socket or device.
     """
-    require_regular(os.stat(path).st_mode, path)  # opening alone does something to some devices
+    require_regular(os.stat(path).st_mode, path)  # on some devices, opening alone has an effect
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         require_regular(os.fstat(descriptor).st_mode, path)
@@ -49,22 +49,22 @@ def open_regular(path: Path | str) -> BinaryIO:
 
 
 def require_regular(mode: int, path: Path | str) -> None:
-    """As `open_regular`, of the mode that stat gave.
+    """Check that a mode from stat is that of a regular file.
 
     Raises:
-        IsADirectoryError, NotAFile: it is no file.
+        IsADirectoryError, NotAFile: as `open_regular`.
     """
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise NotAFile(errno.EINVAL, "is a pipe, socket or device, and a file is required", str(path))
+        raise NotAFile(errno.EINVAL, "is a pipe, socket or device; a file is required", str(path))
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Fill the folder `path` as a whole or not at all: yields a temporary one next to it, which is synced and renamed.
+    """Replace the folder `path` atomically: yield a temporary folder next to it, which is then synced and renamed.
 
-    What was there stays until the new folder is complete.
+    The previous folder stays until the new one is complete.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Fill the file `path` as a whole or not at all: yields a temporary name next to it, synced and renamed."""
+    """Replace the file `path` atomically: yield a temporary path next to it, which is then synced and renamed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_partial(path)
@@ -104,7 +104,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def fsync(path: Path) -> None:
-    """Push a file, or the names in a folder, to the disk: a rename is only as durable as what it renames."""
+    """Flush a file, or the entries of a folder, to the disk: a rename is only as durable as the file it renames."""
     descriptor = os.open(str(path), os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -113,7 +113,7 @@ def fsync(path: Path) -> None:
 
 
 def _fsync_names(folder: Path) -> None:
-    """Push the names in a folder to the disk, where this user may read it and its file system can."""
+    """Flush the entries of a folder to the disk, if this user may read it and its file system supports that."""
     try:
         fsync(folder)
     except OSError as error:
@@ -122,27 +122,27 @@ def _fsync_names(folder: Path) -> None:
 
 
 def clear_partial(path: Path) -> bool:
-    """Clear away what killed writers of `path` left next to it; returns whether there was anything.
+    """Remove partial files that killed writers of `path` left next to it; return whether there were any.
 
-    Where the writer of a folder died between its two renames, the first is undone.
+    If the writer of a folder died between its two renames, the first rename is undone.
     """
     cleared = False
-    for left in sorted(path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}")):
-        name = re.fullmatch(r"(\d+)(\.old)?\.partial", left.name[len(path.name) + 1 :])
+    for partial in sorted(path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}")):
+        name = re.fullmatch(r"(\d+)(\.old)?\.partial", partial.name[len(path.name) + 1 :])
         if name is None or is_alive(name[1]):
             continue
         cleared = True
-        if not left.is_dir():
-            left.unlink()
+        if not partial.is_dir():
+            partial.unlink()
         elif name[2] and not path.exists():
-            os.replace(str(left), str(path))
+            os.replace(str(partial), str(path))
         else:
-            shutil.rmtree(str(left))
+            shutil.rmtree(str(partial))
     return cleared
 
 
 def is_alive(pid: str) -> bool:
-    """Tell whether another process of this host with that number runs; one that only waits for its parent does not."""
+    """Return whether another process with this ID runs on this host; a zombie does not count."""
     try:
         os.kill(int(pid), 0)
         state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
@@ -155,16 +155,16 @@ def is_alive(pid: str) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one process at a time in, on this host and on others that share the disk; the file `path` is there meanwhile.
+    """Hold an exclusive lock between processes of all hosts that share the disk; the file `path` exists meanwhile.
 
-    The system takes the lock back however its holder ends.
+    The system releases the lock however its holder ends.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not is_at(lock, path):
-                continue  # the holder before removed it while this process waited
+                continue  # the previous holder removed it while this process waited
             try:
                 yield
             finally:
@@ -173,7 +173,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def try_lock(stream: IO[Any]) -> bool:
-    """Lock a file for this process alone, unless another one holds it; return whether this process does."""
+    """Lock a file for this process, unless another one holds the lock; return whether this process holds it."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -181,14 +181,14 @@ def try_lock(stream: IO[Any]) -> bool:
 
 
 def is_at(stream: IO[Any], path: Path) -> bool:
-    """Tell whether an open file is still the one with this name."""
+    """Return whether `path` still names this open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
     return False
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Give a file a second name, or where the file system has no hard links, a copy."""
+    """Hard-link a file, or copy it if the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -196,13 +196,13 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     with new_file(path) as partial:
         partial.write_bytes(text.encode())
 
 
 def read_at_most(stream: BinaryIO, limit: int) -> bytes:
-    """Up to `limit` bytes, in blocks: one read of so many takes as much memory before it knows how many there are."""
+    """Read up to `limit` bytes in blocks: a single read would allocate `limit` bytes even for a short stream."""
     content = bytearray()
     while len(content) < limit and (block := stream.read(min(BLOCK, limit - len(content)))):
         content += block
@@ -210,10 +210,10 @@ def read_at_most(stream: BinaryIO, limit: int) -> bytes:
 
 
 def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """What a JSON file holds; `options` are those of `json.loads`, `parse` is `parse_json` or takes its place.
+    """Read a JSON file; `parse` replaces `parse_json`, `options` are those of `json.loads`.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file does not exist.
         ValueError: empty, not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
     """
     try:
@@ -229,7 +229,7 @@ def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] 
 
 
 def find_object(path: Path) -> Dict[str, Any] | None:
-    """Return the object that a JSON file holds; None where there is none that can be read."""
+    """Return the object in a JSON file, or None if there is no readable object."""
     try:
         values = read_json(path)
     except (OSError, ValueError):
@@ -238,14 +238,14 @@ def find_object(path: Path) -> Dict[str, Any] | None:
 
 
 def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
-    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong.
+    """Parse JSON like `json.loads`, but report nesting too deep for the interpreter as a ValueError too.
 
     Args:
-        values: at most so many of them, about; commas and brackets inside of texts count, too.
+        values: approximate limit on the number of values; commas and brackets inside strings count as well.
         options: of `json.loads`.
     """
-    if len(text) > values and (found := sum(text.count(mark) for mark in ",[{")) > values:
-        raise ValueError(f"it holds some {found:,} values; up to {values:,} are read")
+    if len(text) > values and (count := sum(text.count(mark) for mark in ",[{")) > values:
+        raise ValueError(f"it has about {count:,} values; up to {values:,} are read")
     try:
         return json.loads(text, **options)
     except RecursionError:
@@ -253,30 +253,30 @@ def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
 
 
 def each_key_once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """An object of JSON for `json`'s object_pairs_hook: by itself it keeps the last of equal keys and says nothing.
+    """Refuse duplicate keys; an object_pairs_hook for `json`, which by default silently keeps the last one.
 
     Raises:
-        ValueError: a key stands twice.
+        ValueError: a key occurs twice.
     """
     values = dict(pairs)
     if len(values) != len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {twice!r} stands twice in an object")
+        raise ValueError(f"the key {twice!r} occurs twice in an object")
     return values
 
 
 def json_text(values: Any) -> str:
-    """Return JSON, keys sorted, NaN refused."""
+    """Return indented JSON with sorted keys; NaN is refused."""
     return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write json_text, whole or not at all."""
+    """Write indented JSON with sorted keys atomically."""
     write_text(path, json_text(values))
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal; memory flat in its size."""
+    """Return the SHA-256 of a file in hexadecimal, reading it block by block."""
     digest = hashlib.sha256()
     with open_regular(path) as stream:
         while block := stream.read(BLOCK):

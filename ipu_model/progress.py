@@ -1,16 +1,16 @@
-"""What a job says while it runs: one JSON object per line, read by `tasks/jobs/device_job.py`.
+"""Progress events of a job: one JSON object per line, read by `tasks/jobs/device_job.py`.
 
 | event     | fields                                                                                     |
 |-----------|--------------------------------------------------------------------------------------------|
 | message   | text                                                                                       |
 | plan      | the resolved plan (plan.py)                                                                |
 | step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds,       |
-|           | memory_mb (of the process, now), device_memory_mb (peak so far; of GPUs)                   |
-| evaluated | after, updates, best_after (updates), and figures of held-out rows (evaluation.py)        |
+|           | memory_mb (current, of the process), device_memory_mb (peak so far, GPUs only)             |
+| evaluated | after, updates, best_after (updates), and metrics on held-out rows (evaluation.py)         |
 | predicted | rows, of, eta_seconds                                                                      |
-| measured  | what `--measure` found (train/measuring.py)                                                |
+| measured  | results of `--measure` (train/measuring.py)                                                |
 | saved     | path                                                                                       |
-| paused    | text: stopped before its end on purpose; why, and after which update                       |
+| paused    | text: why the job stopped early on purpose, and after which update                         |
 | error     | type, text                                                                                 |
 """
 
@@ -24,19 +24,19 @@ Emit = Callable[..., None]
 
 
 class Progress:
-    """Writes events to a stream. A reader that went away does not stop the job."""
+    """Writer of events to a stream. If the reader closes the stream, the job continues."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._gone = False
+        self._closed = False
 
     def __call__(self, event: str, **fields: Any) -> None:
-        if self._gone:
+        if self._closed:
             return
         try:
             self._stream.write(json.dumps({"event": event, **fields}) + "\n")
             self._stream.flush()
         except BrokenPipeError:
-            # The parent died. The kernel sends SIGTERM for that (process.py), and the checkpoint which
-            # it asks for matters more than the line.
-            self._gone = True
+            # The parent died. The kernel then sends SIGTERM (process.py), and the checkpoint made for that
+            # matters more than this line.
+            self._closed = True

@@ -1,4 +1,7 @@
-"""Dataclasses from parsed JSON: an unknown, missing or wrongly typed field is refused. Standard library only."""
+"""Strict construction of dataclasses from parsed JSON: unknown, missing and wrongly typed fields are refused.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ JSON_TYPES = (str, int, float, bool, dict, list)
 
 
 def read_strictly(kind: Type[T], values: Any, where: str) -> T:
-    """Build the dataclass `kind` from parsed JSON; `where` is the dotted path used in messages.
+    """Build the dataclass `kind` from parsed JSON; `where` is the dotted path for messages.
 
     Raises:
-        ConfigError: an unknown key (the nearest valid name is given), a missing key or a wrong type.
+        ConfigError: an unknown key (the message suggests the nearest valid name), a missing key or a wrong type.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where} must be an object, found {type(values).__name__}")
@@ -36,7 +39,7 @@ def read_strictly(kind: Type[T], values: Any, where: str) -> T:
 
 
 def nearest(name: str, valid: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest valid one, or all of them."""
+    """Return the end of a message about an unknown name: the nearest valid name, or all of them."""
     near = difflib.get_close_matches(name, valid, 1)
     return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(valid)) or '(none)'}"
 

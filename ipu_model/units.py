@@ -1,4 +1,4 @@
-"""Sizes, times and lists for people. Standard library only."""
+"""Human-readable sizes, times and lists. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Sequence
 
 
 def shorten(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Return the first of some names, and how many more there are: a, b, c and 2 more."""
+    """Return the first `most` names and the number of the others: a, b, c and 2 more."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
 
 def format_bytes(size: float) -> str:
-    """Return a size: 840 MB."""
-    for unit, of in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size >= of:
-            return f"{size / of:,.0f} {unit}" if size >= 100 * of or unit == "MB" else f"{size / of:,.1f} {unit}"
+    """Return a size in decimal units: 840 MB."""
+    for unit, base in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= base:
+            return f"{size / base:,.0f} {unit}" if size >= 100 * base or unit == "MB" else f"{size / base:,.1f} {unit}"
     return f"{size / 1e3:,.0f} kB" if size >= 1e3 else f"{size:.0f} B"
 
 
 def format_seconds(seconds: float) -> str:
     """Return an estimated time: 5.3 h."""
-    for unit, of in (("days", 2 * 86400.0), ("h", 5400.0), ("min", 100.0)):
-        if seconds >= of:
+    for unit, threshold in (("days", 2 * 86400.0), ("h", 5400.0), ("min", 100.0)):
+        if seconds >= threshold:
             value = seconds / {"days": 86400.0, "h": 3600.0, "min": 60.0}[unit]
             return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
     if seconds >= 1:

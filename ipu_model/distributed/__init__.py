@@ -1,1 +1,1 @@
-"""Several processes that train one model, and the job as a process among others."""
+"""Data-parallel training in several processes, and process control of a job."""

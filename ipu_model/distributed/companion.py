@@ -1,7 +1,7 @@
-"""A second process of ours next to a training, and memory that both see.
+"""A companion process of a training, and memory that both share.
 
-A program of its own and not a fork: threads of PopTorch may hold locks that a copy of this process would wait for.
-multiprocessing could start one, and with it a third process that watches its semaphores.
+The companion is a new program, not a fork: threads of PopTorch may hold locks that a forked copy would wait for.
+multiprocessing would also start a third process, to watch its semaphores.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from typing import Any, Callable, Dict, Iterator, Type
 import ipu_model
 from ipu_model.errors import ConfigError, RowsError
 
-LIKELY = {
-    signal.SIGKILL: "; the kernel does so when the memory of the host or of the container is used up (dmesg says)",
-    signal.SIGBUS: "; a file that it read was cut short, or its disk failed meanwhile",
+SIGNAL_HINTS = {
+    signal.SIGKILL: "; the kernel does this when the host or the container runs out of memory (see dmesg)",
+    signal.SIGBUS: "; a file that it read was truncated, or its disk failed",
 }
 
 
 def shared_memory(name: str, size: int) -> int:
-    """Memory that goes with the last process that has it; its file descriptor.
+    """Allocate memory that is freed with the last process that holds it; return its file descriptor.
 
-    Not of /dev/shm, which Docker bounds to 64 MB, and reserved whole, as a page that cannot be had later is a SIGBUS.
+    It is not in /dev/shm, which Docker limits to 64 MB. All of it is reserved now, because a page that is missing later
+    raises SIGBUS.
 
     Args:
-        name: that /proc shows; nothing finds the memory by it.
+        name: shown by /proc; the memory cannot be opened by it.
         size: bytes.
 
     Raises:
-        OSError: there is not as much, or this system has no such memory.
+        OSError: not enough memory is free, or this system has no such memory.
     """
     try:
         descriptor = os.memfd_create(name)
@@ -51,42 +52,42 @@ def shared_memory(name: str, size: int) -> int:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Let shared memory have so many bytes, what it holds kept.
+    """Grow shared memory to `size` bytes and keep its content.
 
     Raises:
-        OSError: there are not as many.
+        OSError: not enough memory is free.
     """
     if size:
         os.posix_fallocate(descriptor, 0, size)
 
 
 class CompanionLost(Exception):
-    """A companion has ended; the message says how."""
+    """End of a companion; the message says how it ended."""
 
 
-Answers = Callable[..., Iterator[Any]]
-"""What a companion runs: a function that is given an iterator over requests, then its arguments, and yields an answer
-to each. An error of ERRORS that it yields, or ends with, is raised by `Companion.answer`."""
+Handler = Callable[..., Iterator[Any]]
+"""The function that a companion runs: it takes an iterator over requests, then its arguments, and yields an answer to
+each request. An error of ERRORS that it yields or raises is raised again by `Companion.answer`."""
 ERRORS: Dict[str, Type[Exception]] = {"ConfigError": ConfigError, "RowsError": RowsError, "OSError": OSError}
 SERVE = f"from {__name__} import serve; serve()"
 
 
 class Companion:
-    """A function of this package that runs in a process next to a training and answers requests in their order.
+    """A process that runs a function of this package next to a training and answers requests in order.
 
-    SIGINT and SIGTERM stay blocked in it from its first moment, as a signal mask is inherited: they reach whole groups
-    of processes, and the training alone decides when its companion ends.
+    SIGINT and SIGTERM are blocked in it from the start, because a signal mask is inherited: such signals reach whole
+    process groups, but only the training decides when its companion ends.
 
     Args:
-        answers: stands in a module, which the companion imports.
-        arguments: of it, after the requests; they, requests and answers are what JSON can say.
-        memory: descriptor that it gets under the same number.
+        handler: a function of a module, which the companion imports.
+        arguments: of the handler, after the requests. Arguments, requests and answers must be JSON values.
+        memory: descriptor that the companion inherits under the same number.
 
     Raises:
-        OSError: no process can be had.
+        OSError: the process cannot start.
     """
 
-    def __init__(self, answers: Answers, *arguments: Any, memory: int) -> None:
+    def __init__(self, handler: Handler, *arguments: Any, memory: int) -> None:
         root = str(Path(ipu_model.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -100,25 +101,25 @@ class Companion:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.ask([answers.__module__, answers.__name__, arguments])
+        self.ask([handler.__module__, handler.__name__, arguments])
 
     def ask(self, request: Any) -> None:
         """Send a request."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, as `answer` says
+        with contextlib.suppress(BrokenPipeError):  # it has ended; `answer` raises that
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
     def has_answered(self) -> bool:
-        """Whether `answer` need not wait."""
+        """Return whether `answer` would return without waiting."""
         assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def answer(self) -> Any:
-        """Wait for the next answer. Waiting lets other threads run, and signals be noticed.
+        """Wait for the next answer. Other threads and signal handlers run meanwhile.
 
         Raises:
-            ConfigError, RowsError, OSError: what the function met with.
+            ConfigError, RowsError, OSError: an error of the handler.
             CompanionLost: the process has ended.
         """
         assert self.process.stdout is not None
@@ -131,21 +132,21 @@ class Companion:
         return answer
 
     def close(self) -> None:
-        """End the process; what it was asked for is done to its end."""
+        """End the process after it has completed all requests."""
         self.process.communicate()
 
 
 def serve() -> None:
-    """Run in the companion: answer the requests on standard input until it ends.
+    """Answer the requests on standard input until it ends; runs in the companion.
 
-    The kernel closes the pipes of a process however it ends, SIGKILL included, so that no companion outlives its
-    training: one that waits reads the end of its input, one that works is ended by SIGPIPE when it answers.
+    The kernel closes the pipes of a process however it ends, even by SIGKILL, so no companion outlives its training: a
+    waiting one reads the end of its input, and a busy one gets SIGPIPE when it answers.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that output of libraries is not read as an answer
     requests = map(json.loads, sys.stdin.buffer)
-    for module, name, arguments in requests:  # the first one; the others are for the function
+    for module, name, arguments in requests:  # the first request; the handler takes the others
         try:
             for answer in getattr(importlib.import_module(module), name)(requests, *arguments):
                 replies.write(_encode(answer))
@@ -155,7 +156,7 @@ def serve() -> None:
 
 
 def _encode(answer: Any) -> bytes:
-    """A line: the name of an error and its arguments, or no name and the answer."""
+    """Encode an answer as one line: the name of an error and its arguments, or an empty name and the answer."""
     if isinstance(answer, OSError):
         reply = ["OSError", [answer.errno, answer.strerror, answer.filename]]
     else:
@@ -164,8 +165,8 @@ def _encode(answer: Any) -> bytes:
 
 
 def _describe_end(code: int) -> str:
-    """How a companion ended, by its exit code as subprocess states it."""
+    """Describe how a companion ended, from its exit code as subprocess reports it."""
     if code >= 0:
-        return f"ended with exit code {code}; its last words are in the log, before this line"
+        return f"ended with exit code {code}; its output is in the log, before this line"
     number = signal.Signals(-code)
-    return f"was ended by {number.name}{LIKELY.get(number, '')}"
+    return f"was ended by {number.name}{SIGNAL_HINTS.get(number, '')}"

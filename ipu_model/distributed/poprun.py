@@ -1,8 +1,8 @@
-"""Several processes that train one model on IPUs, under Graphcore's PopRun.
+"""Data-parallel training on IPUs in several processes, under Graphcore's PopRun.
 
-PopRun starts the same command N times and tells each process its place in POPDIST_* variables, which the SDK's
-package `popdist` reads. On the devices PopTorch and PopDist reduce the gradients. On the host each process reads its
-share of the rows, and Horovod, which the SDK's examples pair with it, carries means of figures and generators.
+PopRun starts the same command N times and passes each process its rank in POPDIST_* variables, which the SDK's package
+`popdist` reads. On the devices, PopTorch and PopDist reduce the gradients. On the host, each process reads its share of
+the rows, and Horovod, which the SDK's examples use with PopDist, exchanges mean metrics and generator states.
 Names and order of the calls: PopDist's Python API reference, and nlp/bert/pytorch and
 tutorials/feature_examples/pytorch/popdist of graphcore/examples.
 """
@@ -25,63 +25,63 @@ POPRUN_VARIABLES = "POPDIST_"
 
 @dataclass(frozen=True)
 class PopRunInstances(Instances):
-    """Processes that PopRun started, each with replicas of its own; without PopRun, one process with all of them."""
+    """Processes that PopRun started, each with its own replicas; without PopRun, one process with all replicas."""
 
     total_replicas: Optional[int] = None
-    """Replicas of all instances, as given to PopRun; None without PopRun, where the config decides."""
+    """Replicas of all instances, as passed to PopRun; None without PopRun, where the config decides."""
     local_replicas: Optional[int] = None
     """Replicas of this instance; None without PopRun, and in a plan."""
     popdist: Optional[Any] = None
-    """The module, under PopRun."""
+    """The module popdist, under PopRun."""
     collectives: Optional[Any] = None
-    """horovod.torch, where there are several instances."""
+    """The module horovod.torch, if there are several instances."""
     ipus_per_replica: Optional[int] = None
-    """As given to PopRun, where a plan knows its words; a process that PopRun started asks popdist."""
+    """As passed to PopRun, set only in a plan that knows PopRun's arguments; a process under PopRun asks popdist."""
 
     def replicas(self, replication_factor: int) -> int:
-        """Replicas of this process: the config's, or this instance's part of them.
+        """Return the replicas of this process: all of the config's, or this instance's share.
 
         Raises:
-            ConfigError: PopRun was given another number of replicas than the config states.
+            ConfigError: PopRun and the config have different numbers of replicas.
         """
         if self.total_replicas not in (None, replication_factor):
             raise ConfigError(
                 f"poprun --num-replicas {self.total_replicas} does not agree with replication_factor "
-                f"{replication_factor} of the ipu_config: both state the replicas of all instances together. "
-                "Give both the same number",
+                f"{replication_factor} of the ipu_config: both are the total over all instances. Set them to the same "
+                "number",
                 LAUNCHER,
             )
         return replication_factor // self.count if self.local_replicas is None else self.local_replicas
 
     def require_ipus(self, ipus_per_replica: int) -> None:
-        """Compare the IPUs of a replica with those that PopRun is given, where a plan knows its words.
+        """Compare the IPUs of a replica with PopRun's, in a plan that knows PopRun's arguments.
 
         Raises:
-            ConfigError: they differ.
+            ConfigError: the numbers differ.
         """
         if self.ipus_per_replica not in (None, ipus_per_replica):
-            raise _other_ipus(self.ipus_per_replica, ipus_per_replica)
+            raise _ipus_mismatch(self.ipus_per_replica, ipus_per_replica)
 
     def make_options(self, poptorch: Any, ipus_per_replica: int) -> Tuple[Any, bool]:
-        """PopTorch options and whether PopDist owns their replication (then replicationFactor must not be called).
+        """Return PopTorch options, and whether PopDist sets their replication (then do not call replicationFactor).
 
         Raises:
-            ConfigError: PopRun was given another number of IPUs per replica.
+            ConfigError: PopRun and the config have different numbers of IPUs per replica.
         """
         if self.popdist is None:
             return poptorch.Options(), False
         if not self.popdist.checkNumIpusPerReplica(ipus_per_replica):
-            raise _other_ipus(self.popdist.getNumIpusPerReplica(), ipus_per_replica)
+            raise _ipus_mismatch(self.popdist.getNumIpusPerReplica(), ipus_per_replica)
         return self.popdist.poptorch.Options(ipus_per_replica=ipus_per_replica), True
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """What all instances gave, by name; each must give the same names and sizes, flat and on the host."""
+        """Gather the tensors of all instances; names and sizes must be equal, tensors flat and on the host."""
         if self.collectives is None:
             return state
         gathered = {}
         for name in sorted(state):
-            found = self.collectives.allgather(state[name], name=f"podium.gather.{name}").chunk(self.count)
-            gathered.update({name if i == 0 else f"{name}@{i}": x.clone() for i, x in enumerate(found)})
+            parts = self.collectives.allgather(state[name], name=f"podium.gather.{name}").chunk(self.count)
+            gathered.update({name if i == 0 else f"{name}@{i}": x.clone() for i, x in enumerate(parts)})
         return gathered
 
     def _means(self, values: List[float], purpose: str) -> List[float]:
@@ -95,16 +95,16 @@ class PopRunInstances(Instances):
         return [float(mean) for mean in means]
 
 
-def _other_ipus(told: Any, needed: int) -> ConfigError:
+def _ipus_mismatch(actual: Any, required: int) -> ConfigError:
     return ConfigError(
-        f"poprun --ipus-per-replica {told} does not agree with the ipu_config, which uses {needed} IPUs per replica "
-        "(len(layers_per_ipu)): give both the same number",
+        f"poprun --ipus-per-replica {actual} does not agree with the ipu_config, which uses {required} IPUs per "
+        "replica (len(layers_per_ipu)): set both to the same number",
         LAUNCHER,
     )
 
 
 def under_poprun(environ: Mapping[str, str], importer: Importer) -> Optional[PopRunInstances]:
-    """This process's place among those of PopRun, None without it. It talks to the others, so call it once.
+    """Return this process's rank under PopRun; None without it. Call it once, because it communicates with the others.
 
     Raises:
         ConfigError: PopRun started this process, but its Python packages are missing.
@@ -113,7 +113,7 @@ def under_poprun(environ: Mapping[str, str], importer: Importer) -> Optional[Pop
     popdist = _import(importer, "popdist", required=started_by_poprun)
     if popdist is None or not popdist.isPopdistEnvSet():
         return None
-    # Nothing else of popdist may come before: graphcore/examples PR 108 was a run without it.
+    # This must be the first call of popdist: graphcore/examples PR 108 fixed a run without it.
     popdist.init()
     _import(importer, "popdist.poptorch", required=True)
     count = int(popdist.getNumInstances())

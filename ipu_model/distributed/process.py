@@ -1,4 +1,4 @@
-"""The job as a process: dies with its parent, stops on SIGTERM or at a given time, one per run folder."""
+"""Process control of a job: end with the parent, stop on SIGTERM or at PODIUM_STOP_AT, lock the run folder."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 from ipu_model.errors import ConfigError
 
 PAUSED = 4
-"""Exit code: stopped before its end on purpose; started again it continues."""
+"""Exit code of a job that stopped early on purpose and continues when started again."""
 STOP_AT = "PODIUM_STOP_AT"
 PATIENCE_SECONDS = 5.0
-"""How long an update under way may still take after SIGTERM, before it is aborted between two micro-batches. Whoever
-sends SIGTERM kills after a while (Slurm after 30 s), and the checkpoint takes its time, too."""
+"""Time that the current update may still take after SIGTERM, before it is aborted between two micro-batches. The sender
+of SIGTERM usually follows up with SIGKILL (Slurm after 30 s), and the checkpoint needs time as well."""
 PR_SET_PDEATHSIG = 1
 LOCK = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 SPINS = "10000"
-"""Some hundreds of microseconds: longer than the pauses between the operations of a step, so that no thread has to be
-woken for each of them (with a tenth of it an update of 2 layers on 2 idle cores took 1.5 to 1.7 times as long), and
-far shorter than what the system lets a thread run."""
+"""Some hundreds of microseconds of spinning. That is longer than the pauses between the operations of a step, so that
+threads need not be woken for each (with a tenth of it, an update of 2 layers on 2 idle cores took 1.5 to 1.7 times as
+long), and far shorter than a time slice of the scheduler."""
 
 
 class Terminated(Exception):
-    """The job stopped before its end on purpose; what could be kept was saved. The message says why and where."""
+    """An early stop on purpose, after saving a checkpoint if possible. The message says why and after which update."""
 
 
 class StopRequest:
-    """Remembers that SIGTERM (or Ctrl-C) came, and knows when the time of this host ends.
+    """State of SIGTERM, Ctrl-C and PODIUM_STOP_AT.
 
     Args:
         stop_at: From stop_time.
@@ -50,14 +50,14 @@ class StopRequest:
     def __init__(self, stop_at: Optional[float] = None, clock: Callable[[], float] = time.time) -> None:
         self.requested = False
         self.agree: Callable[[Sequence[bool]], List[bool]] = list
-        """Whether any of several processes that train together says so, one answer for each question. They must end
-        with the same update, as one that went on would wait for the others forever."""
+        """Combines the votes of all processes of a training: True if any process votes True, one result per vote. All
+        must stop after the same update, because one that continued would wait for the others forever."""
         self._stop_at, self._clock = stop_at, clock
         self._requested_at: Optional[float] = None
         self._time_was_up = False
 
     def listen(self) -> None:
-        """Take over SIGTERM and SIGINT for this process."""
+        """Install handlers for SIGTERM and SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -67,17 +67,17 @@ class StopRequest:
             self._requested_at = time.monotonic()
 
     def decide(self, seconds_needed: float = 0.0, save: bool = False) -> Tuple[bool, bool]:
-        """Whether to stop now, and whether to make a checkpoint; called once per update, by every process.
+        """Return whether to stop now, and whether to save a checkpoint. Every process calls this once per update.
 
         Args:
-            seconds_needed: By one more update and the checkpoint after it.
-            save: Whether one is due by the clock of this process; clocks differ, so one process asks for all.
+            seconds_needed: For one more update and the checkpoint after it.
+            save: Whether a checkpoint is due by the clock of this process; clocks differ, so only one process votes.
         """
         stopping, saving = self.agree([self.requested or self._time_is_up(seconds_needed), save])
         return stopping, saving
 
     def time_is_up(self, seconds_needed: float) -> bool:
-        """Whether any process has not that much time left; every process must ask."""
+        """Return whether any process has less time left than that; every process must call this."""
         return self.agree([self._time_is_up(seconds_needed)])[0]
 
     def _time_is_up(self, seconds_needed: float) -> bool:
@@ -86,17 +86,17 @@ class StopRequest:
         return self._time_was_up
 
     def deadline_near(self) -> bool:
-        """Whether SIGTERM came so long ago that the update under way should be aborted."""
+        """Return whether SIGTERM came more than PATIENCE_SECONDS ago, so that the current update should be aborted."""
         return self._requested_at is not None and time.monotonic() - self._requested_at > PATIENCE_SECONDS
 
     def reason(self) -> str:
-        """Why this process stops, in words."""
+        """Return the reason why this process stops, for messages."""
         if self.requested:
             return "stopped on request"
         if self._time_was_up and self._stop_at is not None:
             ends = datetime.datetime.fromtimestamp(self._stop_at, datetime.timezone.utc)
-            return f"the time of this host ends at {ends:%Y-%m-%d %H:%M:%S} UTC ({STOP_AT})"
-        return "another process of this training was asked to stop"
+            return f"stopped because of {STOP_AT} ({ends:%Y-%m-%d %H:%M:%S} UTC)"
+        return "another process of this training received a stop request"
 
     def check(self) -> None:
         """Raises: Terminated, if SIGTERM came."""
@@ -106,10 +106,10 @@ class StopRequest:
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end this process inside: what waits for other processes, or compiles, runs no Python that
-    would listen.
+    """Restore the default action of SIGTERM and SIGINT inside: a process that waits for others, or compiles, does not
+    run Python handlers.
 
-    Only where there is nothing to keep yet.
+    Use it only while there is nothing to save.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -122,35 +122,35 @@ def ending_at_once() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set outside Python
 
 
-def stop_time(asked: Optional[str]) -> Optional[float]:
-    """When the time of this host ends, seconds since 1970; None: never.
+def stop_time(setting: Optional[str]) -> Optional[float]:
+    """Parse PODIUM_STOP_AT into seconds since 1970; None: no limit.
 
-    A moment and no duration: the stages of a run, their restarts and the hosts of a training share one booking, and
-    none of them knows when it began.
+    It is a point in time, not a duration: the stages of a run, their restarts and the hosts of a training share one
+    reservation, and none of them knows when it started.
 
     Args:
-        asked: PODIUM_STOP_AT: 2026-11-20T18:00:00Z, 2026-11-20T18:00:00+01:00, or seconds since 1970 (date +%s).
+        setting: 2026-11-20T18:00:00Z, 2026-11-20T18:00:00+01:00, or seconds since 1970 (date +%s).
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: another format.
     """
-    if not asked:
+    if not setting:
         return None
-    text = asked.strip()
+    text = setting.strip()
     try:
         seconds = float(text)
     except ValueError:
-        seconds = _moment(text)
+        seconds = _parse_iso_time(text)
     if not math.isfinite(seconds):
         raise ConfigError(
-            f"{STOP_AT}={asked!r} is no moment: give date, time and zone (2026-11-20T18:00:00+01:00, or Z for UTC), or "
-            "seconds since 1970; in a shell $(date -d '+8 hours' +%s)"
+            f"{STOP_AT}={setting!r} is not a valid time: use date, time and zone (2026-11-20T18:00:00+01:00, or Z for "
+            "UTC), or seconds since 1970; in a shell $(date -d '+8 hours' +%s)"
         )
     return seconds
 
 
-def _moment(text: str) -> float:
-    """Seconds since 1970 of a date with time and zone; NaN where it is none."""
+def _parse_iso_time(text: str) -> float:
+    """Return the seconds since 1970 of a date with time and zone; NaN if it is invalid."""
     try:
         moment = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     except ValueError:
@@ -159,26 +159,26 @@ def _moment(text: str) -> float:
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask the kernel for a signal when the parent ends, so that no trainer outlives its flow (Linux).
+    """Ask the kernel to send a signal when the parent ends, so that no training outlives its flow (Linux).
 
     Raises:
-        Terminated: the parent had ended already.
+        Terminated: the parent has already ended.
     """
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
-    # It may have ended before the call above; then this process already belongs to init (or a reaper).
+    # If it ended before the call above, this process already belongs to init (or a reaper).
     if os.getppid() != parent:
         raise Terminated("the process that started this one has ended")
 
 
 def limit_spinning() -> None:
-    """Let OpenMP threads sleep soon when they wait for each other; takes effect before torch is imported.
+    """Make waiting OpenMP threads sleep sooner; call it before importing torch.
 
-    By default a waiting thread spins for milliseconds. On a host that does other work too, it spins on the
-    very core the awaited thread needs: an update of a small model on 2 shared cores took 2 to 60 times as long.
-    On an idle host the difference is within a few percent. What the user set stays.
+    By default a waiting thread spins for milliseconds. On a busy host it spins on the very core that the awaited
+    thread needs: an update of a small model on 2 shared cores took 2 to 60 times as long. On an idle host the
+    difference is a few percent. A setting of the user is not changed.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
@@ -186,14 +186,14 @@ def limit_spinning() -> None:
 
 @contextlib.contextmanager
 def only_one(run_folder: Path) -> Iterator[None]:
-    """Hold the run folder for this process; the kernel lets go of it however the process ends.
+    """Lock the run folder for this process; the kernel releases the lock however the process ends.
 
-    Only the lock counts, never what the file says, so that a file left by a process that was killed blocks nobody. On a
-    disk that several hosts see it holds between them where the file system passes flock on (NFS does; after the
-    loss of a host, once the server has noticed).
+    Only the lock counts, not the file, so the file of a killed process blocks no one. On a shared disk the lock works
+    between hosts if the file system forwards flock. NFS does; after the loss of a host it waits until the server
+    notices.
 
     Raises:
-        ConfigError: another process holds it, or the file system has no locks.
+        ConfigError: another process holds the lock, or the file system has no locks.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
     path = run_folder / LOCK
@@ -204,14 +204,14 @@ def only_one(run_folder: Path) -> Iterator[None]:
             stream.seek(0)
             owner = stream.read().strip() or "another process"
             raise ConfigError(
-                f"{run_folder} is in use by {owner}: wait for it, stop it, or give this job another run_folder"
+                f"{run_folder} is in use by {owner}: wait for it, stop it, or set another run_folder for this job"
             ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
             raise ConfigError(
-                f"{run_folder} lies on a file system without locks ({error.strerror}), where two trainers could write "
-                "to it at once: put runs on another disk"
+                f"{run_folder} is on a file system without locks ({error.strerror}), where two jobs could write to it "
+                "at the same time: put runs on another disk"
             ) from None
         stream.seek(0)
         stream.truncate()
@@ -222,7 +222,7 @@ def only_one(run_folder: Path) -> Iterator[None]:
 
 
 def memory_now() -> Dict[str, float]:
-    """memory_mb, resident memory of this process, MB of 2**20 bytes; empty where the system does not say."""
+    """Return memory_mb, the resident memory of this process in MB of 2**20 bytes; empty if the system has no /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -231,6 +231,6 @@ def memory_now() -> Dict[str, float]:
 
 
 def peak_memory_mb() -> float:
-    """Peak resident memory of this process, MB of 2**20 bytes."""
+    """Return the peak resident memory of this process in MB of 2**20 bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

@@ -1,8 +1,8 @@
-"""Several processes that train one model; alone, everything here is the identity.
+"""Instances of a data-parallel training; for a single process, every operation here is the identity.
 
-Every process trains on its share of the rows of an update. On IPUs it reads no others, and the processes add up what
-theirs hold; on CPUs and GPUs each reads the whole update, so that all know its labels without a word. What they have to
-tell one another depends on who started them: PopRun (poprun.py) or torchrun (torchrun.py).
+Every instance trains on its share of the rows of an update. On IPUs it reads only its share, and the instances sum
+their label counts. On CPUs and GPUs each instance reads the whole update, so it can count the labels without
+communication. How they communicate depends on the launcher: PopRun (poprun.py) or torchrun (torchrun.py).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:  # __main__ reads the environment before it imports torch
 
 @dataclass(frozen=True)
 class Instances:
-    """This process among its equals. Instance 0 writes; every instance trains on its share of each update."""
+    """Rank of this process. Instance 0 writes all files; every instance trains on its share of each update."""
 
     index: int = 0
     count: int = 1
     local_index: int = 0
-    """Among the instances on this host; on CUDA the GPU that is this one's own."""
+    """Index among the instances on this host; on CUDA also the index of its GPU."""
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes checkpoints, models, results and lines for people."""
+        """True if this process writes checkpoints, models, results and progress."""
         return self.index == 0
 
     def own_folder(self, run_folder: str) -> str:
-        """Run folder of this instance: the job's own, or one inside it that nobody else writes to."""
+        """Return the run folder of this instance: the job's, or a private folder inside it."""
         return run_folder if self.is_writer else f"{run_folder}/instance-{self.index}"
 
     def shared_folder(self, own_folder: Path) -> Path:
-        """Where the checkpoints of all lie, from what own_folder gave."""
+        """Return the folder of the shared checkpoints, from the result of own_folder."""
         return own_folder if self.is_writer else own_folder.parent
 
     def share(self, rows: int) -> slice:
-        """The rows of one update that this instance trains on: one contiguous block each, in order of index.
+        """Return the rows of one update that this instance trains on: one contiguous block each, in order of index.
 
         Instances(index=1, count=4).share(32) == slice(8, 16)
 
@@ -58,39 +58,39 @@ class Instances:
         return slice(self.index * block, (self.index + 1) * block)
 
     def mean(self, values: Mapping[str, float], purpose: str = "mean") -> Dict[str, float]:
-        """Mean of every value over the instances; each instance must give the same names and purpose."""
+        """Return the mean of every value over the instances; names and purpose must be the same in all."""
         names = sorted(values)
         return dict(zip(names, self._means([float(values[name]) for name in names], purpose)))
 
     def any_of(self, mine: bool) -> bool:
-        """Whether any instance says yes; every instance must ask."""
+        """Return whether any instance votes True; every instance must call this."""
         return self.any_of_each([mine])[0]
 
     def any_of_each(self, mine: Sequence[bool]) -> List[bool]:
-        """The same for several questions at once; every instance must ask as many."""
+        """Return the same for several votes together; every instance must pass the same number."""
         return [share > 0 for share in self._means([float(yes) for yes in mine], "any")]
 
     def _means(self, values: List[float], purpose: str) -> List[float]:
         return values
 
     def join(self, device: str) -> None:
-        """Find the other instances, which train on this kind of device too; comes before what is below."""
+        """Connect to the other instances, all on this kind of device; call it before the methods below."""
 
     def add(self, tensors: List[Tensor]) -> None:
-        """Put into every tensor the sum of it over the instances, in fp32 or more."""
+        """Replace every tensor by its sum over the instances, computed in fp32 or wider."""
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """What all instances gave: those of instance 2 under names that end in '@2', of instance 0 as they are."""
+        """Gather the tensors of all instances: names of instance 2 end in '@2', those of instance 0 are unchanged."""
         return state
 
     def own(self, gathered: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """The inverse of gather: what this instance gave."""
+        """Return the tensors of this instance from the result of gather."""
         mine = "" if self.is_writer else str(self.index)
         return {name.partition("@")[0]: x for name, x in gathered.items() if name.partition("@")[2] == mine}
 
     @contextlib.contextmanager
     def leaving(self) -> Iterator[None]:
-        """Around a job: whichever way it ends, what join made is closed."""
+        """Close the connections of join when the body ends, by whatever way."""
         agreed = False
         try:
             yield
@@ -102,4 +102,4 @@ class Instances:
             self._leave(agreed)
 
     def _leave(self, agreed: bool) -> None:
-        """agreed: all do so now; else this instance alone, after an error."""
+        """Close connections. `agreed`: all instances do so now; otherwise only this one, after an error."""

@@ -1,12 +1,13 @@
-"""Several processes that train one model on CPUs or GPUs, under torchrun.
+"""Data-parallel training on CPUs or GPUs in several processes, under torchrun.
 
-torchrun starts the same command N times and tells each process its place in variables of the environment, which
-torch.distributed reads (PyTorch, "torchrun (Elastic Launch)"). Every process holds all of the weights. Gradients are
-added up once per update, in buckets of fp32, after the last backward pass. DistributedDataParallel would overlap that
-with the backward pass, but it averages where the losses here are shares of one sum, it owns the gradients of one
-set of weights (there may be copies of lower precision), and an update of many micro-batches leaves little to hide.
+torchrun starts the same command N times and passes each process its rank in environment variables, which
+torch.distributed reads (PyTorch, "torchrun (Elastic Launch)"). Every process holds all weights. Gradients are
+all-reduced once per update, in fp32 buckets, after the last backward pass. DistributedDataParallel would overlap
+communication with the backward pass, but it averages gradients, while the losses here are shares of one sum; it manages
+the gradients of a single set of weights, while there may be low-precision copies; and with many micro-batches per
+update there is little communication to hide.
 
-Control (stopping, generators) goes over gloo between the hosts, so that no GPU waits for it.
+Control messages (stopping, generators) use gloo between the hosts, so that no GPU waits for them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT = datetime.timedelta(minutes=10)
-"""How long one process waits for the others. They part only while one of them writes a checkpoint or compiles."""
+"""Maximum wait for the other processes. They diverge only while one of them writes a checkpoint or compiles."""
 BUCKET_NUMBERS = 8 << 20
-"""Gradients that travel together (32 MiB): as few messages as pay, while the buffer stays small beside the model."""
+"""Gradients per message (32 MiB): few messages, and a buffer that is small compared with the model."""
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
@@ -35,17 +36,17 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 class TorchrunInstances(Instances):
     """Processes that torchrun started."""
 
-    _kept: Dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Tensors that collectives work on, made once. gloo's threads let go of them a little after the call returned: were
-    they the last to do so they would need Python's lock, which whoever closes the connections holds while it waits
-    for those threads (a hang seen with torch 2.0). And nothing is allocated anew in every update."""
+    _buffers: Dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Tensors for collectives, allocated once. gloo's threads release them slightly after the call returns. If a thread
+    dropped the last reference it would need Python's GIL, which the thread that closes the connections holds while it
+    waits for gloo's threads (a hang observed with torch 2.0). Reuse also avoids allocations in every update."""
 
     def join(self, device: str) -> None:
-        """Find the other processes; a second call finds them found.
+        """Connect to the other processes; a second call does nothing.
 
         Raises:
-            ConfigError: this torch cannot.
-            InstanceLost: they did not come.
+            ConfigError: this torch has no torch.distributed.
+            InstanceLost: the other processes did not connect.
         """
         import torch.distributed as dist
 
@@ -55,10 +56,10 @@ class TorchrunInstances(Instances):
             return
         from torch.distributed.rendezvous import rendezvous
 
-        # torchrun keeps the store when it starts all again, and torch 2.13 then finds the addresses of the processes
-        # that are gone there: under a name of its own every attempt finds its own.
+        # torchrun keeps the store when it restarts all processes, and torch 2.13 would then read the addresses of the
+        # ended processes: a prefix per attempt separates them.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        with _together(), ending_at_once():
+        with _as_instance_lost(), ending_at_once():
             store, _, _ = next(rendezvous("env://", self.index, self.count, timeout=TIMEOUT))
             own = dist.PrefixStore(f"attempt-{attempt}", store)
             dist.init_process_group(
@@ -66,53 +67,53 @@ class TorchrunInstances(Instances):
             )
 
     def add(self, tensors: List[Tensor]) -> None:
-        """Put into every tensor its sum over the processes: the same bits in each."""
+        """Replace every tensor by its sum over the processes, with the same bits in each."""
         import torch
         import torch.distributed as dist
 
-        under_way = []
+        pending = []
         for number, bucket in enumerate(buckets([tensor.numel() for tensor in tensors], BUCKET_NUMBERS)):
             parts = [tensors[i].reshape(-1) for i in bucket]
             wide = torch.float64 if parts[0].dtype == torch.float64 else torch.float32
             joined = self._buffer(("sum", number), sum(len(part) for part in parts), parts[0], wide)
             torch.cat([part.to(wide) for part in parts], out=joined)
-            with _together():
-                under_way.append((bucket, joined, dist.all_reduce(joined, async_op=True)))
-        for bucket, joined, work in under_way:
-            with _together():
+            with _as_instance_lost():
+                pending.append((bucket, joined, dist.all_reduce(joined, async_op=True)))
+        for bucket, joined, work in pending:
+            with _as_instance_lost():
                 work.wait()
             for i, total in zip(bucket, joined.split([tensors[i].numel() for i in bucket])):
                 tensors[i].copy_(total.view_as(tensors[i]))
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """What all processes gave, by name; each must give the same names and sizes, flat and on the host."""
+        """Gather the tensors of all processes; names and sizes must be equal, tensors flat and on the host."""
         import torch.distributed as dist
 
         gathered = {}
         for name in sorted(state):
             numbers, kind = state[name].numel(), state[name].dtype
             mine = self._buffer(("mine", name), numbers, state[name], kind)
-            found = [self._buffer(("of", name, i), numbers, mine, kind) for i in range(self.count)]
+            parts = [self._buffer(("of", name, i), numbers, mine, kind) for i in range(self.count)]
             mine.copy_(state[name])
-            with _together():
-                dist.all_gather(found, mine)
-            gathered.update({name if i == 0 else f"{name}@{i}": x.clone() for i, x in enumerate(found)})
+            with _as_instance_lost():
+                dist.all_gather(parts, mine)
+            gathered.update({name if i == 0 else f"{name}@{i}": x.clone() for i, x in enumerate(parts)})
         return gathered
 
-    def _buffer(self, purpose: Tuple[Any, ...], numbers: int, beside: Tensor, dtype: Any) -> Tensor:
-        """[numbers], made when it is first asked for, on the device of `beside`."""
+    def _buffer(self, purpose: Tuple[Any, ...], numbers: int, like: Tensor, dtype: Any) -> Tensor:
+        """Return a reusable tensor [numbers] on the device of `like`."""
         key = (*purpose, numbers, dtype)
-        if key not in self._kept:
-            self._kept[key] = beside.new_empty(numbers, dtype=dtype)
-        return self._kept[key]
+        if key not in self._buffers:
+            self._buffers[key] = like.new_empty(numbers, dtype=dtype)
+        return self._buffers[key]
 
     def _leave(self, agreed: bool) -> None:
         import torch.distributed as dist
 
         if not dist.is_available() or not dist.is_initialized():
             return
-        # gloo's threads must end before the process, which dies of them otherwise; that waits for nobody. NCCL may wait
-        # for the others, so after an error its end is left to the process's own.
+        # gloo's threads must end before the process, which would crash otherwise; this does not wait for the others.
+        # NCCL may wait for them, so after an error it ends with the process.
         if agreed or dist.get_backend() == "gloo":
             dist.destroy_process_group()
 
@@ -125,10 +126,10 @@ class TorchrunInstances(Instances):
 
 
 def under_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
-    """This process's place among those of torchrun; None without it, and for one process, which needs no other.
+    """Return this process's rank under torchrun; None without torchrun, or for a single process.
 
     Raises:
-        ConfigError: the variables do not make a place.
+        ConfigError: the variables of torchrun are incomplete or invalid.
     """
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None
@@ -148,34 +149,34 @@ def under_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
 
 
 def exit_code(code: int, environ: Mapping[str, str]) -> int:
-    """The exit code of a process that a restart cannot help: `code`, or 0 where torchrun would restart all for it.
+    """Return the exit code of a job that a restart cannot fix: `code`, or 0 if torchrun would restart all processes.
 
-    torchrun knows only success and failure, and with `--max-restarts` begins again after any failure: after a pause,
-    too, and after a mistake in the parameters. It sets TORCHELASTIC_MAX_RESTARTS (PyTorch, "torchrun").
+    torchrun only distinguishes success and failure. With `--max-restarts` it restarts after any failure, including a
+    pause or invalid parameters. It sets TORCHELASTIC_MAX_RESTARTS (PyTorch, "torchrun").
     """
     restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
     return 0 if restarts.isdigit() and int(restarts) > 0 else code
 
 
 def buckets(sizes: List[int], most: int) -> List[List[int]]:
-    """Cut a list of tensors into runs of at most `most` numbers; a larger tensor is a run of its own.
+    """Group consecutive tensors into buckets of at most `most` numbers; a larger tensor gets its own bucket.
 
     buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
     """
-    runs: List[List[int]] = []
-    held = 0
+    groups: List[List[int]] = []
+    total = 0
     for i, size in enumerate(sizes):
-        if not runs or held + size > most:
-            runs.append([])
-            held = 0
-        runs[-1].append(i)
-        held += size
-    return runs
+        if not groups or total + size > most:
+            groups.append([])
+            total = 0
+        groups[-1].append(i)
+        total += size
+    return groups
 
 
 @contextlib.contextmanager
-def _together() -> Iterator[None]:
-    """torch.distributed says in many words and types that another process is gone: RuntimeErrors all of them."""
+def _as_instance_lost() -> Iterator[None]:
+    """Raise InstanceLost for errors of torch.distributed: all of them are RuntimeErrors, with many different texts."""
     try:
         yield
     except RuntimeError as error:

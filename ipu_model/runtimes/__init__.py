@@ -1,1 +1,1 @@
-"""Training and prediction on a CPU, a GPU or IPUs, each behind the protocol of runtime.py."""
+"""Runtimes for CPU, GPU and IPUs, each an implementation of the protocol in runtime.py."""

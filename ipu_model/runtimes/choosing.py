@@ -1,4 +1,4 @@
-"""Which runtime and precision a job gets, and making the runtime."""
+"""Choice of the runtime and precision of a job, and construction of the runtime."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 
 def choose_runtime(requested: str) -> Choice:
-    """The runtime of a job and why.
+    """Choose the runtime of a job; the result includes the reason.
 
     Raises:
-        ConfigError: a runtime that this version, or this host, does not have.
+        ConfigError: this version or this host does not have the requested runtime.
     """
     if requested == "auto":
         return _choose()
     if requested == "ipu":
         from ipu_model.runtimes.ipu import load_poptorch
 
-        load_poptorch()  # what is missing is said before rows and weights are read
+        load_poptorch()  # report missing packages before reading rows and weights
     if requested == "cuda":
         from ipu_model.runtimes.cuda import require_gpu
 
         require_gpu()
-    return Choice(requested, "as asked")
+    return Choice(requested, "as requested")
 
 
 def _choose() -> Choice:
-    """IPUs, else a GPU, else the CPU."""
+    """Choose IPUs, else a GPU, else the CPU."""
     from ipu_model.ipu.sdk import find_runtime
     from ipu_model.runtimes.cuda import find_gpu
     from ipu_model.runtimes.ipu import load_poptorch
@@ -57,53 +57,54 @@ def _choose() -> Choice:
 
 
 def choose_precision(requested: str, runtime: str) -> Choice:
-    """The precision of a job and why; `auto` stays where a probe has to tell.
+    """Choose the precision of a job; the result includes the reason. `auto` remains if it must be measured.
 
     Raises:
-        ConfigError: a precision that the runtime does not compute.
+        ConfigError: the runtime does not support the precision.
     """
     if runtime == "ipu":
         if requested == "bf16":
             raise ConfigError("IPUs compute in fp16 or fp32: set device.precision to fp16, fp32 or auto")
-        return Choice("fp16", "auto: what IPUs are built for") if requested == "auto" else Choice(requested, "as asked")
-    if requested == "fp16":  # slow on CPUs; GPUs would need loss scaling, which bf16 does without
+        fastest = Choice("fp16", "auto: the fastest precision of IPUs")
+        return fastest if requested == "auto" else Choice(requested, "as requested")
+    if requested == "fp16":  # slow on CPUs; on GPUs it needs loss scaling, which bf16 does not
         raise ConfigError(f"the {runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     if requested != "auto":
-        return Choice(requested, "as asked")
+        return Choice(requested, "as requested")
     if runtime == "cuda":
         from ipu_model.runtimes.cuda import fastest_precision
 
         return fastest_precision()
-    return Choice("auto", "measured before the job begins")  # auto_precision.py
+    return Choice("auto", "measured before the job starts")  # auto_precision.py
 
 
 def plan_device(
     job: Job, manifest: Manifest, config: ModelConfig, runtime: str, precision: str, instances: Instances, emit: Emit
 ) -> Optional[IpuPlan]:
-    """What only the device of the job has to plan; None on CPU and CUDA.
+    """Make the device-specific plan of a job; None on CPU and CUDA.
 
     Raises:
-        ConfigError: the job does not fit the device; the message has the arithmetic.
+        ConfigError: the job does not fit the device; the message shows the calculation.
     """
     poprun = instances if isinstance(instances, PopRunInstances) else PopRunInstances()
     if runtime != "ipu":
         if job.compile_only and job.compile == "none":
-            raise ConfigError(f"compile_only: the {runtime} runtime compiles nothing; set device.compile to optimizer")
+            raise ConfigError(f"compile_only: the {runtime} runtime does not compile; set device.compile to optimizer")
         if job.compile != "none":
             from ipu_model.runtimes.compiling import check_compiler
 
             check_compiler(runtime, os.environ)
         if poprun.count > 1:
-            raise ConfigError(f"poprun starts jobs on IPUs: start the {runtime} runtime with torchrun, or alone")
+            raise ConfigError(f"poprun is for IPUs only: start the {runtime} runtime with torchrun or as one process")
         if job.kind == "predict" and instances.count > 1:
             raise ConfigError("a predict job runs as one process: start it without torchrun")
         return None
     if instances.count != poprun.count:
-        raise ConfigError("torchrun starts jobs on CPUs and GPUs: start the ipu runtime with poprun, or alone")
+        raise ConfigError("torchrun is for CPUs and GPUs only: start the ipu runtime with poprun or as one process")
     if job.recompute:
         raise ConfigError(
-            "device.recompute is of cpu and cuda; IPUs recompute what recompute_checkpoint_every_layer of an "
-            "ipu_config.json says: set device.recompute to false"
+            "device.recompute applies to cpu and cuda only: set it to false. On IPUs, "
+            "recompute_checkpoint_every_layer of the ipu_config.json controls recomputation"
         )
     from ipu_model.ipu.planning import plan_ipu
     from ipu_model.runtimes.ipu import check_host
@@ -127,19 +128,19 @@ def make_runtime(
     instances: Optional[Instances] = None,
     deadline_near: Callable[[], bool] = bool,
 ) -> Runtime:
-    """Put a model with its weights on the device that the plan names.
+    """Make the runtime of a plan: the model with its weights on its device.
 
     Args:
         job: Head, optimizer (None for predict) and seed.
         model: From modeling.build_model, initialised or loaded.
         config: Its architecture.
         device: From plan_device.
-        instances: This process among those that train together; alone by default.
-        deadline_near: Whether an update under way should be aborted (StopRequest.deadline_near).
+        instances: Rank of this process; a single process by default.
+        deadline_near: Whether to abort the current update (StopRequest.deadline_near).
 
     Raises:
         ConfigError: there are fewer GPUs than processes.
-        InstanceLost: the other processes did not come.
+        InstanceLost: the other processes did not connect.
     """
     if device is not None:
         from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch

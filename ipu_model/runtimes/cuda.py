@@ -1,15 +1,15 @@
-"""One GPU under a TorchRuntime: which it is, what it computes at speed, and how batches get there.
+"""A GPU as the device of a TorchRuntime: selection, precision, batch transfer, and attention.
 
-fp32 means fp32: TF32, which rounds the factors of matrix products to 10 bits, stays off as torch has it by default,
-so that fp32 on a GPU agrees with the CPU to 1e-5. Speed is what bf16 is for.
+TF32, which rounds the factors of matrix products to 10 bits, stays off (torch's default), so that fp32 on a GPU agrees
+with the CPU to 1e-5. Use bf16 for speed.
 
-Attention over flat tokens keeps every sequence by itself, without a score outside it. `VarlenAttention` calls torch's
+Attention over flat tokens is computed per sequence, without scores between sequences. `VarlenAttention` calls torch's
 flash kernel for sequences of any length. torch offers it as `torch.nn.attention.varlen.varlen_attn`, which has no
-dropout (torch 2.13), so the operator underneath is called, as torch's own nested tensors call it
-(torch/nested/_internal/sdpa.py): it has dropout and a backward pass. `PaddedAttention` uses public operators only and
-serves every precision, head size and device.
+dropout (torch 2.13). So the operator underneath is called, which has dropout and a backward pass, as torch's own nested
+tensors do (torch/nested/_internal/sdpa.py). `PaddedAttention` uses public operators only and supports every precision,
+head size and device.
 
-Legend: T tokens of all sequences one after the other, N sequences, H hidden size, A heads, D = H / A.
+Legend: T tokens of all sequences concatenated, N sequences, H hidden size, A heads, D = H / A.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from ipu_model.models.flat import FlatBatch
 from ipu_model.runtimes.torch_device import Device
 
 READS_AHEAD = 2
-"""Batches that are read and copied while the GPU computes: one would wait for a slow disk at once."""
+"""Batches that are read and copied while the GPU computes; a single one could not absorb delays of a slow disk."""
 MakeAttention = Callable[[Tensor, int], Attention]
-"""(offsets, longest) -> attention; offsets [N + 1] int32: where each sequence begins, then T."""
+"""(offsets, longest) -> attention; offsets [N + 1] int32: the start of each sequence, then T."""
 
 LARGEST_HEAD = 256
-"""For flash attention; it must also be a multiple of 8 (torch, aten/src/ATen/native/transformers/cuda/sdp_utils)."""
+"""Limit of flash attention; sizes must also be a multiple of 8 (torch,
+aten/src/ATen/native/transformers/cuda/sdp_utils)."""
 AMPERE = (8, 0)
-"""Compute capability from which flash attention and fast bf16 are there."""
-AGREEMENT = 0.05
-"""Largest difference between the two forms on numbers of size 1 in 16 bits; a wrong result differs by 1."""
+"""First compute capability with flash attention and fast bf16."""
+TOLERANCE = 0.05
+"""Maximum difference of the two attentions on 16-bit numbers of magnitude 1; a wrong result differs by about 1."""
 
 
 def find_gpu() -> Tuple[bool, str]:
-    """Whether there is a GPU that torch can use, and the reason in words."""
+    """Return whether torch can use a GPU, and the reason as text."""
     if not torch.backends.cuda.is_built():
         return False, f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -52,17 +53,17 @@ def find_gpu() -> Tuple[bool, str]:
 
 
 def require_gpu() -> None:
-    """Raises ConfigError without a GPU that torch can use."""
+    """Raises: ConfigError, if torch cannot use a GPU."""
     found, reason = find_gpu()
     if not found:
         raise ConfigError(
             f"runtime cuda needs a GPU and a torch built for CUDA: {reason}. Install such a torch into the Python "
-            "that PODIUM_DEVICE_PYTHON names, or set device.runtime to cpu or auto"
+            "of PODIUM_DEVICE_PYTHON, or set device.runtime to cpu or auto"
         )
 
 
 def fastest_precision() -> Choice:
-    """bf16 where the GPU has it; before, it would be emulated."""
+    """Return bf16 if the GPU supports it; older GPUs would emulate it."""
     capability = torch.cuda.get_device_capability()
     shown = "{}.{}".format(*capability)
     if capability >= AMPERE:
@@ -74,7 +75,7 @@ class CudaDevice(Device):
     """One GPU.
 
     Args:
-        local_index: Which GPU of this host: the place of the process among those that share the host.
+        local_index: GPU of this host: the rank of the process on this host.
         precision: fp32 or bf16.
         heads: Attention heads of the model.
         hidden: Its hidden size.
@@ -89,7 +90,7 @@ class CudaDevice(Device):
         if local_index >= torch.cuda.device_count():
             raise ConfigError(
                 f"process {local_index} of this host (LOCAL_RANK, counted from 0) finds {torch.cuda.device_count()} "
-                "GPUs, one is needed for each process: lower torchrun --nproc-per-node, or see CUDA_VISIBLE_DEVICES"
+                "GPUs, but each process needs one: lower torchrun --nproc-per-node, or check CUDA_VISIBLE_DEVICES"
             )
         self.place_of = torch.device("cuda", local_index)
         torch.cuda.set_device(self.place_of)
@@ -99,15 +100,15 @@ class CudaDevice(Device):
         self._steps = torch.cuda.current_stream(self.place_of)
 
     def place(self, flat: FlatBatch) -> FlatBatch:
-        """Copy from pinned memory on a stream of its own, beside the steps; back when the copy is there."""
+        """Copy from pinned memory on a separate stream while steps run; return once the copy is complete."""
         return place(flat, self._move, self._attention)
 
     def _move(self, packed: Tensor) -> Tensor:
         with torch.cuda.stream(self._copies):
             there = packed.pin_memory().to(self.place_of, non_blocking=True)
-        # The steps read it: without this the copies' stream would reuse the memory as soon as Python lets go.
+        # The steps read it: without this, the copy stream could reuse the memory once Python drops the tensor.
         there.record_stream(self._steps)
-        self._copies.synchronize()  # of the reading thread; the steps go on
+        self._copies.synchronize()  # blocks the reading thread only
         return there
 
     def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
@@ -118,16 +119,16 @@ class CudaDevice(Device):
         try:
             yield
         except torch.cuda.OutOfMemoryError as error:
-            found = str(error).partition(". ")[0]
+            reason = str(error).partition(". ")[0]
             raise ConfigError(
-                f"the GPU has not the memory for a micro-batch ({found}): lower device.micro_batch_size, which "
+                f"the GPU has not enough memory for a micro-batch ({reason}): lower device.micro_batch_size, which "
                 "changes the result by rounding only"
             ) from None
 
     def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
         norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients))))
         if max_norm is not None:
-            # Always multiplied, by 1 if need be: to ask the norm first would make the host wait.
+            # Always multiply, if necessary by 1: reading the norm first would make the host wait.
             scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, [scale] * len(gradients))
         return norm
@@ -147,17 +148,17 @@ class CudaDevice(Device):
 
 
 def place(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: MakeAttention) -> FlatBatch:
-    """A micro-batch on another device, in one copy, with the attention of that device.
+    """Move a micro-batch to another device in one copy, and add the attention of that device.
 
     Args:
-        move: Copies an int64 tensor there.
+        move: Copies an int64 tensor to the device.
         make_attention: From choose_attention.
     """
     tokens = flat.tokens
     blocks = flat.blocks
     offsets = np.cumsum([0, *blocks]).astype(np.int32)
     halves = torch.from_numpy(np.append(offsets, offsets[:1] * 0) if len(offsets) % 2 else offsets)
-    labels = [x.view(torch.int64) for x in flat.labels.values()]  # 64 bits each; only targets are no whole numbers
+    labels = [x.view(torch.int64) for x in flat.labels.values()]  # 64 bits each; only targets are floats
     parts = [tokens.input_ids, tokens.token_type_ids, tokens.position_ids, flat.starts, *labels]
     moved = move(torch.cat([*parts, halves.view(torch.int64)]))
     *there, packed_offsets = moved.split([*(len(part) for part in parts), len(halves) // 2])
@@ -176,7 +177,7 @@ class VarlenAttention:
     """Flash attention over cumulative lengths.
 
     Args:
-        offsets: [N + 1] int32, where each sequence begins among the flat tokens, then their number.
+        offsets: [N + 1] int32, the start of each sequence in the flat tokens, then their number.
         longest: Tokens of the longest sequence.
     """
 
@@ -195,11 +196,11 @@ class VarlenAttention:
 class PaddedAttention:
     """scaled_dot_product_attention over sequences padded to the longest.
 
-    The padding costs little: attention is a small part of the work at lengths up to 512, and the kernels that
-    torch chooses on a GPU (here the memory-efficient one) keep no scores.
+    The padding costs little: attention is a small part of the computation at lengths up to 512, and the kernels that
+    torch chooses on a GPU (here the memory-efficient one) store no scores.
 
     Args:
-        offsets: [N + 1] int32, where each sequence begins among the flat tokens, then their number.
+        offsets: [N + 1] int32, the start of each sequence in the flat tokens, then their number.
         longest: Tokens of the longest sequence.
     """
 
@@ -211,66 +212,66 @@ class PaddedAttention:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
         count, longest = len(self._offsets) - 1, self._longest
         if self._layout is None:  # made once, for all layers
-            self._layout = self._places(len(query))
-        places, real = self._layout
+            self._layout = self._padded_positions(len(query))
+        positions, real = self._layout
 
         def padded(flat: Tensor) -> Tensor:  # [T, H] -> [N, A, longest, D]
-            rows = flat.new_zeros(count * longest, flat.shape[1]).index_copy(0, places, flat)
+            rows = flat.new_zeros(count * longest, flat.shape[1]).index_copy(0, positions, flat)
             return rows.view(count, longest, heads, -1).transpose(1, 2)
 
         context = scaled_dot_product_attention(
             padded(query), padded(key), padded(value), attn_mask=real[:, None, None, :], dropout_p=dropout
         )
-        return context.transpose(1, 2).reshape(count * longest, -1).index_select(0, places)
+        return context.transpose(1, 2).reshape(count * longest, -1).index_select(0, positions)
 
-    def _places(self, tokens: int) -> Tuple[Tensor, Tensor]:
-        """[T] where each token goes among the N * longest padded ones, and [N, longest] True for real tokens."""
+    def _padded_positions(self, tokens: int) -> Tuple[Tensor, Tensor]:
+        """Return [T] the padded position of each token (of N * longest), and [N, longest] True for real tokens."""
         starts, lengths = self._offsets[:-1], self._offsets.diff()
-        # With output_size the device need not be asked how many there are.
-        of = torch.repeat_interleave(torch.arange(len(starts), device=starts.device), lengths, output_size=tokens)
-        places = of * self._longest + torch.arange(tokens, device=starts.device) - starts[of]
-        return places, torch.arange(self._longest, device=starts.device) < lengths[:, None]
+        # output_size avoids waiting for the device to compute the total.
+        rows = torch.repeat_interleave(torch.arange(len(starts), device=starts.device), lengths, output_size=tokens)
+        positions = rows * self._longest + torch.arange(tokens, device=starts.device) - starts[rows]
+        return positions, torch.arange(self._longest, device=starts.device) < lengths[:, None]
 
 
 def choose_attention(
     device: torch.device, dtype: torch.dtype, heads: int, hidden: int, flash: MakeAttention = VarlenAttention
 ) -> Tuple[MakeAttention, str]:
-    """The attention of a GPU and why.
+    """Choose the attention of a GPU; return the reason as well.
 
-    Flash attention is no public operator: it is taken only after it gave the numbers of the public one, forward and
-    backward, on a few tokens.
+    Flash attention is not a public operator: it is used only if its forward and backward results on a few tokens agree
+    with those of the public one.
 
     Args:
-        flash: What to try.
+        flash: The attention to try.
     """
     size = hidden // heads
     if dtype not in (torch.bfloat16, torch.float16):
-        return PaddedAttention, f"padded: flash attention has no {str(dtype).partition('.')[2]}"
+        return PaddedAttention, f"padded: flash attention does not support {str(dtype).partition('.')[2]}"
     if size % 8 or size > LARGEST_HEAD:
-        return PaddedAttention, f"padded: flash attention takes heads of a multiple of 8 up to 256, not {size}"
+        return PaddedAttention, f"padded: flash attention needs head sizes of a multiple of 8 up to 256, not {size}"
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE:
         return PaddedAttention, "padded: flash attention needs a GPU of compute capability 8.0"
     try:
         difference = _difference(flash, PaddedAttention, device, dtype, heads, hidden)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:  # another torch: other arguments
         return PaddedAttention, f"padded: flash attention failed here ({str(error).strip().splitlines()[0]})"
-    if not difference < AGREEMENT:
-        return PaddedAttention, f"padded: flash attention gave other numbers here (by {difference:.2g})"
+    if not difference < TOLERANCE:
+        return PaddedAttention, f"padded: flash attention gave different results here (by {difference:.2g})"
     return flash, "flash over cumulative lengths"
 
 
 def _difference(
     one: MakeAttention, other: MakeAttention, device: torch.device, dtype: torch.dtype, heads: int, hidden: int
 ) -> float:
-    """Largest difference of two forms on sequences of 19, 8 and 1 tokens, results and gradients."""
+    """Return the largest difference of results and gradients of two attentions on sequences of 19, 8 and 1 tokens."""
     offsets = torch.tensor([0, 19, 27, 28], dtype=torch.int32)
-    generator = torch.Generator().manual_seed(0)  # the job's own generators stay as they are
+    generator = torch.Generator().manual_seed(0)  # does not advance the job's own generators
     inputs = [torch.randn(28, hidden, generator=generator).to(device, dtype) for _ in range(4)]
-    found = []
+    results = []
     for make in (one, other):
         leaves = [x.clone().requires_grad_() for x in inputs[:3]]
         context = make(offsets.to(device), 19)(leaves[0], leaves[1], leaves[2], heads, 0.0)
         context.backward(inputs[3])
         gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-        found.append(torch.cat([x.float() for x in (context.detach(), *gradients)]))
-    return float((found[0] - found[1]).abs().max())
+        results.append(torch.cat([x.float() for x in (context.detach(), *gradients)]))
+    return float((results[0] - results[1]).abs().max())

@@ -1,11 +1,10 @@
-"""What this Python and this host have for device jobs, asked before any is prepared.
+"""Check of this Python and this host for device jobs, before any job is prepared.
 
     python -m ipu_model.runtimes.host_check < REQUEST
 
-REQUEST is JSON: `places`, a list of objects with `knob` (what names the runtime, for messages), `runtime` and
-`precision`; `processes` of a training job on this host; `compile_only`, when no IPUs are needed; `ipus`, what the
-largest job attaches. Each finding is printed as a line of JSON. Python 3.8 and torch 2.0.1 upwards, as all of this
-package.
+REQUEST is JSON: `places`, a list of objects with `knob` (the parameter that sets the runtime, for messages), `runtime`
+and `precision`; `processes` of a training job on this host; `compile_only` if no IPUs are needed; `ipus` of the largest
+job. Each result is printed as a line of JSON. Like the whole package it runs on Python 3.8 and torch 2.0.1 upwards.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ OLDEST_PYTHON = (3, 8)
 NEEDED = ("numpy", "pyarrow", "safetensors", "torch")
 
 
-def findings(told: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
-    """What was found, as name, level (ok, warning or problem), text and of_parameters."""
+def findings(request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+    """Yield the results of all checks: name, level (ok, warning or problem), text and of_parameters."""
     version = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
         yield _finding("problem", f"{sys.executable} is Python {version}, 3.8 or newer is required: {_KNOB}")
@@ -36,14 +35,14 @@ def findings(told: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
         return
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a library beside it is missing
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
         text = " ".join(str(error).split())[:300]
         yield _finding("problem", f"torch does not load in {sys.executable} ({text}): {_KNOB}")
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
     yield _finding("ok", f"Python {version}, torch {torch.__version__} ({build}), {sys.executable}", "device python")
-    for place in told["places"]:
-        yield from _place(place, told)
+    for place in request["places"]:
+        yield from _check_device(place, request)
 
 
 _KNOB = (
@@ -52,31 +51,31 @@ _KNOB = (
 )
 
 
-def _place(place: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+def _check_device(place: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     from ipu_model.runtimes.choosing import choose_precision, choose_runtime
 
-    runtime, wrong = place["runtime"], False
+    runtime, failed = place["runtime"], False
     try:
         chosen = choose_runtime(runtime)
         runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
         if runtime == "ipu":
-            text += f"; {_ipus(told.get('ipus', 1), told['compile_only'])}"
+            text += f"; {_check_ipus(request.get('ipus', 1), request['compile_only'])}"
         if runtime == "cuda":
-            text += f"; {_gpus(told['processes'])}"
+            text += f"; {_check_gpus(request['processes'])}"
     except DeviceJobError as error:
-        wrong = True
+        failed = True
         yield _finding("problem", f"{error}; found {place['knob']}")
     try:
-        if "auto" not in (place["precision"], runtime):  # what auto takes is measured when it is needed
+        if "auto" not in (place["precision"], runtime):  # auto is resolved when the job starts
             choose_precision(place["precision"], runtime)
     except DeviceJobError as error:
-        wrong = True
+        failed = True
         yield _finding("problem", f"{error}; found {place['knob']}", of_parameters=True)
-    if not wrong:
+    if not failed:
         yield _finding("ok", f"{text}, {place['precision']}")
 
 
-def _gpus(processes: int) -> str:
+def _check_gpus(processes: int) -> str:
     import torch
 
     from ipu_model.errors import ConfigError
@@ -84,13 +83,13 @@ def _gpus(processes: int) -> str:
     count = torch.cuda.device_count()
     if processes > count:
         raise ConfigError(
-            f"device.processes={processes} asks for a GPU each, this host has {count}: lower it, or see "
+            f"device.processes={processes} needs one GPU per process, but this host has {count}: lower it, or check "
             "CUDA_VISIBLE_DEVICES"
         )
     return f"{count} GPUs"
 
 
-def _ipus(ipus: int, compile_only: bool) -> str:
+def _check_ipus(ipus: int, compile_only: bool) -> str:
     from ipu_model.ipu.sdk import check_hardware
     from ipu_model.runtimes.ipu import found_versions, load_poptorch
 
@@ -104,7 +103,7 @@ def _finding(level: str, text: str, name: str = "device", of_parameters: bool = 
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="Say what this Python has for device jobs.").parse_args()
+    argparse.ArgumentParser(description="Check this Python for device jobs.").parse_args()
     for finding in findings(json.load(sys.stdin)):
         print(json.dumps(finding), flush=True)
 

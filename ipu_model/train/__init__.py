@@ -1,1 +1,1 @@
-"""One job from its checks to its result: the loop, checkpoints, evaluation, prediction."""
+"""Execution of one job, from its checks to its result: training loop, checkpoints, evaluation, prediction."""

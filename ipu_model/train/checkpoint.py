@@ -1,11 +1,11 @@
-"""Checkpoints of a run: written whole or not at all, verified when read, bound to what they were made for.
+"""Checkpoints of a run: written atomically, verified when read, and tied to their run by a fingerprint.
 
     run_folder/step-00001000/   model.safetensors, optimizer.safetensors,
-                                best.safetensors (where the best evaluated weights may be the result),
+                                best.safetensors (if the best evaluated weights may become the result),
                                 state.json (step, fingerprint, open history window, evaluations, generators),
                                 sha256.json (file name -> SHA-256)
 
-The position in the data needs no entry: it follows from the step (data.UpdateRows).
+The position in the data is not stored: it follows from the step (rows/reading.UpdateRows).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ipu_model.train.checkpoint_process import HASHES
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 BEST = "best.safetensors"
 KEPT = 2
-"""Checkpoints that stay: the newest, and one before it in case the newest is damaged."""
+"""Checkpoints that are not removed: the newest, and the one before it in case the newest is damaged."""
 NAME = re.compile(r"step-(\d+)")
 
 Fingerprint = Dict[str, Any]
-"""Dotted name -> value of everything that decides the weights of a run; JSON values."""
+"""Dotted name -> JSON value of everything that determines the weights of a run."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run after `step` updates."""
+    """State of a run after `step` updates."""
 
     step: int
     model: Dict[str, Tensor]
@@ -47,28 +47,28 @@ class Checkpoint:
     device_rng: Dict[str, Tensor]
     history: Dict[str, Any]
     evaluations: Dict[str, Any] = field(default_factory=dict)
-    """What Evaluations.state gave."""
+    """Result of Evaluations.state."""
     best: Dict[str, Tensor] = field(default_factory=dict)
-    """Weights of the best evaluation; none where only the last weights count."""
+    """Weights of the best evaluation; empty if the last weights are the result."""
     host_rng: Dict[str, Any] = field(default_factory=lambda: _host_rng())
-    """Generators of Python and NumPy, as they are when this is made."""
+    """Generator states of Python and NumPy at construction."""
 
     @property
     def tensors(self) -> Dict[str, Dict[str, Tensor]]:
-        """By file and name."""
+        """Tensors by file and name."""
         files = {MODEL: self.model, OPTIMIZER: self.optimizer, BEST: self.best}
         return {name: tensors for name, tensors in files.items() if tensors or name != BEST}
 
 
 class Checkpoints:
-    """The checkpoints of one run folder.
+    """Checkpoints of one run folder.
 
     Args:
-        run_folder: Held by this process (process.only_one).
+        run_folder: Locked by this process (process.only_one).
         fingerprint: Of the run that writes and reads here.
-        emit: Told of checkpoints that are left out, and why.
-        writer: False for the processes that train along with another one, which alone saves and removes for all.
-        precision_reason: Why the run has its precision, for who continues it.
+        emit: Receives a message for each skipped checkpoint.
+        writer: True for the one process of a training that saves and removes checkpoints for all.
+        precision_reason: Why the run has its precision; a resumed run reports it.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Checkpoints:
         self._precision_reason = precision_reason
 
     def path_of(self, step: int) -> Path:
-        """Where the checkpoint after that update lies."""
+        """Return the folder of the checkpoint after that update."""
         return self._folder / f"step-{step:08d}"
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write one, then remove all but the newest KEPT.
+        """Write a checkpoint, then remove all but the newest KEPT.
 
         Raises:
-            OSError: disk full or not writable; the checkpoints before it stay.
+            OSError: the disk is full or not writable; earlier checkpoints stay.
         """
         path = self.path_of(checkpoint.step)
         with new_folder(path) as partial:
@@ -97,7 +97,7 @@ class Checkpoints:
         return path
 
     def state_text(self, checkpoint: Checkpoint) -> str:
-        """What its state.json holds."""
+        """Return the text of the checkpoint's state.json."""
         state = {
             "step": checkpoint.step,
             "fingerprint": self._fingerprint,
@@ -112,15 +112,15 @@ class Checkpoints:
         return json_text(state)
 
     def remove_old(self) -> None:
-        """Remove all but the newest KEPT."""
+        """Remove all checkpoints but the newest KEPT."""
         for old in self._paths()[KEPT:]:
             shutil.rmtree(str(old))
 
     def latest(self) -> Optional[Checkpoint]:
-        """The newest one that is whole; restores the generators of Python and NumPy.
+        """Load the newest complete checkpoint and restore the generators of Python and NumPy.
 
         Raises:
-            CheckpointError: it was made for another run; the message lists what differs.
+            CheckpointError: the checkpoint belongs to another run; the message lists the differences.
         """
         if self.is_writer:
             self._clear_partial()
@@ -128,7 +128,7 @@ class Checkpoints:
             try:
                 state = _verified_state(path)
             except CheckpointError as error:
-                self._emit("message", text=f"{error}; leaving it out and using the one before")
+                self._emit("message", text=f"{error}; skipping it and using the previous checkpoint")
                 continue
             try:
                 return self._restored(path, state)
@@ -136,59 +136,59 @@ class Checkpoints:
                 if isinstance(error, CheckpointError):
                     raise
                 raise CheckpointError(
-                    f"{path / STATE} is whole and laid out otherwise than this version writes it "
-                    f"({type(error).__name__}: {error}): remove {path} to go on from the one before"
+                    f"{path / STATE} is complete but has another format than this version reads "
+                    f"({type(error).__name__}: {error}): remove {path} to continue from the previous checkpoint"
                 ) from None
         return None
 
     def newest_state(self) -> Optional[Dict[str, Any]]:
-        """What the newest checkpoint with a whole state says of its run; None where there is none."""
+        """Return the state.json of the newest checkpoint where that file is undamaged; None if there is none."""
         for path in self._paths():
             try:
                 state, hashes = read_json(path / STATE), read_json(path / HASHES)
                 if hashes[STATE] == sha256_of(path / STATE) and isinstance(state["fingerprint"], dict):
                     return dict(state)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # `latest` says what is wrong with it
+                continue  # `latest` reports the problem
         return None
 
     def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
         differences = fingerprint_differences(state["fingerprint"], self._fingerprint)
         if differences:
             raise CheckpointError(
-                f"{path} was made for another run: " + "; ".join(differences) + f". To continue that run, put these "
-                f"back; to start anew, remove {self._folder}"
+                f"{path} belongs to another run: " + "; ".join(differences) + ". To continue that run, restore these "
+                f"values; to start from scratch, remove {self._folder}"
             )
         _restore_host_rng(state["rng"])
         hexadecimal = state["device_rng"].items()
         rng = {name: torch.frombuffer(bytearray.fromhex(x), dtype=torch.uint8) for name, x in hexadecimal}
         model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
         best = load_tensors(path / BEST) if (path / BEST).exists() else {}
-        told = (state["history"], state["evaluations"])
-        return Checkpoint(state["step"], model, optimizer, rng, *told, best, state["rng"])
+        history, evaluations = state["history"], state["evaluations"]
+        return Checkpoint(state["step"], model, optimizer, rng, history, evaluations, best, state["rng"])
 
     def remove_all(self) -> None:
-        """Once the result is on disk."""
+        """Remove all checkpoints; call it once the result is on disk."""
         for path in self._paths():
             shutil.rmtree(str(path))
 
     def _paths(self) -> List[Path]:
-        """Newest first, by number: as text, step-999 would come after step-1000."""
-        found = {}
+        """Return the checkpoint folders, newest first by number: as text, step-999 would come after step-1000."""
+        paths = {}
         for path in self._folder.iterdir():
             match = NAME.fullmatch(path.name)
             if match:
-                found[int(match.group(1))] = path
-        return [found[step] for step in sorted(found, reverse=True)]
+                paths[int(match.group(1))] = path
+        return [paths[step] for step in sorted(paths, reverse=True)]
 
     def _clear_partial(self) -> None:
         for path in self._folder.glob(f"step-*{PARTIAL}"):
-            self._emit("message", text=f"{path} was not written to the end; removing it")
+            self._emit("message", text=f"{path} is incomplete; removing it")
             shutil.rmtree(str(path))
 
 
 def fingerprint_differences(old: Fingerprint, new: Fingerprint) -> List[str]:
-    """['geometry.global_batch_size: 64 -> 32'], one entry per field that differs."""
+    """Return one entry per field that differs: ['geometry.global_batch_size: 64 -> 32']."""
     return [
         f"{name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}"
         for name in sorted({*old, *new})
@@ -200,9 +200,9 @@ def _verified_state(path: Path) -> Dict[str, Any]:
     try:
         hashes = read_json(path / HASHES)
         for name in sorted({MODEL, OPTIMIZER, STATE, *hashes}):
-            found = sha256_of(path / name)
-            if found != hashes[name]:
-                raise CheckpointError(f"{path / name} is damaged: SHA-256 {found}, written was {hashes[name]}")
+            actual = sha256_of(path / name)
+            if actual != hashes[name]:
+                raise CheckpointError(f"{path / name} is damaged: SHA-256 is {actual}, expected {hashes[name]}")
         return read_json(path / STATE)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, CheckpointError):
@@ -211,7 +211,7 @@ def _verified_state(path: Path) -> Dict[str, Any]:
 
 
 def _host_rng() -> Dict[str, Any]:
-    # Nothing here draws from these two; a library underneath might.
+    # This package does not draw from these two generators, but a library might.
     version, values, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)

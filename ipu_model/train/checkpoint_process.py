@@ -1,8 +1,8 @@
-"""What writes checkpoints next to a training, in a companion (distributed/companion.py).
+"""Writer of checkpoints in a companion process of a training (distributed/companion.py).
 
-A process and not a thread: PopTorch's `execute` keeps Python's lock for the whole call (poptorch_core,
-python/poptorch.cpp), so a thread would write for milliseconds between two calls of up to a minute. Standard library
-only, as it starts next to every training that makes checkpoints.
+It is a process, not a thread: PopTorch's `execute` holds Python's GIL for the whole call (poptorch_core,
+python/poptorch.cpp), so a thread could only write for milliseconds between two calls of up to a minute. Standard
+library only, because it starts with every training that makes checkpoints.
 """
 
 from __future__ import annotations
@@ -20,55 +20,56 @@ from ipu_model.files import new_folder, write_json
 
 HASHES = "sha256.json"
 """File name -> SHA-256 of the other files of a checkpoint."""
-BEHIND = 10
-"""Niceness: the training goes first."""
+NICENESS = 10
+"""Lower priority than the training."""
 
-Places = List[Tuple[str, int, int]]
-"""Name, first byte and number of bytes of each file."""
+FileSpans = List[Tuple[str, int, int]]
+"""Name, first byte and number of bytes of each file in the shared memory."""
 
 
-def write_checkpoint(path: Path, memory: int, places: Places) -> None:
-    """Write the files of a checkpoint and the list of their sums, whole or not at all.
+def write_checkpoint(path: Path, memory: int, spans: FileSpans) -> None:
+    """Write the files of a checkpoint and their SHA-256 sums atomically.
 
     Args:
-        path: the folder that appears.
-        memory: descriptor of what holds the bytes.
+        path: folder to create.
+        memory: descriptor of the shared memory with the bytes.
 
     Raises:
-        OSError: disk full or not writable.
+        OSError: the disk is full or not writable.
     """
-    size = max(first + length for _, first, length in places)
+    size = max(first + length for _, first, length in spans)
     content = memoryview(mmap.mmap(memory, size, prot=mmap.PROT_READ))  # not closed: the traceback of an error reads it
     hashes: Dict[str, str] = {}
     with new_folder(path) as partial:
-        for name, first, length in places:
+        for name, first, length in spans:
             part = content[first : first + length]
             try:
                 (partial / name).write_bytes(part)
-            except OSError as error:  # it knows no name where opening went well
+            except OSError as error:  # a failed write, unlike a failed open, does not name the file
                 raise OSError(error.errno, error.strerror, error.filename or str(path / name)) from None
             hashes[name] = hashlib.sha256(part).hexdigest()
         write_json(partial / HASHES, hashes)
 
 
-def write_checkpoints(requests: Iterator[Tuple[str, Places]], memory: int) -> Iterator[Union[float, OSError]]:
-    """Answers of a companion: write each checkpoint, and give the seconds that it took, or why it could not be written.
+def write_checkpoints(requests: Iterator[Tuple[str, FileSpans]], memory: int) -> Iterator[Union[float, OSError]]:
+    """Write each requested checkpoint in the companion; yield the seconds it took, or the error.
 
-    The companion is killed with the training: then what it was writing is not a checkpoint, and the one before serves.
+    The companion is killed together with the training. An unfinished checkpoint is then ignored, and the previous one
+    is used.
 
     Args:
-        requests: Folder of each, and the places of its files in the memory.
-        memory: descriptor of what holds the bytes, which the training has, too.
+        requests: Folder of each checkpoint, and the spans of its files in the memory.
+        memory: descriptor of the memory shared with the training.
     """
     try:
         die_with_parent(signal.SIGKILL)
     except Terminated:
         return
-    os.nice(BEHIND)
-    for path, places in requests:
+    os.nice(NICENESS)
+    for path, spans in requests:
         began = time.perf_counter()
         try:
-            write_checkpoint(Path(path), memory, places)
+            write_checkpoint(Path(path), memory, spans)
             yield time.perf_counter() - began
         except OSError as error:
             yield error

@@ -1,8 +1,8 @@
-"""Evaluations while a model trains: their curve, the best weights so far, and when to stop.
+"""Evaluation on held-out rows during training: evaluations.csv, best weights, and early stopping.
 
-Losses and accuracies on rows that the model was not trained on, without dropout, without gradients. Nothing here draws
-random numbers or changes a weight, so that a training with evaluations ends as one without. Sums are made in fp64 over
-all labels, so that it does not matter how the rows are cut into batches.
+The model computes losses and accuracies without dropout and without gradients. Evaluation draws no random numbers and
+changes no weights, so training gives the same weights with and without it. Sums over all labels are in fp64, so they
+do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ EVALUATIONS = "evaluations.csv"
 
 
 class Evaluations(Hook):
-    """Looks at the model on held-out rows every so many updates.
+    """Evaluator of the model on held-out rows every `every_updates` updates.
 
     Args:
-        job: With an evaluation: how often, and what follows; its run folder gets `evaluations.csv`, step and
-            Head.figures of every evaluation.
-        plan: A micro-batch of rows is one forward pass.
+        job: Its `evaluation` says how often to evaluate and when to stop. Its run folder gets `evaluations.csv`: step
+            and Head.figures of every evaluation.
+        plan: One forward pass takes a micro-batch of rows.
         rows: Held out from training.
-        saved: With `state()` and `best` of an earlier run.
+        saved: Checkpoint of an earlier run, with its `state()` and `best`.
 
     Attributes:
-        best: Weights of the best evaluation so far, where they may be the result.
+        best: Weights of the best evaluation so far, if they may become the result.
     """
 
     def __init__(
@@ -49,25 +49,25 @@ class Evaluations(Hook):
     ) -> None:
         assert job.evaluation is not None
         self._head, self._config, self._rows, self._runtime = heads.of(job.head), job.evaluation, rows, runtime
-        # A device that programs are compiled for cuts what it is given into calls; on others a batch is one pass.
+        # IPUs split a batch into calls of fixed size; on CPU and CUDA a batch is one forward pass.
         self._batch_rows = plan.rows_per_update if plan.device else plan.micro_batch_size
         self._updates, self._emit = plan.updates, emit
         state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
         self._path = Path(job.run_folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
-        self._best_step = int(state.get("best_step", 0))  # 0: nothing was evaluated yet
+        self._best_step = int(state.get("best_step", 0))  # 0: no evaluation yet
         self.best, self._slowest, self._seconds = dict(best), 0.0, 0.0
         self._write()
 
     def start(self, training: Training) -> None:
-        """End the training at once where an earlier process found that it was to stop."""
+        """End the training immediately if an earlier process had reached early stopping."""
         training.ends_early = self.stops
 
     def after_step(self, training: Training) -> None:
-        """Evaluate where it is due, which is no training time; end the training where it gets no better.
+        """Evaluate if due, without counting the time as training; end the training if it no longer improves.
 
         Raises:
-            NonFiniteWeights: the weights, or what they compute, are not finite.
+            NonFiniteWeights: the weights or their logits are not finite.
         """
         done, per_call = training.done, training.per_call
         if self.is_due(done, per_call):
@@ -77,74 +77,74 @@ class Evaluations(Hook):
             training.seconds_needed += self._slowest
 
     def is_due(self, done: int, per_call: int) -> bool:
-        """Whether the model is to be looked at after update `done`, the last of a call of `per_call` updates."""
+        """Return whether to evaluate after update `done`, the last of a call of `per_call` updates."""
         every = self._config.every_updates
         return done == self._updates or done // every > (done - per_call) // every
 
     def evaluate(self, done: int) -> float:
-        """Evaluate the weights after update `done`; the seconds it took.
+        """Evaluate the weights after update `done`; return the seconds it took.
 
         Raises:
-            NonFiniteWeights: the weights, or what they compute, are not finite.
+            NonFiniteWeights: the weights or their logits are not finite.
         """
         began = time.perf_counter()
-        found = self._head.figures(self._runtime.evaluate(self._batches()))
-        if not math.isfinite(found["loss"]):
+        figures = self._head.figures(self._runtime.evaluate(self._batches()))
+        if not math.isfinite(figures["loss"]):
             require_finite(self._runtime.state_dict(), done)
             raise NonFiniteWeights(done, ["the logits of the held-out rows"])
-        better = not self._best_step or self._goodness(found) > self._goodness(self._of_step(self._best_step))
-        self._lines.append({"step": done, **found})
+        better = not self._best_step or self._score(figures) > self._score(self._figures_at(self._best_step))
+        self._lines.append({"step": done, **figures})
         if better:
             self._best_step = done
             if self._config.keep == "best":
                 self.best = require_finite(self._runtime.state_dict(), done)
         self._write()
-        self._emit("evaluated", after=done, updates=self._updates, best_after=self._best_step, **found)
+        self._emit("evaluated", after=done, updates=self._updates, best_after=self._best_step, **figures)
         seconds = time.perf_counter() - began
         self._seconds, self._slowest = self._seconds + seconds, max(self._slowest, seconds)
         return seconds
 
-    def _goodness(self, found: Mapping[str, float]) -> Tuple[float, float]:
-        """What `keep: best` and `patience` compare, larger is better: the figure that the head names, then the loss."""
+    def _score(self, figures: Mapping[str, float]) -> Tuple[float, float]:
+        """Return the value that `keep: best` and `patience` compare (larger is better): Head.best, then the loss."""
         best = self._head.best
-        return 0.0 if best is None else found.get(best, 0.0), -found["loss"]
+        return 0.0 if best is None else figures.get(best, 0.0), -figures["loss"]
 
     @property
     def stops(self) -> bool:
-        """Whether the last `patience` evaluations were all no better than the best before them."""
+        """True if none of the last `patience` evaluations improved on the best before them."""
         since = sum(line["step"] > self._best_step for line in self._lines)
         return self._config.patience is not None and since >= self._config.patience
 
     def result(self, done: int) -> Tuple[int, Optional[Dict[str, Tensor]]]:
-        """Update whose weights are the result, and the weights where they are not the runtime's own."""
+        """Return the update whose weights are the result, and those weights; None if the runtime holds them."""
         if self._config.keep == "best" and self._best_step not in (0, done):
             return self._best_step, self.best
         return done, None
 
     def summary(self) -> Optional[Dict[str, Any]]:
-        """For result.json: figures of the weights that are the result, and how they came to be chosen."""
+        """Return the evaluation for result.json: figures of the resulting weights, and how they were selected."""
         if not self._lines:
             return None
         last = int(self._lines[-1]["step"])
-        kept = self._best_step if self._config.keep == "best" else last
-        counts = {"rows": len(self._chosen()), "evaluations": len(self._lines), "best_step": self._best_step}
+        selected = self._best_step if self._config.keep == "best" else last
+        counts = {"rows": len(self._row_numbers()), "evaluations": len(self._lines), "best_step": self._best_step}
         seconds = round(self._seconds, 3)  # in this process
         ended = {"stopped_early": last < self._updates, "seconds": seconds, "judged_by": self._head.best or "loss"}
-        return {**self._of_step(kept), **counts, **ended}
+        return {**self._figures_at(selected), **counts, **ended}
 
     def state(self) -> Dict[str, Any]:
-        """For a checkpoint; `best` goes beside it."""
+        """Return the state for a checkpoint, which stores `best` separately."""
         return {"lines": [dict(line) for line in self._lines], "best_step": self._best_step}
 
-    def _of_step(self, step: int) -> Dict[str, float]:
+    def _figures_at(self, step: int) -> Dict[str, float]:
         return next(line for line in self._lines if line["step"] == step)
 
-    def _chosen(self) -> np.ndarray:
+    def _row_numbers(self) -> np.ndarray:
         count = self._config.rows_of(len(self._rows))
         return np.arange(count, dtype=np.int64) * len(self._rows) // count
 
     def _batches(self) -> Iterator[Batch]:
-        chosen = self._chosen()
+        chosen = self._row_numbers()
         for first in range(0, len(chosen), self._batch_rows):
             yield self._rows.take(chosen[first : first + self._batch_rows])
 

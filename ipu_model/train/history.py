@@ -1,4 +1,4 @@
-"""The loss curve of a run: history.csv, the same bytes whether or not the run was interrupted, and lines about it."""
+"""Loss curve of a run: progress events and history.csv, which has the same bytes even if the run was interrupted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ HISTORY = "history.csv"
 
 
 class History(Hook):
-    """Means over windows of updates, appended to `history.csv` and told.
+    """Mean losses over windows of updates, appended to `history.csv` and emitted.
 
     Columns: step (the last update of the window, counted from 1), loss, its parts, learning_rate (of that
-    update). Nothing in the file depends on the clock.
+    update). The file does not depend on the clock.
 
     Args:
         folder: Run folder.
         parts: Names of the parts of the loss.
-        every: Updates of a window.
-        state: From `state()` of an earlier run. Its lines are written anew: that run may have gone on after its
-            checkpoint, or have been on another host.
+        every: Updates per window.
+        state: From `state()` of an earlier run. Its lines are written again, because that run may have continued after
+            its checkpoint or run on another host.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class History(Hook):
         self._begin_window(training)
 
     def after_step(self, training: Training) -> None:
-        """Count the call into the open window, and close the window where it is complete."""
+        """Add the call to the open window, and close the window once it is complete."""
         metrics = training.metrics
         self._updates += 1
         for name, value in {"loss": metrics.loss, **metrics.parts}.items():
@@ -54,16 +54,16 @@ class History(Hook):
         if training.reached(self._every) or training.is_over:
             self._close_window(training)
         elif training.done == training.first + training.per_call:
-            self._tell_time_left(training)
+            self._emit_time_left(training)
 
-    def _tell_time_left(self, training: Training) -> None:
-        """Say how long the rest takes at the speed of the first call, long before the first window is complete."""
+    def _emit_time_left(self, training: Training) -> None:
+        """Emit the remaining time at the speed of the first call, long before the first window is complete."""
         left = training.totals.seconds / training.per_call * (training.updates - training.done)
-        text = f"update {training.done}/{training.updates} is done, about {format_duration(round(left))} left"
+        text = f"update {training.done}/{training.updates} done, about {format_duration(round(left))} left"
         self._emit("message", text=text, eta_seconds=round(left, 1))
 
     def _close_window(self, training: Training) -> None:
-        """Write and tell the means of the open window, and start the next."""
+        """Write and emit the means of the open window, and start the next."""
         done, rate, totals = training.done, training.learning_rate, training.totals
         self.last = {name: self._sums[name] / self._updates for name in self._columns}
         values = [f"{x:.8g}" for x in (*self.last.values(), rate)]
@@ -84,5 +84,5 @@ class History(Hook):
         self._tokens_before, self._seconds_before = training.totals.real_tokens, training.totals.seconds
 
     def state(self) -> Dict[str, Any]:
-        """The open window and the lines so far, for a checkpoint."""
+        """Return the open window and the lines so far, for a checkpoint."""
         return {"sums": dict(self._sums), "updates": self._updates, "last": dict(self.last), "lines": [*self._lines]}

@@ -1,8 +1,8 @@
-"""Measure a job on rows that are made up: `python -m ipu_model --measure job.json`.
+"""Measurement of a job on generated rows: `python -m ipu_model --measure job.json`.
 
-`rows` of the job is a folder that holds a manifest and need not hold more. A few updates of at most two micro-batches
-are timed, then held-out rows are evaluated and the state is copied as the job would do it. Nothing is written, and
-nothing that was trained is kept: the learning rate is 0, and the process ends.
+The `rows` folder of the job needs a manifest only. A few updates of at most two micro-batches are timed. Then held-out
+rows are evaluated and the state is copied, as the job would do. Nothing is written and nothing is trained: the learning
+rate is 0, and the process ends.
 """
 
 from __future__ import annotations
@@ -31,42 +31,41 @@ from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_r
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.preparation import make_model
 
-LEAST_TOKENS = 3
-"""Of a sequence."""
+MIN_SEQUENCE_TOKENS = 3
 DEVIATIONS = 3.0
-"""Standard deviations above the mean that the fullest of some hundred micro-batches lies."""
+"""Standard deviations by which the fullest of some hundred micro-batches exceeds the mean."""
 COMMON = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions")
 """Columns of all kinds of rows."""
 BUDGET_SECONDS = 10.0
-"""Of computing for what is timed; three times as long where FEWEST rounds take more."""
-LONGEST_SECONDS = 60.0
-"""On the clock, for the same; a round that takes longer is timed once."""
-MOST, FEWEST = 40, 20
-"""Rounds that are timed: memory between tensors grows for some twenty updates, as sizes of micro-batches differ."""
+"""Compute time for the timed rounds; three times as long if MIN_ROUNDS rounds take more."""
+WALL_SECONDS = 60.0
+"""Wall time limit for the timed rounds; a round that takes longer is timed once."""
+MAX_ROUNDS, MIN_ROUNDS = 40, 20
+"""Timed rounds: fragmentation grows for about twenty updates, because micro-batches differ in size."""
 MB = float(1 << 20)
 
 
 class GeneratedRows(RowFolder):
-    """Any number of rows, in the place of a folder that need not be there.
+    """Generator of any number of rows, used in place of a row folder.
 
-    Tokens of a row are spread evenly about their mean, as far as they can be.
+    The token count of a row is uniform around the mean, within the limits of a row.
 
     Args:
-        manifest: of the rows, or what is assumed of them.
+        manifest: of the rows, actual or assumed.
         model: that will read them.
     """
 
     def __init__(self, manifest: Manifest, model: ModelConfig) -> None:
         self.manifest, self.model = manifest, model
         self._mean = manifest.real_tokens / manifest.rows
-        self._spread = max(0.0, min(manifest.row_length - self._mean, self._mean - LEAST_TOKENS))
+        self._spread = max(0.0, min(manifest.row_length - self._mean, self._mean - MIN_SEQUENCE_TOKENS))
 
     def take(self, rows: np.ndarray) -> Batch:
-        """Make the rows with these numbers, each always the same."""
+        """Generate the rows with these numbers; a number always gives the same row."""
         return self._batch(rows, None)
 
-    def fullest(self, count: int) -> Batch:
-        """Make rows that hold as many tokens as the fullest of some hundred micro-batches of so many."""
+    def take_fullest(self, count: int) -> Batch:
+        """Generate `count` rows with as many tokens as the fullest of some hundred micro-batches of that size."""
         above = min(1.0, DEVIATIONS / np.sqrt(3 * count))  # an even spread has a deviation of 1 / sqrt(3)
         return self._batch(np.arange(count), self._mean + above * self._spread)
 
@@ -75,19 +74,19 @@ class GeneratedRows(RowFolder):
         kinds = columns_of(manifest.kind, manifest.vocab_size)
         shapes = {x.name: (len(rows), getattr(manifest, x.width)) for x in kinds}
         columns = {x.name: np.full(shapes[x.name], x.least, dtype=x.type) for x in kinds}
-        for place, number in enumerate(rows):
+        for index, number in enumerate(rows):
             rng = np.random.Generator(np.random.PCG64(int(number)))
             total = self._mean + self._spread * rng.uniform(-1, 1) if tokens is None else tokens
-            self._fill({name: values[place] for name, values in columns.items()}, self._lengths(total, rng), rng)
+            self._fill({name: values[index] for name, values in columns.items()}, self._lengths(total, rng), rng)
         return Batch(np.asarray(rows, dtype=np.int64), columns)
 
     def _lengths(self, tokens: float, rng: np.random.Generator) -> List[int]:
-        """Cut the tokens of a row into about as many sequences as rows have; few take most memory."""
+        """Split the tokens of a row into about `packing_factor` sequences; fewer sequences take more memory."""
         manifest = self.manifest
         count = round(manifest.packing_factor * rng.uniform(0.6, 1.4))
-        count = max(1, min(count, manifest.max_sequences, int(tokens) // LEAST_TOKENS))
+        count = max(1, min(count, manifest.max_sequences, int(tokens) // MIN_SEQUENCE_TOKENS))
         shares = rng.uniform(0.5, 1.5, count)
-        lengths = np.maximum(LEAST_TOKENS, tokens * shares / shares.sum()).astype(int)
+        lengths = np.maximum(MIN_SEQUENCE_TOKENS, tokens * shares / shares.sum()).astype(int)
         return [int(length) for length in lengths[np.cumsum(lengths) <= manifest.row_length]]
 
     def _fill(self, row: Dict[str, np.ndarray], lengths: List[int], rng: np.random.Generator) -> None:
@@ -112,22 +111,22 @@ class GeneratedRows(RowFolder):
                 row[column.name][: len(values)] = np.sort(values) % limit
 
     def _value(self, column: Column, rng: np.random.Generator) -> float:
-        """A label, the number of an example, or a value of a regression."""
+        """Generate a label, an example number or a regression target."""
         if column == FEATURE_IDS or column.below == float("inf"):
             return 0
         return int(rng.integers(0, max(1, int(column.end(self.sizes)))))
 
 
 def measure(job: Job, emit: Emit) -> Dict[str, Any]:
-    """Return what one process of a job takes: bytes at its peak, seconds of an update or of a call of predict.
+    """Return the peak memory of one process of a job in bytes, and the seconds of an update or of a predict call.
 
     Raises:
-        ConfigError, RowsError: the job cannot be run as stated, or is one for IPUs.
-        OutOfMemory: it takes more memory than there is.
+        ConfigError, RowsError: the job is invalid, or runs on IPUs.
+        OutOfMemory: the job needs more memory than is available.
     """
     try:
         return _measure(job, emit)
-    except (MemoryError, RuntimeError) as error:  # torch has no class of its own for a CPU
+    except (MemoryError, RuntimeError) as error:  # on a CPU, torch raises a plain RuntimeError
         if not isinstance(error, MemoryError) and "memory" not in str(error):
             raise
         raise OutOfMemory(f"a {job.kind} job of this shape ran out of memory while it was measured") from error
@@ -136,30 +135,30 @@ def measure(job: Job, emit: Emit) -> Dict[str, Any]:
 def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
     chosen = choose_runtime(job.runtime)
     if chosen.value == "ipu":
-        raise ConfigError("CPU and CUDA can be measured: an IPU would compile for minutes first; leave --measure out")
+        raise ConfigError("--measure supports CPU and CUDA only, as an IPU would compile for minutes: omit --measure")
     model = job.model
     if model is None:
-        raise ConfigError("job.model is missing: no init_checkpoint is read to measure, so state the architecture")
+        raise ConfigError("job.model is missing: --measure reads no init_checkpoint, so set the architecture")
     manifest = read_manifest(Path(job.rows))
-    job = _with_labels(job, manifest)
+    job = _with_default_labels(job, manifest)
     rows = GeneratedRows(manifest, model)
     plan = make_plan(job, manifest, chosen, choose_precision(job.precision, chosen.value))
     if plan.precision == "auto":
         plan = plan.with_precision(choose_faster(plan, rows))
     on_gpu = plan.runtime == "cuda"
-    free = torch.cuda.mem_get_info()[0] if on_gpu else None  # once CUDA itself has taken its part
+    free = torch.cuda.mem_get_info()[0] if on_gpu else None  # after CUDA has allocated its own memory
     runtime = make_runtime(plan, job, make_model(job, model, None, emit), model, None, emit)
     try:
         seconds = (
             _time_predictions(runtime, rows, plan) if job.kind == "predict" else _time_updates(runtime, rows, plan)
         )
         _reach_peak(runtime, rows, plan, job, seconds)
-        of_gpu = runtime.peak_device_memory_mb()
+        gpu_peak = runtime.peak_device_memory_mb()
         units = plan.rows_per_call if job.kind == "predict" else plan.rows_per_update
         return {
             "runtime": plan.runtime,
             "precision": plan.precision,
-            "memory": MB * (peak_memory_mb() if of_gpu is None else of_gpu),
+            "memory": MB * (peak_memory_mb() if gpu_peak is None else gpu_peak),
             "free_memory": free,
             "update_seconds": seconds,
             "tokens_per_second": units * manifest.real_tokens / manifest.rows / seconds,
@@ -168,24 +167,24 @@ def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
         runtime.close()
 
 
-def _with_labels(job: Job, manifest: Manifest) -> Job:
-    """The job with names of classes, which only its data may have."""
+def _with_default_labels(job: Job, manifest: Manifest) -> Job:
+    """Return the job with numbers as class names if it has no names: only the data may have them."""
     if job.labels is not None or not heads.of(job.head).labelled:
         return job
     return dataclasses.replace(job, labels=[str(number) for number in range(max(1, manifest.num_labels))])
 
 
 def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
-    """Return the seconds of an update: those of one micro-batch, and what every other one adds."""
+    """Return the seconds of an update: the time of one micro-batch plus the added time of each further one."""
     size = plan.micro_batch_size
     several = min(2, plan.gradient_accumulation_steps)
     runtime.compile(rows.take(np.arange(several * size)))
-    for _ in range(2):  # kernels are built, and moments made
+    for _ in range(2):  # warm-up: builds kernels and allocates moments
         _update(runtime, rows, several * size, 0)
     first: List[float] = []
     more: List[float] = []
     budget = _Budget(plan)
-    while len(first) < MOST and not budget.is_spent(len(first)):
+    while len(first) < MAX_ROUNDS and not budget.is_spent(len(first)):
         first.append(_update(runtime, rows, size, 2 * len(first) + 1))
         if several > 1:
             more.append(_update(runtime, rows, several * size, 2 * len(first)))
@@ -194,23 +193,23 @@ def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
 
 
 class _Budget:
-    """The time for what is timed. On a CPU that of its threads counts, so that on a busy host as much is computed."""
+    """Time budget of a measurement. On a CPU it counts CPU time of the threads, so a busy host runs as many rounds."""
 
     def __init__(self, plan: Plan) -> None:
         self._threads = torch.get_num_threads() if plan.runtime == "cpu" else 0
         self._began, self._computing = time.perf_counter(), time.process_time()
 
     def is_spent(self, rounds: int) -> bool:
-        """Whether so many rounds are enough."""
+        """Return whether to stop after `rounds` rounds."""
         seconds = computing = time.perf_counter() - self._began
         if self._threads:
             computing = (time.process_time() - self._computing) / self._threads
-        most = BUDGET_SECONDS if rounds >= FEWEST else 3 * BUDGET_SECONDS
-        return computing > most or seconds > LONGEST_SECONDS
+        most = BUDGET_SECONDS if rounds >= MIN_ROUNDS else 3 * BUDGET_SECONDS
+        return computing > most or seconds > WALL_SECONDS
 
 
 def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> float:
-    """Return the seconds of one update over so many rows."""
+    """Return the seconds of one update over `count` rows."""
     batch = rows.take(np.arange(count) + number * count)
     began = time.perf_counter()
     runtime.train_step(runtime.prepare(batch), 0.0)
@@ -218,29 +217,29 @@ def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> f
 
 
 def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
-    """Return the seconds of a call of predict."""
+    """Return the seconds of a predict call."""
     count = min(plan.rows_per_call, rows.manifest.rows)
     runtime.compile(rows.take(np.arange(count)))
-    read = runtime.state_dict()  # the job holds the file of its model while it is put in its place
+    loaded = runtime.state_dict()  # the job also holds a second copy of the weights while it loads the model
     timed: List[float] = []
     budget = _Budget(plan)
-    while len(timed) < MOST + 1 and not (timed and budget.is_spent(len(timed) - 1)):
+    while len(timed) < MAX_ROUNDS + 1 and not (timed and budget.is_spent(len(timed) - 1)):
         batch = rows.take(np.arange(count) + len(timed) * count)
         start = time.perf_counter()
         runtime.predict(runtime.prepare(batch))
         timed.append(time.perf_counter() - start)
-    del read
+    del loaded
     return median(timed[1:] or timed) * plan.rows_per_call / count
 
 
 def _reach_peak(runtime: Runtime, rows: GeneratedRows, plan: Plan, job: Job, seconds: float) -> None:
-    """Do once what takes memory beside updates: a full micro-batch, evaluations, and copies of the state."""
+    """Reach the memory peak of the job: run a full micro-batch, evaluate, and copy the state, once each."""
     if job.kind == "predict":
-        runtime.predict(runtime.prepare(rows.fullest(min(plan.rows_per_call, rows.manifest.rows))))
+        runtime.predict(runtime.prepare(rows.take_fullest(min(plan.rows_per_call, rows.manifest.rows))))
         return
     copies: List[Dict[str, Tensor]] = []
     if job.evaluation is not None:
-        runtime.evaluate([rows.fullest(plan.micro_batch_size)])
+        runtime.evaluate([rows.take_fullest(plan.micro_batch_size)])
         copies.append(runtime.state_dict() if job.evaluation.keep == "best" else {})
     every = job.checkpoint_every_updates
     minutes = job.checkpoint_every_minutes
@@ -249,6 +248,6 @@ def _reach_peak(runtime: Runtime, rows: GeneratedRows, plan: Plan, job: Job, sec
         states = (weights, runtime.optimizer_state(), *copies)
         copies += [{name: value.clone() for name, value in state.items()} for state in states]
         del weights
-    full = rows.fullest(min(2, plan.gradient_accumulation_steps) * plan.micro_batch_size)
+    full = rows.take_fullest(min(2, plan.gradient_accumulation_steps) * plan.micro_batch_size)
     runtime.train_step(runtime.prepare(full), 0.0)
-    copies.append(runtime.state_dict())  # to save the model
+    copies.append(runtime.state_dict())  # as for saving the model

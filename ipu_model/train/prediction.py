@@ -1,4 +1,4 @@
-"""Logits of every feature, or of every sequence, in the order of their ids."""
+"""Prediction: write the logits of all features or sequences in the order of their IDs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEATURES_PER_RECORD_BATCH = 1024
 
 
 def logits_schema(head: str) -> pa.Schema:
-    """The columns of a file of logits: feature_id, and a list of numbers for each of Head.logits."""
+    """Return the schema of a logits file: feature_id, and a list of numbers for each of Head.logits."""
     lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in heads.of(head).logits]
     return pa.schema([pa.field("feature_id", pa.int32(), nullable=False), *lists])
 
@@ -33,20 +33,20 @@ def logits_schema(head: str) -> pa.Schema:
 def predict(
     runtime: Runtime, rows: RowFolder, head: str, size: int, output: Path, emit: Emit, stop: StopRequest
 ) -> Totals:
-    """Write the logits of all features to the Arrow IPC file `output`, which appears whole.
+    """Write the logits of all features atomically to the Arrow IPC file `output`.
 
     Args:
-        head: Of the model, which says what its logits are.
-        size: Rows of one call.
+        head: Name of the model's head, which defines the logits.
+        size: Rows per call.
 
     Raises:
-        RowsError: a feature is missing or there twice.
+        RowsError: a feature is missing or occurs twice.
         Terminated: SIGTERM came; nothing was written.
     """
     totals, started = Totals(), time.perf_counter()
-    told, done = started, 0
+    emitted, done = started, 0
     with new_file(output) as partial, pa.ipc.new_file(str(partial), logits_schema(head)) as arrow:
-        writer = _InOrder(arrow, rows.folder, head)
+        writer = _OrderedWriter(arrow, rows.folder, head)
         with closing(_batches(runtime, rows, size)) as batches:
             for batch in batches:
                 stop.check()
@@ -55,10 +55,10 @@ def predict(
                 totals.sequences += batch.sequences
                 totals.real_tokens += batch.real_tokens
                 done, now = done + len(batch.rows), time.perf_counter()
-                if done == len(rows) or now - told > 2:
+                if done == len(rows) or now - emitted > 2:
                     eta = (now - started) / done * (len(rows) - done)
                     emit("predicted", rows=done, of=len(rows), eta_seconds=round(eta, 1))
-                    told = now
+                    emitted = now
         writer.finish()
     totals.seconds = time.perf_counter() - started
     return totals
@@ -71,11 +71,11 @@ def _batches(runtime: Runtime, rows: RowFolder, size: int) -> Generator[Batch, N
     return prefetch(read, range(0, len(rows), size), runtime.reads_ahead)
 
 
-class _InOrder:
-    """Writes features in the order of their ids, as soon as all before them are there.
+class _OrderedWriter:
+    """Writer of features in the order of their IDs, each as soon as all before it have arrived.
 
-    Rows are packed from one chunk of questions at a time, so that a feature waits for those of
-    its chunk at most: memory does not grow with the questions.
+    Rows are packed from one chunk of questions at a time, so a feature waits at most for those of its chunk:
+    memory does not grow with the number of questions.
     """
 
     def __init__(self, arrow: pa.RecordBatchFileWriter, folder: Path, head: str) -> None:
@@ -85,14 +85,14 @@ class _InOrder:
         self._written = 0
 
     def add(self, answer: Logits) -> None:
-        """Take the logits of a feature.
+        """Add the logits of a feature.
 
         Raises:
-            RowsError: it was there before.
+            RowsError: the feature was added before.
         """
         following = self._written + len(self._ready)
         if answer.feature_id < following or answer.feature_id in self._waiting:
-            raise RowsError(f"{self._folder} holds feature {answer.feature_id} twice; make the rows again")
+            raise RowsError(f"{self._folder} contains feature {answer.feature_id} twice; make the rows again")
         self._waiting[answer.feature_id] = answer
         while following in self._waiting:
             self._ready.append(self._waiting.pop(following))
@@ -101,7 +101,7 @@ class _InOrder:
                 self._write()
 
     def finish(self) -> None:
-        """Write the rest.
+        """Write the remaining features.
 
         Raises:
             RowsError: a feature is missing.
@@ -122,6 +122,6 @@ class _InOrder:
 
 
 def _lists(logits: List[np.ndarray]) -> pa.ListArray:
-    """One list for each array, without a Python object for each number."""
+    """Return one list per array, without a Python object per number."""
     borders = np.concatenate([[0], np.cumsum([len(x) for x in logits])]).astype(np.int32)
     return pa.ListArray.from_arrays(to_arrow(borders), to_arrow(np.concatenate(logits)))

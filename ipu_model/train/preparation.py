@@ -1,4 +1,4 @@
-"""Everything between a job as stated and a model that can start: checks, weights, fingerprint."""
+"""Preparation of a job: checks, inputs, initial weights and fingerprint."""
 
 from __future__ import annotations
 
@@ -25,37 +25,36 @@ from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
 
-OF_THE_FOLDER = (
+FOLDER_FIELDS = (
     "run_folder",
     "output",
     "log_every_updates",
     "checkpoint_every_minutes",
     "checkpoint_every_updates",
     "recompute",
-)  # change no weights
-OF_COMPILING = ("compile_only", "executables", "inference_execution")  # train nothing
-REPLACED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config")  # what they stand for enters
-NOT_IN_FINGERPRINT = (*OF_THE_FOLDER, *OF_COMPILING, *REPLACED, "evaluation")
+)  # do not change the weights
+COMPILE_FIELDS = ("compile_only", "executables", "inference_execution")  # do not affect training
+RESOLVED_FIELDS = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config")  # see make_fingerprint
+EXCLUDED_FIELDS = (*FOLDER_FIELDS, *COMPILE_FIELDS, *RESOLVED_FIELDS, "evaluation")
 REASONS = ("runtime_reason", "precision_reason")
-OF_PREDICTING = ("plan.rows_per_call", "plan.device.config.inference_")
-NOT_OF_THE_PLAN = (
-    *OF_PREDICTING,
-    "plan.device.config.executable_cache_dir",  # of the host
-    "plan.device.config.gradient_accumulation_steps",  # stated or derived: the plan itself has it
-    # pieces of the word table: memory; checkpoints hold it whole
+EXCLUDED_PREFIXES = (
+    "plan.rows_per_call",  # prediction only
+    "plan.device.config.inference_",  # prediction only
+    "plan.device.config.executable_cache_dir",  # differs between hosts
+    "plan.device.config.gradient_accumulation_steps",  # set or derived: the plan itself has it
+    # pieces of the word table affect memory only; checkpoints hold the whole table
     "plan.device.config.embedding_serialization_factor",
     "plan.device.config.serialized_embedding_splits_per_ipu",
 )
-"""Beginnings of names."""
 
 
 def check_job(job: Job) -> None:
-    """Cross-field checks, and the places to write to, before anything is read.
+    """Check fields against each other, and the output folders, before reading any input.
 
     Raises:
-        ConfigError: the fields do not go together.
-        RowsError: there are no held-out rows where the job says.
-        OSError: the output cannot be written where it should go.
+        ConfigError: fields contradict each other.
+        RowsError: the folder of held-out rows is missing or unreadable.
+        OSError: an output folder is not writable.
     """
     head, pretrains = heads.of(job.head), job.kind == "pretrain"
     if head.pretrains != pretrains:
@@ -72,21 +71,21 @@ def check_job(job: Job) -> None:
     if not 0 <= job.checkpoint_every_minutes < math.inf:
         raise ConfigError(f"checkpoint_every_minutes={job.checkpoint_every_minutes} must be at least 0 (0: none)")
     if job.evaluation is not None:
-        read_manifest(Path(job.evaluation.rows))  # a missing one is told now, and not when training begins
+        read_manifest(Path(job.evaluation.rows))  # report a missing folder now, not when training starts
     for folder in (Path(job.output).absolute().parent, Path(job.run_folder).absolute()):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(str(folder), os.W_OK):
-            raise PermissionError(13, "cannot be written", str(folder))
+            raise PermissionError(13, "not writable", str(folder))
 
 
 def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowFolder]:
-    """Read what a job starts from.
+    """Read the inputs of a job.
 
     Returns:
-        The job with the names of its classes, the model that its weights come from, its architecture, and its rows.
+        The job with its class names, the base model (None: random weights), the architecture, and the rows.
 
     Raises:
-        CheckpointError, ConfigError, RowsError: something is damaged, or they do not go together.
+        CheckpointError, ConfigError, RowsError: an input is damaged, or the inputs do not match.
     """
     base = starting_model(job)
     config, job = architecture(job, base), with_labels(job, base)
@@ -96,11 +95,10 @@ def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowF
 
 
 def starting_model(job: Job) -> Optional[ModelFolder]:
-    """The model that the job starts from, as one with its head and, to train, its classes; None where it draws its
-    weights.
+    """Read init_checkpoint with the head and, for training, the classes of the job; None if weights are random.
 
     Raises:
-        CheckpointError: it cannot be read.
+        CheckpointError: the model is unreadable.
     """
     if job.init_checkpoint is None:
         return None
@@ -110,23 +108,23 @@ def starting_model(job: Job) -> Optional[ModelFolder]:
 
 
 def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
-    """Rows of the kind that the head of the job is trained on.
+    """Open rows of the kind that the job's head is trained on.
 
     Raises:
-        RowsError, ConfigError: they are damaged, or not for this model.
+        RowsError, ConfigError: the rows are damaged, or do not match the model.
     """
     labels = len(job.labels or ())
     return RowFolder(Path(folder), heads.of(job.head).row_kind(labels), config, labels)
 
 
 def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
-    """The architecture of the job: its own, or that of init_checkpoint; with both they must agree.
+    """Return the architecture: the job's own, or that of init_checkpoint; if both exist they must agree.
 
-    Dropout and initializer_range are no part of the weights: there the job's own values win. The number of token types
-    is that of the weights: rows with others are refused.
+    Dropout and initializer_range do not affect the shape of the weights, so the job's values win. The number of token
+    types is that of the weights: rows with other types are refused.
 
     Raises:
-        CheckpointError: they disagree; the message lists where.
+        CheckpointError: the two disagree; the message lists the differences.
     """
     if job.model is None:
         assert base is not None  # job.py requires one of the two
@@ -136,51 +134,51 @@ def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
         differ = differences(job_model, base.config)
         if differ:
             raise CheckpointError(
-                f"the model of the job is not the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
-                "or leave it out to take the folder's"
+                f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
+                "or omit it to use the folder's"
             )
         return job_model
     return job.model
 
 
 def with_labels(job: Job, base: Optional[ModelFolder]) -> Job:
-    """The job with the names of its classes: its own, else those of init_checkpoint; none for heads without.
+    """Return the job with its class names: its own, else those of init_checkpoint; unchanged for heads without classes.
 
     Raises:
-        ConfigError: a head that has classes, and neither states any.
-        CheckpointError: those that predict state others than the model.
+        ConfigError: the head has classes, but neither the job nor init_checkpoint names them.
+        CheckpointError: the job names other classes than the model.
     """
     if not heads.of(job.head).labelled:
         return job
-    found = list(base.labels) if base is not None else []
-    if job.labels is None and not found:
-        raise ConfigError(f"a {job.head} head needs job.labels, as init_checkpoint has none")
-    if job.labels is not None and found and found != job.labels:
+    base_labels = list(base.labels) if base is not None else []
+    if job.labels is None and not base_labels:
+        raise ConfigError(f"a {job.head} head needs job.labels: init_checkpoint has none")
+    if job.labels is not None and base_labels and base_labels != job.labels:
         assert base is not None
         raise CheckpointError(
-            f"the classes of {base.path} are {', '.join(found)}, those of the job {', '.join(job.labels)}: start from "
-            "a model without that head, or leave job.labels out"
+            f"the classes of {base.path} are {', '.join(base_labels)}, those of the job {', '.join(job.labels)}: start "
+            "from a model without that head, or omit job.labels"
         )
-    return dataclasses.replace(job, labels=job.labels or found)
+    return dataclasses.replace(job, labels=job.labels or base_labels)
 
 
 def check_tokenizer(rows: RowFolder, base: Optional[ModelFolder]) -> None:
-    """Rows must come from the tokenizer the weights were trained with, where the folder says which.
+    """Check that the rows use the tokenizer of the base model, if its folder names one.
 
     Raises:
-        RowsError: they do not.
+        RowsError: the tokenizers differ.
     """
     if base is None or base.tokenizer_sha256 in (None, rows.manifest.tokenizer_sha256):
         return
     raise RowsError(
         f"the rows of {rows.folder} were made with the tokenizer {rows.manifest.tokenizer_sha256}, the weights of "
         f"{base.path} were trained with {base.tokenizer_sha256}: make the rows again with that tokenizer "
-        "(tokenizer.source), or set init_checkpoint to a model of this one"
+        "(tokenizer.source), or set init_checkpoint to a model trained with the tokenizer of the rows"
     )
 
 
 def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit: Emit) -> nn.Module:
-    """The job's model on the host, with loaded or freshly drawn weights.
+    """Build the job's model on the host, with loaded or newly initialised weights.
 
     Raises:
         CheckpointError: init_checkpoint lacks more than a head, or lacks the head of a predict job.
@@ -207,28 +205,28 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
 def make_fingerprint(
     job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, base: Optional[ModelFolder]
 ) -> Fingerprint:
-    """Everything that decides the weights of a run, by dotted name."""
-    stated = {k: v for k, v in dataclasses.asdict(job).items() if k not in NOT_IN_FINGERPRINT}
+    """Return everything that determines the weights of a run, by dotted name."""
+    fields = {k: v for k, v in dataclasses.asdict(job).items() if k not in EXCLUDED_FIELDS}
     planned = {k: v for k, v in plan.as_dict().items() if k not in REASONS}
     values: Dict[str, Any] = {
-        **stated,
+        **fields,
         "model": dataclasses.asdict(config),
         "plan": planned,
         "rows": {"manifest_sha256": rows.sha256, "content_sha256": content_digest(rows)},
         "init_checkpoint": {"weights_sha256": base.sha256 if base is not None else None},
     }
-    if job.evaluation is not None:  # it decides which weights are kept, and when training stops
+    if job.evaluation is not None:  # it selects the resulting weights and may stop the training
         manifest = (Path(job.evaluation.rows) / MANIFEST).read_bytes()
         sha256 = hashlib.sha256(manifest).hexdigest()
         values["evaluation"] = {**dataclasses.asdict(job.evaluation), "rows": {"manifest_sha256": sha256}}
-    return {name: value for name, value in flat(values).items() if not name.startswith(NOT_OF_THE_PLAN)}
+    return {name: value for name, value in flat(values).items() if not name.startswith(EXCLUDED_PREFIXES)}
 
 
 def content_digest(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16) -> str:
-    """SHA-256 over the sizes of the row files and evenly spaced blocks of each (all of a file up to 4 MiB).
+    """Return a SHA-256 over the sizes of the row files and evenly spaced blocks of each (files up to 4 MiB in full).
 
-    Bounded, because hashing hundreds of gigabytes at every start would cost more than it protects from:
-    another text moves what follows it, so that the blocks differ.
+    The number of blocks is bounded, because hashing hundreds of gigabytes at every start would take too long. Blocks
+    suffice: a changed text shifts everything after it.
     """
     digest = hashlib.sha256()
     for name in sorted(rows.manifest.files):

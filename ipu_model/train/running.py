@@ -1,4 +1,4 @@
-"""One job from start to result.json."""
+"""Execution of one job, from its checks to result.json."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class _Run:
-    """What every kind of job goes by once it is planned."""
+    """A planned job with its rows and runtime."""
 
     job: Job
     plan: Plan
@@ -58,7 +58,7 @@ class _Run:
     rows: RowFolder
     held_out: Optional[RowFolder]
     record: Optional[JobRecord]
-    """From before anything is trained: what is wrong with it must not be found at the end."""
+    """Made before training, so that a problem with it does not surface at the end."""
     runtime: Runtime
     instances: Instances
     emit: Emit
@@ -72,13 +72,13 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         instances: This process among those that train together; alone by default.
 
     Raises:
-        ConfigError, RowsError, CheckpointError: the job cannot be run as stated.
+        ConfigError, RowsError, CheckpointError: the job is invalid.
         NonFiniteLoss, NonFiniteWeights: training diverged.
-        OSError: something cannot be written.
-        Terminated: SIGTERM came, or the time of this host ends.
+        OSError: a file cannot be written.
+        Terminated: SIGTERM came, or PODIUM_STOP_AT is near.
     """
     check_job(job)
-    (Path(job.run_folder) / RESULT).unlink(missing_ok=True)  # what stands there is always this run's
+    (Path(job.run_folder) / RESULT).unlink(missing_ok=True)  # an existing file would be from an earlier run
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
     job, base, config, rows = read_inputs(job)
     precision = choose_precision(job.precision, chosen.value)
@@ -94,9 +94,9 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     emit("plan", **plan.as_dict())
     held_out = _held_out(job, plan, config, rows, device, emit)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
-    with _memory(job, plan, config, rows, instances, emit, stop):
+    with _reserve_job_memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)
-        del base  # its weights are in the model: the pages of its file may go
+        del base  # its weights are in the model, so the pages of its file can be dropped
         runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
         with closing(runtime):
             run = _Run(job, plan, config, rows, held_out, record, runtime, instances, emit, stop)
@@ -108,34 +108,34 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     return result
 
 
-def _memory(
+def _reserve_job_memory(
     job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit, stop: StopRequest
 ) -> ContextManager[None]:
-    """Hold the memory that the job needs at most on this CPU; one of several processes cannot wait for others."""
+    """Reserve the job's upper memory bound on a CPU; does nothing for several processes, which could deadlock."""
     if plan.runtime != "cpu" or job.compile_only or instances.count > 1:
         return nullcontext()
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
-    size, said = bound_memory(resolved, config, rows.manifest), False
+    size, announced = bound_memory(resolved, config, rows.manifest), False
 
     def wait() -> None:
-        nonlocal said
+        nonlocal announced
         if stop.requested or stop.time_is_up(0.0):
             raise Terminated(stop.reason())
-        if not said:
-            emit("message", text=f"waiting until other jobs on this host leave {format_bytes(size)} of memory to it")
-        said = True
+        if not announced:
+            emit("message", text=f"waiting for {format_bytes(size)} of memory that other jobs on this host reserve")
+        announced = True
 
     return reserve_memory(size, wait)
 
 
 def _compile_only(run: _Run) -> JobResult:
-    """The program is in the cache afterwards, and in job.executables; nothing else is written.
+    """Compile the program into the cache and into job.executables; write nothing else.
 
     Raises:
-        ConfigError: there is no program, as no update is to be made.
+        ConfigError: the job has 0 updates and therefore no program.
     """
     if run.job.kind != "predict" and not run.plan.updates:
-        raise ConfigError("there is nothing to compile: the job makes 0 updates (schedule.steps)")
+        raise ConfigError("nothing to compile: the job has 0 updates (schedule.steps)")
     compile_seconds = _compile(run)
     return _result(run, Totals(), compiling=compile_seconds)
 
@@ -161,12 +161,12 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         runtime.load_rng_state(saved.device_rng)
         emit("message", text=f"continuing after update {first_step} of {plan.updates}", continued=first_step)
     if first_step < plan.updates:
-        require_time(run.stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
+        require_time(run.stop, first_step, plan.updates)  # before compiling for minutes in vain
     parts, curve = heads.of(job.head).parts, saved.history if saved is not None else None
     history = History(run_folder, parts, job.log_every_updates, emit, curve)
     held_out = run.held_out
     evaluations = None if held_out is None else Evaluations(job, plan, held_out, runtime, emit, saved)
-    # Before a device is attached: it may write into pages of this process, which must not be shared with a child then.
+    # Start the checkpoint process before attaching a device, which may write to pages that a child must not share.
     saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)
     with closing(saving):
         compile_seconds = _compile(run) if first_step < plan.updates else 0.0
@@ -190,45 +190,45 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
 def _held_out(
     job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, device: Optional[IpuPlan], emit: Emit
 ) -> Optional[RowFolder]:
-    """The rows that the job is to evaluate its model on; what that costs is said where the device can tell.
+    """Open the held-out rows of a job, and emit the cost of evaluations if the device can estimate it.
 
     Raises:
-        RowsError: they are of another tokenizer than the training rows, or damaged.
+        RowsError: the rows are damaged, or use another tokenizer than the training rows.
     """
     if job.evaluation is None or not plan.updates:
         return None
     held_out = open_rows(job, job.evaluation.rows, config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
-        raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
+        raise RowsError(f"{held_out.folder} and {rows.folder} use different tokenizers: make the rows of both again")
     if device is not None:
-        judged = (job.evaluation.rows_of(len(held_out)), job.evaluation.count(plan.updates), plan.updates)
-        emit("message", text=device.evaluations_in_words(config, rows.manifest, *judged))
+        counts = (job.evaluation.rows_of(len(held_out)), job.evaluation.count(plan.updates), plan.updates)
+        emit("message", text=device.evaluations_in_words(config, rows.manifest, *counts))
     return held_out
 
 
 def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:
-    """All processes must begin at the same update; only a folder that not all of them see tells them otherwise.
+    """Check that all processes start at the same update; they differ if some do not see the run folder.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: the processes found different checkpoints.
     """
     mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]
     if instances.any_of(mean != first_step):
         raise ConfigError(
             f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
-            "put run_folder on a disk that all their hosts see"
+            "put run_folder on a disk that all hosts share"
         )
 
 
 def _compile(run: _Run) -> float:
-    """Fail in the first minute: the first batch goes through compile before anything is run; seconds it took."""
+    """Compile for the first batch, so that errors show in the first minute; return the seconds it took."""
     started, plan, rows = time.perf_counter(), run.plan, run.rows
     if run.job.kind == "predict":
         run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
     elif plan.updates:
         order, held_out = update_rows(run.job, plan, rows, run.runtime), run.held_out
-        judged = None if held_out is None else held_out.take(np.arange(1))
-        run.runtime.compile(rows.take(order(0, plan.updates_per_call)), judged)
+        example = None if held_out is None else held_out.take(np.arange(1))
+        run.runtime.compile(rows.take(order(0, plan.updates_per_call)), example)
     return time.perf_counter() - started
 
 
@@ -239,7 +239,7 @@ def _result(
     losses: Dict[str, float] = dict(history.last) if history is not None else {}
     planned: Dict[str, Any] = plan.as_dict()
     peak, on_device = round(peak_memory_mb(), 1), runtime.peak_device_memory_mb()
-    of_device = peak if plan.runtime == "cpu" else on_device
+    measured = peak if plan.runtime == "cpu" else on_device
     return JobResult(
         kind=job.kind,
         runtime=plan.runtime,
@@ -264,7 +264,7 @@ def _result(
             **runtime.versions(),
         },
         peak_device_memory_mb=on_device,
-        foretold=None if run.record is None else _finish_record(run.record, plan, totals, first_step, of_device),
+        foretold=None if run.record is None else _finish_record(run.record, plan, totals, first_step, measured),
         program=runtime.program,
     )
 
@@ -272,7 +272,7 @@ def _result(
 def _finish_record(
     record: JobRecord, plan: Plan, totals: Totals, first_step: int, memory_mb: Optional[float]
 ) -> Dict[str, Any]:
-    """The record with the peak of memory, and the time where some was taken: of the updates, or calls, of this process.
+    """Complete the record with the peak memory and, if any was spent, the time per update or call of this process.
 
     Args:
         memory_mb: MB of 2**20 bytes; None: not measured.

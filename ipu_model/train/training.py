@@ -1,4 +1,4 @@
-"""The training loop, for every runtime: next batch, step, then the hooks; and the learning rate of its updates."""
+"""Training loop of every runtime (batch, step, hooks), and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateAborted
 
 @dataclass
 class Totals:
-    """What this process trained; updates before a resume are not counted, nor is the time of evaluations."""
+    """Totals of this process; updates before a resume and the time of evaluations are excluded."""
 
     sequences: int = 0
     real_tokens: int = 0
     seconds: float = 0.0
     updates: int = 0
-    """Behind the weights of the runtime, those before a resume included."""
+    """Updates that the current weights have had, including those before a resume."""
 
 
 class Training:
-    """Where a training is: the loop writes it, the hooks read it.
+    """State of the training loop, which hooks read.
 
     Args:
         runtime: The model on its device.
         updates: Of the whole run.
-        per_call: Updates of one call of the device.
+        per_call: Updates per device call.
         first: Updates made before this process.
 
     Attributes:
-        done: Updates behind the weights.
+        done: Updates that the current weights have had.
         learning_rate: Of the last call.
-        metrics: What the last call said of itself.
-        seconds_needed: For one more call, and what hooks are to do before they may stop the training again. The loop
-            sets it after each call, hooks add to it.
-        ends_early: Set by a hook: the updates so far are all that are made.
+        metrics: Of the last call.
+        seconds_needed: Time until hooks can stop the training again: one more call, and the work of the hooks after it.
+            The loop sets it after each call, and hooks add to it.
+        ends_early: Set by a hook to stop after the updates so far.
     """
 
     metrics: StepMetrics
@@ -58,14 +58,14 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last update has been made."""
+        """True once the last update has been made."""
         return self.ends_early or self.done == self.updates
 
     def step(self, batch: Any, learning_rate: float) -> None:
-        """Make one call of the device and count it.
+        """Make one device call and add it to the totals.
 
         Raises:
-            UpdateAborted: the job is to stop, and the update would have taken long; all is as before it.
+            UpdateAborted: a stop was requested and the update was slow; the state is that before the update.
         """
         began = time.perf_counter()
         self.metrics, self.learning_rate = self.runtime.train_step(batch, learning_rate), learning_rate
@@ -76,25 +76,25 @@ class Training:
         self.seconds_needed = now - began
 
     def leave_out(self, seconds: float) -> None:
-        """Do not count time that was no training."""
+        """Exclude time that was not spent on training."""
         self._started += seconds
 
     def reached(self, every: int) -> bool:
-        """Whether the last call reached a multiple of `every` updates; never for 0."""
+        """Return whether the last call reached a multiple of `every` updates; False for 0."""
         return bool(every) and self.done // every > (self.done - self.per_call) // every
 
 
 class Hook:
-    """What a training does beside its updates. A hook overrides what it needs; hooks run in the order of their list."""
+    """Callbacks of the training loop. A subclass overrides those it needs; hooks run in the order of their list."""
 
     def start(self, training: Training) -> None:
         """Run before the first update of this process."""
 
     def after_step(self, training: Training) -> None:
-        """Run after every call of the device, whose loss is finite."""
+        """Run after every device call with a finite loss."""
 
     def after_aborted_step(self, training: Training) -> None:
-        """Run where an update was aborted because the job is to stop: end the training."""
+        """Run after an update that was aborted by a stop request: end the training."""
 
     def finish(self) -> None:
         """Run after the last update."""
@@ -103,12 +103,12 @@ class Hook:
 def train(
     job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, hooks: Sequence[Hook], first_step: int = 0
 ) -> Totals:
-    """Run the updates after the first `first_step` to plan.updates, or until a hook ends the training early.
+    """Run the updates from `first_step` to plan.updates, or until a hook ends the training early.
 
     Raises:
         NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
         OSError: a checkpoint cannot be written.
-        Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
+        Terminated: SIGTERM came, or PODIUM_STOP_AT is near; all updates so far are in a checkpoint.
     """
     assert job.optimizer is not None  # job.py requires it
     training = Training(runtime, plan.updates, plan.updates_per_call, first_step)
@@ -153,13 +153,15 @@ def _require_finite(training: Training, order: UpdateRows) -> None:
 
 
 def update_rows(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
-    """The rows of every update that this process reads."""
+    """Return the rows of every update that this process reads."""
     share = runtime.share(plan.rows_per_update)
     return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows)
 
 
 def learning_rate(step: int, steps: int, warmup_steps: int, peak: float, shape: str = "linear") -> float:
-    """Linear warm-up, then decay.
+    """Return the learning rate of an update: linear warm-up, then decay.
+
+    No update has rate 0: the decay would reach it one update after the last.
 
     Args:
         step: The update, counted from 0.
@@ -169,19 +171,17 @@ def learning_rate(step: int, steps: int, warmup_steps: int, peak: float, shape: 
         peak: The highest rate.
         shape: Of the decay, one of job.SCHEDULES. linear: to zero, as in BERT (arXiv 1810.04805, appendix A.2).
             cosine: half a period to zero (transformers.get_cosine_schedule_with_warmup). square_root: the root of the
-            share of all updates that is left, warm-up counted, so that it begins under the peak (PolyWarmUpScheduler
-            of NVIDIA/DeepLearningExamples:PyTorch/LanguageModeling/BERT/schedulers.py, degree 0.5). constant: none.
-
-    Returns:
-        The rate of this update. None is wasted on rate 0: the update after the last would have it.
+            remaining share of all updates, including the warm-up, so that it starts below the peak
+            (PolyWarmUpScheduler of NVIDIA/DeepLearningExamples:PyTorch/LanguageModeling/BERT/schedulers.py, degree
+            0.5). constant: none.
 
     Raises:
-        ConfigError: the warm-up is longer than the run, or the step lies outside it.
+        ConfigError: the warm-up is longer than the run, or the step is outside it.
     """
     if not 0 <= warmup_steps <= steps:
         raise ConfigError(f"warm-up of {warmup_steps} updates does not fit {steps} updates: lower warmup_fraction")
     if not 0 <= step < steps:
-        raise ConfigError(f"update {step} lies outside a run of {steps} updates")
+        raise ConfigError(f"update {step} is outside a run of {steps} updates")
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     if shape == "constant":

@@ -104,7 +104,7 @@ def _figures(steps: int, last: float) -> dict[str, Any]:
 
 MEASURED = {
     "peak_memory_mb": 473.3,
-    "precision_reason": "as asked",
+    "precision_reason": "as requested",
     "real_tokens": 2199012,
     "real_tokens_per_second": 10905.6,
     "resumed_from_step": 0,

@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
             damage(checkpoint / name, kind)
         done = case.run("-m", "dvc", "repro", "pretrain@phase1")
         assert done.returncode == 0, done.stdout
-        said = [line for line in done.stdout.splitlines() if found[-1].name in line and "leaving it out" in line]
+        said = [line for line in done.stdout.splitlines() if found[-1].name in line and "skipping it" in line]
         assert said, f"the damage is not named:\n{done.stdout}"
         again = [line for line in done.stdout.splitlines() if "continuing after update" in line]
         assert bool(again) == (which == "newest"), again

@@ -47,12 +47,12 @@ for number in (signal.SIGINT, signal.SIGTERM):
 while not asked:
     time.sleep(0.05)
 time.sleep(1.0)
-where = "after update 3 of 7, which a checkpoint holds"
+where = "after update 3 of 7 (checkpoint saved)"
 print(f"paused: pretrain job: stopped on request, {where}; run it again to continue")
 sys.exit(4)
 """
 )
-BEFORE_ANY_UPDATE = TRAINS.replace("after update 3 of 7, which a checkpoint holds", "before the first update")
+BEFORE_ANY_UPDATE = TRAINS.replace("after update 3 of 7 (checkpoint saved)", "before the first update")
 IS_DEAF = (
     WAITS
     + """
@@ -143,7 +143,7 @@ def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_e
     assert terminal.end() == 4, terminal.plain()
     last = terminal.plain().strip().split("\n")[-1]
     assert last == (
-        "stage first paused: pretrain job: stopped on request, after update 3 of 7, which a checkpoint holds; "
+        "stage first paused: pretrain job: stopped on request, after update 3 of 7 (checkpoint saved); "
         "run it again to continue"
     )
     assert "Crash" not in terminal.plain()

@@ -145,7 +145,7 @@ def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> Non
         next(source)
         os.kill(source.process.pid, signal.SIGKILL)
         source.process.wait()
-        likely = "the kernel does so when the memory of the host or of the container is used up"
+        likely = "the kernel does this when the host or the container runs out of memory"
         with pytest.raises(RowWorkerLost, match=f"was ended by SIGKILL; {likely}"):
             deque(source)  # what it answered before is still taken
 

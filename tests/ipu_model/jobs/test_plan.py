@@ -13,7 +13,7 @@ from ipu_model.jobs.job import BatchGeometry, Division, ScheduleConfig
 from ipu_model.jobs.plan import Choice, count_updates, divide, make_plan
 from ipu_model.rows.format import Manifest
 
-CPU, FP32 = Choice("cpu", "as asked"), Choice("fp32", "as asked")
+CPU, FP32 = Choice("cpu", "as requested"), Choice("fp32", "as requested")
 
 
 def manifest(rows: int, sequences: int) -> Manifest:

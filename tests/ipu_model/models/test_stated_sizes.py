@@ -76,7 +76,7 @@ def test_a_size_that_the_weights_do_not_have(folder: Path, reader: str, key: str
 def test_a_key_that_stands_twice_in_a_config(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(path.read_text().rstrip().rstrip("}") + ', "hidden_size": 1048576}')
-    with pytest.raises(CheckpointError, match="'hidden_size' stands twice"):
+    with pytest.raises(CheckpointError, match="'hidden_size' occurs twice"):
         read_model(folder)
 
 
@@ -121,7 +121,7 @@ def test_a_header_that_claims_what_is_not_there(folder: Path, claim: str) -> Non
         (b" " * (MAX_HEADER_BYTES + 1), "up to 8388608 are read"),
         (b"[" * MAX_HEADER_BYTES, "up to 4,000,000 are read"),
         (b"[" * 1_000_000, "nested too deeply|recursion"),
-        (b'{"a": {}, "a": {}}', "'a' stands twice"),
+        (b'{"a": {}, "a": {}}', "'a' occurs twice"),
         (b"[]", "no object"),
         (b"\xff", "missing or damaged"),
     ],

@@ -89,15 +89,15 @@ def test_a_kernel_that_agrees_is_taken() -> None:
 def test_a_kernel_that_gives_other_numbers_is_not_taken(kernel: type) -> None:
     taken, reason = choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, kernel)
     assert taken is PaddedAttention
-    assert reason.startswith("padded: flash attention gave other numbers here (by ")
+    assert reason.startswith("padded: flash attention gave different results here (by ")
 
 
 @pytest.mark.parametrize(
     ("dtype", "shape", "reason"),
     [
-        (torch.float32, (2, 16), "padded: flash attention has no float32"),
-        (torch.bfloat16, (2, 20), "padded: flash attention takes heads of a multiple of 8 up to 256, not 10"),
-        (torch.bfloat16, (1, 264), "padded: flash attention takes heads of a multiple of 8 up to 256, not 264"),
+        (torch.float32, (2, 16), "padded: flash attention does not support float32"),
+        (torch.bfloat16, (2, 20), "padded: flash attention needs head sizes of a multiple of 8 up to 256, not 10"),
+        (torch.bfloat16, (1, 264), "padded: flash attention needs head sizes of a multiple of 8 up to 256, not 264"),
         (torch.bfloat16, (2, 16), "padded: flash attention failed here ("),
     ],
 )

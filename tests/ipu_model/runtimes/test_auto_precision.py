@@ -103,7 +103,7 @@ def test_the_faster_is_taken_and_fp32_where_they_are_near(
     rates.given = (fp32, bf16)
     choice = choose_faster(*make_inputs(tmp_path, "pretrain"))
     assert choice.value == value
-    assert ("too near" in choice.reason) == (value == "fp32" and bf16 > fp32)
+    assert ("a gain below" in choice.reason) == (value == "fp32" and bf16 > fp32)
 
 
 def test_the_reason_has_both_figures_with_their_unit(rates: Rates, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_other_processes_take_what_the_first_one_chose_and_measure_nothing(rates
     follower, rates.given = Follower(), FP32
     plan, rows = make_inputs(tmp_path, "pretrain")
     choice = resolve_precision(plan, {}, tmp_path, rows, follower, ignore)
-    assert choice == Choice("bf16", "auto: as instance 0 chose")
+    assert choice == Choice("bf16", "auto: chosen by instance 0")
     assert (rates.calls, follower.votes) == (0, [False])
     assert not (tmp_path / RECORD).exists()
 
@@ -274,7 +274,7 @@ def test_a_resumed_run_keeps_its_precision_whatever_is_measured_now(
         (Path(job.run_folder) / lost).unlink()
     resumed = run_here(job)
     assert planned(resumed) == ("bf16", "auto: measured bf16 200 and fp32 100 tokens/s per layer with 1 thread")
-    assert "precision: bf16, recorded when this run began" in messages(resumed)
+    assert "precision: bf16, recorded when this run started" in messages(resumed)
     assert rates.calls == 1
     result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
     assert result.resumed_from_step > 0
@@ -316,7 +316,7 @@ def test_another_job_in_the_same_folder_is_measured_anew(rates: Rates, tmp_path:
     run_here(job)
     rates.given = FP32
     assert planned(run_here(dataclasses.replace(job, seed=8)))[0] == "fp32"
-    assert planned(run_here(dataclasses.replace(job, seed=8, precision="bf16"))) == ("bf16", "as asked")
+    assert planned(run_here(dataclasses.replace(job, seed=8, precision="bf16"))) == ("bf16", "as requested")
 
 
 def test_a_checkpoint_of_another_precision_is_still_refused(rates: Rates, job: Job) -> None:
@@ -338,7 +338,7 @@ def test_nothing_is_measured_where_it_decides_nothing(
     rates: Rates, tmp_path: Path, answer_rows: Path, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still = dataclasses.replace(job, schedule=ScheduleConfig(steps=0))
-    assert planned(run_here(still)) == ("fp32", "auto: no update is made")
+    assert planned(run_here(still)) == ("fp32", "auto: the job has no updates")
     tuned = make_job(tmp_path / "tuned", "finetune", answer_rows)
     run_here(tuned)
     settings: Dict[str, Any] = {
@@ -348,7 +348,7 @@ def test_nothing_is_measured_where_it_decides_nothing(
         "schedule": None,
     }
     few = make_job(tmp_path / "few", "predict", answer_rows, **settings)
-    assert planned(run_here(few)) == ("fp32", "auto: so little is computed before a probe would end")
+    assert planned(run_here(few)) == ("fp32", "auto: the prediction takes less time than a measurement")
     assert rates.calls == 0
     monkeypatch.setattr(auto_precision, "LITTLE", 1000)
     many = make_job(tmp_path / "many", "predict", answer_rows, **settings)

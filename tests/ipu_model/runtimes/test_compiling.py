@@ -71,5 +71,5 @@ def test_compile_only_needs_something_to_compile(tmp_path: Path) -> None:
 
     manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 8))
     job = make_job(tmp_path, "pretrain", tmp_path / "rows", compile_only=True)
-    with pytest.raises(ConfigError, match="the cpu runtime compiles nothing; set device.compile"):
+    with pytest.raises(ConfigError, match="the cpu runtime does not compile; set device.compile"):
         plan_device(job, manifest, TINY, "cpu", "fp32", Instances(), lambda event, **fields: None)

@@ -33,7 +33,7 @@ def test_a_process_of_its_own_says_python_torch_and_runtime() -> None:
     python, device = map(json.loads, done.stdout.splitlines())
     assert (python["name"], python["level"]) == ("device python", "ok")
     assert f"torch {torch.__version__}" in python["text"]
-    assert (device["name"], device["level"], device["text"]) == ("device", "ok", "cpu (as asked), fp32")
+    assert (device["name"], device["level"], device["text"]) == ("device", "ok", "cpu (as requested), fp32")
 
 
 @pytest.mark.parametrize(("runtime", "precision"), [("cpu", "fp16"), ("ipu", "bf16")])
@@ -54,8 +54,11 @@ def test_without_a_gpu_cuda_is_a_problem_of_the_host_and_both_reasons_are_said()
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ipu_model.runtimes.cuda.find_gpu", lambda: (True, "a GPU"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert found(runtime="cuda", processes=2)[1]["text"] == "cuda (as asked); 2 GPUs, fp32"
-    assert "device.processes=3 asks for a GPU each, this host has 2" in found(runtime="cuda", processes=3)[1]["text"]
+    assert found(runtime="cuda", processes=2)[1]["text"] == "cuda (as requested); 2 GPUs, fp32"
+    assert (
+        "device.processes=3 needs one GPU per process, but this host has 2"
+        in found(runtime="cuda", processes=3)[1]["text"]
+    )
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

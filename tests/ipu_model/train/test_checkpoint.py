@@ -93,7 +93,7 @@ def test_a_half_written_one_is_named_and_removed(tmp_path: Path) -> None:
     assert found is not None
     assert found.step == 2
     assert not half.exists()
-    assert "step-00000004.123.partial was not written to the end" in told.texts[0]
+    assert "step-00000004.123.partial is incomplete" in told.texts[0]
 
 
 def test_a_failed_save_leaves_the_ones_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

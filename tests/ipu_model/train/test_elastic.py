@@ -179,7 +179,7 @@ def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(paused: Fi
     assert paused.code == 0, paused.stderr
     assert len(paused.of("paused")) == 1
     assert paused.of("plan") == []  # what until_saved left has no second start
-    assert "another process of this training was asked to stop, after update" in paused.of("paused")[0]["text"]
+    assert "another process of this training received a stop request, after update" in paused.of("paused")[0]["text"]
 
 
 def test_only_where_torchrun_may_restart_success_stands_for_what_that_cannot_help() -> None:

@@ -136,8 +136,7 @@ def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, p
     step = int(saved["path"][-8:])
     assert done.events[-1] == {
         "event": "paused",
-        "text": f"stopped on request, after update {step} of 100000, which a checkpoint holds; run it again to "
-        "continue",
+        "text": f"stopped on request, after update {step} of 100000 (checkpoint saved); run it again to continue",
     }
     with pytest.raises(CheckpointError, match=r"schedule\.steps: 100000 -> 100001"):
         run_here(dataclasses.replace(job, schedule=ScheduleConfig(steps=100001)))
@@ -245,7 +244,7 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
     full = start(command, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, preexec_fn=limit_file_size)
     done = finish(full)
     assert done.code == 1
-    assert "disk has room" in done.of("error")[0]["text"]
+    assert "disk has free space" in done.of("error")[0]["text"]
     assert "model.safetensors" in done.of("error")[0]["text"]
     assert not list(Path(job.run_folder).glob("step-*"))
     run_here(job)

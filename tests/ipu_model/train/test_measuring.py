@@ -168,7 +168,7 @@ def test_a_job_for_ipus_or_without_an_architecture_is_not_measured(
 ) -> None:
     with pytest.raises(ConfigError, match="job.model is missing"):
         measure(make_job(tmp_path / "job", "pretrain", pretrain_rows, model=None, init_checkpoint="x"), nothing)
-    monkeypatch.setattr(measuring, "choose_runtime", lambda asked: Choice("ipu", "as asked"))
+    monkeypatch.setattr(measuring, "choose_runtime", lambda asked: Choice("ipu", "as requested"))
     with pytest.raises(ConfigError, match="an IPU would compile"):
         measure(make_job(tmp_path / "job", "pretrain", pretrain_rows), nothing)
 

@@ -59,8 +59,7 @@ def test_at_the_end_of_the_hosts_time_a_checkpoint_is_made_while_there_is_time_f
     clock = Clock(NOON - GUESSED_SAVE_SECONDS - 4.0)
     why = run_until_paused(job, StopRequest(NOON, clock))
     assert why == (
-        "the time of this host ends at 2027-01-15 08:00:00 UTC (PODIUM_STOP_AT), after update 3 of 6, which a "
-        "checkpoint holds"
+        "stopped because of PODIUM_STOP_AT (2027-01-15 08:00:00 UTC), after update 3 of 6 (checkpoint saved)"
     )
     assert clock.now < NOON
     assert [path.name for path in Path(job.run_folder).glob("step-*")] == ["step-00000003"]
@@ -141,7 +140,7 @@ def test_a_long_update_is_given_up_and_made_again_to_the_bit(tmp_path: Path, pre
     run_here(straight)
     job = make_job(tmp_path / "b", "pretrain", pretrain_rows, checkpoint_every_updates=0)
     why = run_until_paused(job, Impatient())
-    assert why == "stopped on request, after update 2 of 6, which a checkpoint holds"
+    assert why == "stopped on request, after update 2 of 6 (checkpoint saved)"
     run_here(job)
     assert output_bytes(job) == output_bytes(straight)
 

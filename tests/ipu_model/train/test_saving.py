@@ -124,7 +124,7 @@ def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Trainin
     os.kill(training.process, signal.SIGCONT)
     training.keep.finish()
     assert training.saved() == ["step-00000004"]
-    assert "written beside the training, from a copy of its state of 0 MB" in training.texts()[0]
+    assert "written asynchronously, from a copy of the state of 0 MB" in training.texts()[0]
     found = training.checkpoints.latest()
     assert found is not None
     assert found.model["a"].tolist() == [1.0] * 5
@@ -176,7 +176,7 @@ def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_upda
 ) -> None:
     training = made()
     training.keep.save(6)
-    with pytest.raises(Terminated, match="after update 6 of 9, which a checkpoint holds"):
+    with pytest.raises(Terminated, match=r"after update 6 of 9 \(checkpoint saved\)"):
         training.keep.save_and_stop(6, 9)
     assert training.saved() == ["step-00000006"]
 
@@ -209,8 +209,8 @@ def test_when_its_process_is_killed_the_training_writes_in_turn_and_loses_nothin
     training.keep.finish()
     assert not half.exists()
     assert (
-        "checkpoints are written in turn with the training, which waits: the process that wrote checkpoints was "
-        "ended by SIGKILL; the kernel does so when the memory of the host or of the container is used up (dmesg says)"
+        "checkpoints are written synchronously, while the training waits: the checkpoint process was ended by SIGKILL; "
+        "the kernel does this when the host or the container runs out of memory (see dmesg)"
     ) in training.texts()
     training.keep.save(2)
     assert training.saved() == ["step-00000001", "step-00000002"]
@@ -238,8 +238,8 @@ def test_where_memory_is_short_they_are_written_in_turn(
     training.keep.save(1)
     assert training.saved() == ["step-00000001"]
     assert training.texts() == [
-        "checkpoints are written in turn with the training, which waits: a copy of the state takes 2 MB, 2 times that "
-        "is needed and 3 MB are free"
+        "checkpoints are written synchronously, while the training waits: a copy of the state takes 2 MB, 2 times that "
+        "must be free, 3 MB are"
     ]
 
 

@@ -95,7 +95,7 @@ def test_a_stage_that_is_stopped_goes_on_on_another_host_and_ends_bit_for_bit_th
     assert process.returncode == PAUSED, error
     line = error.splitlines()[-1]
     assert line.startswith("paused: pretrain job: stopped on request, after update ")
-    assert line.endswith(f" of {UPDATES}, which a checkpoint holds; run it again to continue")
+    assert line.endswith(f" of {UPDATES} (checkpoint saved); run it again to continue")
     step = int(line.partition(" after update ")[2].partition(" ")[0])
     [there] = remote.glob(f"pretrain-phase1/*/step-{step:08d}")
     assert (there / "sha256.json").is_file()
@@ -129,6 +129,6 @@ def test_a_host_without_time_pauses_before_the_first_update(tmp_path: Path) -> N
     _, error = finish(process)
     assert process.returncode == PAUSED
     assert error.splitlines()[-1] == (
-        "paused: pretrain job: the time of this host ends at 2020-01-01 00:00:00 UTC (PODIUM_STOP_AT), before the "
+        "paused: pretrain job: stopped because of PODIUM_STOP_AT (2020-01-01 00:00:00 UTC), before the "
         "first update; run it again to continue"
     )

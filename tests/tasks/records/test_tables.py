@@ -157,7 +157,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
         ('[{"text": "a", "label": 1}\n {"text": "b", "label": 2}]', r"record 1 \(line 1\) is not JSON \(expecting ','"),
         ('[{"text": "a", "label": 1}', "record 1 .* is not JSON"),
         ('[{"text": "a", "label": 1}] x', "record 1 .* is not JSON"),
-        ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' stands twice"),
+        ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' occurs twice"),
         ('["a"]', "record 0 .* is str: a list of objects is required"),
         ('{"text": {"0": "a"}, "label": {"0": 1}}\n', "text"),
         ('{\n "data": []\n}', "line 1 is not JSON .*; a list of objects, or one object per line, is required"),

@@ -405,7 +405,7 @@ def test_json_of_millions_of_empty_values(unit: str) -> None:
 
 def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> None:
     names = [f"n{number}" for number in range(400_000)]
-    with pytest.raises(ValueError, match="'n0' stands twice"):
+    with pytest.raises(ValueError, match="'n0' occurs twice"):
         each_key_once([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
         check_columns(names, {"text": Column("text", "corpus.text_column", True)}, "a.csv", Reading())

@@ -237,7 +237,7 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("wide.jsonl", json.dumps(ONE).encode("utf-16"), "UTF-16"),
         ("wide.json", json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
         ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),
-        ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' stands twice"),
+        ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' occurs twice"),
         ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "item 1 has no column 'context'"),
         ("cut-lines.json", b'{"id": "a"}\n{"id": "b"\n', "Expecting ',' delimiter at line 2, column 11"),
         ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "Extra data at line 3, column 1"),
