@@ -1,7 +1,7 @@
-"""The heads that a BERT can have, one file each: everything that differs between the tasks it is trained for.
+"""Heads of BERT, one file per head, with everything that differs between tasks.
 
-Nothing else lists them: a file here is a head, called as the file is, and `of` imports it when it is asked for.
-models/head.py says what such a file must hold.
+There is no other list: each file here is a head with the name of the file, and `get_head` imports it on demand.
+models/head.py documents the content of such a file.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, List
 from ipu_model.errors import ConfigError
 from ipu_model.models.outline import HeadOutline, read_outline
 
-if TYPE_CHECKING:  # job.py asks for the names, in a Python without torch
+if TYPE_CHECKING:  # job.py imports this module in a Python without torch
     from ipu_model.models.head import Head
 
 
 def names() -> List[str]:
-    """The heads that there are."""
+    """Return the names of all heads."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def of(name: str) -> Head:
-    """The head of this name.
+    """Return the head with this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such head.
     """
     _check(name)
     head: Head = importlib.import_module(f"{__name__}.{name}").HEAD
@@ -37,10 +37,10 @@ def of(name: str) -> Head:
 
 @functools.lru_cache(maxsize=None)
 def outline(name: str) -> HeadOutline:
-    """What says where the head of this name stands on IPUs, for who plans without torch.
+    """Return the placement data of a head on IPUs, for planning without torch.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such head.
     """
     _check(name)
     return read_outline(Path(__path__[0]) / f"{name}.py")

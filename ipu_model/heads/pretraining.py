@@ -1,11 +1,11 @@
-"""Pre-training: masked tokens, and whether the second segment follows the first.
+"""Pre-training head: masked language modelling (MLM) and next sentence prediction (NSP).
 
-Legend: T tokens of all sequences one after the other, H hidden size, N sequences, M masked positions, V vocabulary
-size; B rows of a micro-batch, S sequences and P masked positions a row at most.
+Legend: T tokens of all sequences concatenated, H hidden size, N sequences, M masked positions, V vocabulary size; B
+rows of a micro-batch, S maximum sequences and P maximum masked positions per row.
 
-Vocabulary logits of masked tokens and their loss are the dearest part of a small BERT. Plain torch makes six fp32
-tensors [M, V] of the logits and their gradient. Here the gradient is made in the place of the logits while a few rows
-of them lie in the cache: 23 ms for M = 640, V = 30522 in bf16 on one core of a Xeon (Sapphire Rapids), where
+Vocabulary logits of masked tokens and their loss are the most expensive part of a small BERT. Plain torch allocates six
+fp32 tensors [M, V] for the logits and their gradient. Here the gradient replaces the logits in place, while a few rows
+of them are in the cache: 23 ms for M = 640, V = 30522 in bf16 on one core of a Xeon (Sapphire Rapids), where
 log_softmax and its gradient alone took 56 ms of a step.
 """
 
@@ -28,15 +28,15 @@ from ipu_model.rows.format import IGNORED
 from ipu_model.rows.reading import Batch
 
 LOGITS_AT_ONCE = 1 << 24
-"""fp32 numbers, 64 MB: bound on the vocabulary logits of masked tokens while a model is evaluated."""
+"""Limit on the vocabulary logits of masked tokens in evaluation: fp32 numbers, 64 MB."""
 LOGITS_IN_CACHE = 1 << 18
-"""fp32 numbers that stay in the cache of a core, 1 MB."""
+"""fp32 numbers that fit the cache of a core, 1 MB."""
 LOGITS_ON_ACCELERATOR = 1 << 28
-"""1 GB: there the number of calls counts, not the cache."""
+"""fp32 numbers per block on an accelerator, 1 GB: the number of calls matters there, not the cache."""
 
 
 class PredictionHead(TiedDecoder):
-    """Hidden states that the word table turns into vocabulary logits, and the bias of these."""
+    """MLM head: transforms hidden states for the tied decoder (the word table), and holds the bias of the logits."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class PredictionHead(TiedDecoder):
         return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
 
     def decoder(self, words: Tensor) -> Tuple[Tensor, Tensor]:
-        """The word table `words` [V, H] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
+        """Return the word table [V, H] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
         return words if self.words_copy is None else self.words_copy, self.bias
 
 
 class BertForPreTraining(nn.Module):
-    """Masked-token and next-sentence heads."""
+    """BERT with MLM and NSP heads."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class BertForPreTraining(nn.Module):
         )
 
     def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
-        """What both losses are made of, at the chosen tokens only.
+        """Return the inputs of both losses, at the selected tokens only.
 
         Args:
             masked_index: [M] positions in the flattened tokens.
@@ -85,14 +85,14 @@ class BertForPreTraining(nn.Module):
         }
 
     def decoder(self) -> Tuple[Tensor, Tensor]:
-        """Word table [V, H] in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
+        """Return word table [V, H], in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
         head: Any = self.cls["predictions"]
         decoder: Tuple[Tensor, Tensor] = head.decoder(self.bert.embeddings.word_embeddings.weight)
         return decoder
 
 
 class PretrainingOnIpu(DeviceModel):
-    """Masked-token and next-sentence losses of one micro-batch, or what is judged of it where no weights are given."""
+    """MLM and NSP losses of one micro-batch, or evaluation sums without label weights."""
 
     def forward(
         self,
@@ -127,7 +127,7 @@ class PretrainingOnIpu(DeviceModel):
             return self.ops.final_loss(mlm + nsp), mlm, nsp
 
     def _predictions(self, hidden: Tensor) -> Tensor:
-        """[B, P, H] -> [B, P, V]; the decoder is the word table, hence on its IPU."""
+        """Return vocabulary logits, [B, P, H] -> [B, P, V]; the decoder is the word table, hence on the same IPU."""
         head = self.bert_model.cls["predictions"]
         hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
         words = self.bert_model.bert.embeddings.word_embeddings.weight
@@ -135,7 +135,7 @@ class PretrainingOnIpu(DeviceModel):
 
 
 class Pretraining(Head):
-    """MLM + NSP, as BertForPreTraining adds them."""
+    """Head with the sum of MLM and NSP losses, as in BertForPreTraining."""
 
     pretrains = True
     architecture = "BertForPreTraining"
@@ -158,7 +158,7 @@ class Pretraining(Head):
         return {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"}
 
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
-        """masked_index [M], masked_labels [M], next_sentence_labels [N]; M a multiple of TOKEN_TILE."""
+        """Return masked_index [M], masked_labels [M], next_sentence_labels [N]; M is a multiple of TOKEN_TILE."""
         columns = places.columns
         rows, length = columns["input_ids"].shape
         flat_position = np.zeros(rows * length, dtype=np.int64)
@@ -193,8 +193,8 @@ class Pretraining(Head):
         return torch.cat([torch.stack(masked).sum(0) if masked else torch.zeros_like(following), following])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """perplexity = exp(mlm_loss), of the masked tokens, as Devlin et al. (arXiv 1810.04805, table 6) state it for
-        held-out text; accuracies from 0 to 1."""
+        """Return losses, accuracies from 0 to 1, and perplexity = exp(mlm_loss) of the masked tokens, as Devlin et al.
+        (arXiv 1810.04805, table 6) report it for held-out text."""
         mlm, nsp = (max(1.0, sums[name]) for name in ("mlm_labels", "nsp_labels"))
         mlm_loss, nsp_loss = sums["mlm_loss"] / mlm, sums["nsp_loss"] / nsp
         return {
@@ -208,7 +208,7 @@ class Pretraining(Head):
 
 
 def masked_token_loss(hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Sum of -log softmax(hidden words^T + bias)[label] over the real labels; a scalar in fp32 or wider.
+    """Return the sum of -log softmax(hidden words^T + bias)[label] over the real labels, a scalar in fp32 or wider.
 
     Args:
         hidden: [M, H], in the precision of `words`.
@@ -220,7 +220,7 @@ def masked_token_loss(hidden: Tensor, words: Tensor, bias: Tensor, labels: Tenso
 
 
 class _MaskedTokenLoss(torch.autograd.Function):
-    """d loss / d logits = softmax - onehot for real labels, 0 for others."""
+    """Loss with d loss / d logits = softmax - onehot for real labels, 0 for others."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
@@ -248,11 +248,11 @@ def to_gradient(logits: Tensor, bias: Tensor, real: Tensor) -> Tuple[Tensor, Ten
     """Turn logits [M, V] without bias into softmax(logits + bias), 0 in rows without a label, in place.
 
     Args:
-        bias: [V], at least fp32, like what comes back.
+        bias: [V], in fp32 or wider, like the results.
         real: [M, 1] bool.
 
     Returns:
-        Largest logit, and sum of the exponentials of all after subtracting it; [M, 1] each.
+        The largest logit, and the sum of exponentials of all logits minus the largest; [M, 1] each.
     """
     count, vocabulary = logits.shape
     rows = max(1, (LOGITS_IN_CACHE if logits.device.type == "cpu" else LOGITS_ON_ACCELERATOR) // vocabulary)

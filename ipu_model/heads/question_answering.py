@@ -1,6 +1,6 @@
-"""Answers as spans of a text: start and end logits of every token.
+"""Question answering head: start and end logits of every token, for answers that are spans of the context.
 
-Legend: T tokens of all sequences one after the other, N sequences; B rows of a micro-batch, L row length.
+Legend: T tokens of all sequences concatenated, N sequences; B rows of a micro-batch, L row length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ipu_model.rows.reading import Batch
 
 
 class BertForQuestionAnswering(nn.Module):
-    """Start and end logits of every token."""
+    """BERT with start and end logits of every token."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class BertForQuestionAnswering(nn.Module):
         self.qa_outputs = Dense(config.hidden_size, 2)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """[...] -> [T, 2], the flattened tokens: column 0 start, column 1 end."""
+        """Return the logits of the flattened tokens, [...] -> [T, 2]: column 0 start, column 1 end."""
         return self.qa_outputs(self.bert(tokens).flatten(0, -2))
 
 
 class QuestionAnsweringOnIpu(DeviceModel):
-    """Losses of one micro-batch, what is judged of it where no weights are given, or its logits without labels."""
+    """Losses of one micro-batch, evaluation sums without label weights, or logits without labels."""
 
     def forward(
         self,
@@ -70,7 +70,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
 
 
 class QuestionAnswering(Head):
-    """(start + end) / 2, as BertForQuestionAnswering computes it on samples without padding."""
+    """Head with the loss (start + end) / 2, as BertForQuestionAnswering computes it on samples without padding."""
 
     architecture = "BertForQuestionAnswering"
     weight = "qa_outputs.weight"
@@ -90,7 +90,7 @@ class QuestionAnswering(Head):
         return {"start_loss": "start_positions", "end_loss": "end_positions"}
 
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
-        """start_labels [N] and end_labels [N] inside their sequence, -100 = none."""
+        """Return start_labels [N] and end_labels [N] relative to their sequence, -100 = none."""
         length = places.columns["input_ids"].shape[1]
         labels = {}
         for name, column in (("start_labels", "start_positions"), ("end_labels", "end_positions")):
@@ -110,16 +110,16 @@ class QuestionAnswering(Head):
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         tokens = per_sequence(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
         sums, right = [], torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
-        for place, name in enumerate(("start_labels", "end_labels")):
-            labels, logits = flat.labels[name], tokens[..., place]
+        for index, name in enumerate(("start_labels", "end_labels")):
+            labels, logits = flat.labels[name], tokens[..., index]
             sums.append(cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none").double().sum())
             right &= (logits.argmax(1) == labels) & (labels != IGNORED)
         windows = (flat.labels["start_labels"] != IGNORED).sum()
         return torch.stack([*sums, right.sum().double(), windows.double()])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """span_accuracy: of the windows whose most probable start and most probable end are both the labelled ones
-        (in a window without the answer: [CLS]), from 0 to 1."""
+        """Return losses, and span_accuracy: the share, 0 to 1, of windows whose most probable start and end both equal
+        the labels (in a window without the answer: [CLS])."""
         windows = max(1.0, sums["windows"])
         start, end = sums["start_loss"] / windows, sums["end_loss"] / windows
         return {
@@ -130,7 +130,7 @@ class QuestionAnswering(Head):
         }
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
-        """Start and end logits over the tokens of each sequence."""
+        """Return the start and end logits of the tokens of each sequence."""
         starts, ends = (split_sequences(np.ascontiguousarray(logits[:, i]), lengths) for i in (0, 1))
         return list(zip(starts, ends))
 

@@ -1,6 +1,6 @@
-"""A class of each sequence, or a value: one label means a regression.
+"""Sequence classification head; with a single label it is a regression.
 
-Legend: N sequences, C classes; B rows of a micro-batch, S sequences a row at most.
+Legend: N sequences, C classes; B rows of a micro-batch, S maximum sequences per row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipu_model.rows.reading import Batch
 
 
 class BertForSequenceClassification(nn.Module):
-    """Logits of each sequence, from its pooled [CLS]; a single one is the value of a regression."""
+    """BERT with logits of each sequence, from its pooled [CLS]; a single logit is the value of a regression."""
 
     def __init__(self, config: ModelConfig, labels: int) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class BertForSequenceClassification(nn.Module):
         self.dropout = config.hidden_dropout
 
     def forward(self, tokens: Tokens, cls_index: Tensor) -> Tensor:
-        """[...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
+        """Return logits: [...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
         pooled = self.bert.pool(self.bert(tokens).flatten(0, -2)[cls_index])
         dropout = self.dropout if self.training else 0.0
         return self.classifier(drop(pooled, mask_for(pooled, dropout), dropout))
 
 
 class SequenceClassificationOnIpu(DeviceModel):
-    """Loss of one micro-batch, what is judged of it where no weights are given, or its logits without labels."""
+    """Loss of one micro-batch, evaluation sums without label weights, or logits without labels."""
 
     def forward(
         self,
@@ -76,7 +76,7 @@ class SequenceClassificationOnIpu(DeviceModel):
 
 
 class SequenceClassification(Head):
-    """Cross-entropy of classes, or squared error of values, as BertForSequenceClassification computes them."""
+    """Head with cross-entropy of classes, or squared error of values, as in BertForSequenceClassification."""
 
     labelled = True
     architecture = "BertForSequenceClassification"
@@ -103,7 +103,7 @@ class SequenceClassification(Head):
         return {"label_loss": "class_labels" if "class_labels" in batch.columns else "targets"}
 
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
-        """class_labels [N], or targets [N] fp64."""
+        """Return class_labels [N], or targets [N] in fp64."""
         if "class_labels" in places.columns:
             return {"class_labels": to_tensor(places.per_sequence("class_labels"))}
         return {"targets": torch.from_numpy(places.per_sequence("targets").astype(np.float64))}
@@ -127,10 +127,10 @@ class SequenceClassification(Head):
         return torch.stack([total, torch.zeros_like(total), labels, torch.zeros_like(total)])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """label_accuracy: the share of right classes, from 0 to 1; none of a regression."""
+        """Return the loss, and for classes label_accuracy: the share of correct classes, from 0 to 1."""
         loss = sums["label_loss"] / max(1.0, sums["labels"])
-        found = {"loss": loss, "label_loss": loss}
-        return {**found, "label_accuracy": sums["right"] / sums["classes"]} if sums["classes"] else found
+        losses = {"loss": loss, "label_loss": loss}
+        return {**losses, "label_accuracy": sums["right"] / sums["classes"]} if sums["classes"] else losses
 
     def predict(self, model: Any, tokens: Tokens, starts: Tensor, count: int) -> Tensor:
         logits: Tensor = model(tokens, starts)
@@ -144,7 +144,7 @@ class SequenceClassification(Head):
 
 
 def _squares(logits: Tensor, targets: Tensor) -> Tensor:
-    """Squared errors [N] of values [N, 1], 0 where there is no target."""
+    """Return the squared errors [N] of values [N, 1]; 0 without a target."""
     return (logits[:, 0].float() - targets.float()).square() * (targets.float() != IGNORED)
 
 

@@ -1,6 +1,6 @@
-"""A class of each token: names, parts of speech.
+"""Token classification head, for named entities or parts of speech.
 
-Legend: T tokens of all sequences one after the other, N sequences, C classes; B rows of a micro-batch, L row length.
+Legend: T tokens of all sequences concatenated, N sequences, C classes; B rows of a micro-batch, L row length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipu_model.rows.reading import Batch
 
 
 class BertForTokenClassification(nn.Module):
-    """Logits of every token."""
+    """BERT with logits of every token."""
 
     def __init__(self, config: ModelConfig, labels: int) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class BertForTokenClassification(nn.Module):
         self.dropout = config.hidden_dropout
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """[...] -> [T, C], the flattened tokens."""
+        """Return the logits of the flattened tokens, [...] -> [T, C]."""
         hidden = self.bert(tokens).flatten(0, -2)
         dropout = self.dropout if self.training else 0.0
         return self.classifier(drop(hidden, mask_for(hidden, dropout), dropout))
 
 
 class TokenClassificationOnIpu(DeviceModel):
-    """Loss of one micro-batch, what is judged of it where no weights are given, or its logits without labels."""
+    """Loss of one micro-batch, evaluation sums without label weights, or logits without labels."""
 
     def forward(
         self,
@@ -67,7 +67,7 @@ class TokenClassificationOnIpu(DeviceModel):
 
 
 class TokenClassification(Head):
-    """Cross-entropy over the labelled tokens, as BertForTokenClassification computes it."""
+    """Head with cross-entropy over the labelled tokens, as in BertForTokenClassification."""
 
     labelled = True
     architecture = "BertForTokenClassification"
@@ -88,7 +88,7 @@ class TokenClassification(Head):
         return {"label_loss": "token_labels"}
 
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
-        """token_labels [T], -100 = none."""
+        """Return token_labels [T], -100 = none."""
         return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED))}
 
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
@@ -100,13 +100,13 @@ class TokenClassification(Head):
         return judged(model(flat.tokens).float(), flat.labels["token_labels"])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """token_accuracy: the share of labelled tokens whose class is right, from 0 to 1."""
+        """Return the loss, and token_accuracy: the share, 0 to 1, of labelled tokens with the correct class."""
         labels = max(1.0, sums["labels"])
         loss = sums["label_loss"] / labels
         return {"loss": loss, "label_loss": loss, "token_accuracy": sums["right"] / labels}
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
-        """Logits of the tokens of each sequence, [tokens * C]: those of the first token, then of the second."""
+        """Return the logits of each sequence, [tokens * C]: those of the first token, then of the second, and so on."""
         return [(own.reshape(-1),) for own in split_sequences(logits, lengths)]
 
     def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:

@@ -1,1 +1,1 @@
-"""What a device job is told and answers, how its updates are cut up, and what decides its program."""
+"""Contract of a device job: job and result files, the plan of its updates, and fingerprints."""

@@ -1,4 +1,4 @@
-"""What decides a run or a program, as values under dotted names and as a short hash. Standard library only."""
+"""Fingerprints of runs and programs: values under dotted names, and a short hash. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
-    """Nested dicts under dotted names: {"geometry": {"micro_batch_size": 4}} -> {"geometry.micro_batch_size": 4}."""
+    """Flatten nested dicts: {"geometry": {"micro_batch_size": 4}} -> {"geometry.micro_batch_size": 4}."""
     result: Dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -19,6 +19,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits of what decides an executable; the order of the keys does not matter."""
+    """Return 16 hexadecimal digits of the SHA-256 of some values; the order of the keys does not matter."""
     text = json.dumps(flat(parts), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""The contract between the host's Python and the device's: a job goes in, a result comes out.
+"""Contract between the host's Python and the device's Python: the files job.json and result.json.
 
-Standard library only, Python 3.8 upwards, because both interpreters import it. `job.json` is written
-by `tasks/jobs/device_job.py` and read by `python -m ipu_model job.json`, which writes `result.json`
-into the run folder. Reading is strict: an unknown, missing or wrongly typed field is refused.
+Standard library only, Python 3.8 upwards, because both interpreters import it. `tasks/jobs/device_job.py` writes
+`job.json`. `python -m ipu_model job.json` reads it and writes `result.json` into the run folder. Reading is strict: an
+unknown, missing or wrongly typed field is refused.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SCHEDULES = ("linear", "cosine", "square_root", "constant")
 
 @dataclass(frozen=True)
 class BatchGeometry:
-    """How one update is cut up. The user states sequences per update; the rest is derived (plan.py)."""
+    """Batch sizes of an update. You set the sequences per update; the rest is derived (plan.py)."""
 
     global_batch_size: int
-    """Sequences behind one update, averaged over rows when sequences are packed."""
+    """Sequences per update; an average over rows if sequences are packed."""
     micro_batch_size: int = 32
-    """Rows per replica in one forward pass; changes speed and memory, not the result (up to rounding)."""
+    """Rows per replica in one forward pass; affects speed and memory, not the result (up to rounding)."""
     replication_factor: int = 1
     """Data-parallel copies of the model."""
 
@@ -49,7 +49,7 @@ class BatchGeometry:
 
 @dataclass(frozen=True)
 class Division:
-    """How the rows of one update are cut up."""
+    """Split of the rows of an update into micro-batches."""
 
     rows_per_update: int
     micro_batch_size: int
@@ -58,9 +58,9 @@ class Division:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """One optimizer; biases and LayerNorm parameters get no weight decay and, in LAMB, no trust ratio.
+    """Optimizer settings; biases and LayerNorm parameters get no weight decay and, in LAMB, no trust ratio.
 
-    What params.yaml states has its default there; only what it does not state has one here.
+    Only fields that are not in params.yaml have a default here.
     """
 
     name: str
@@ -71,16 +71,16 @@ class OptimizerConfig:
     eps: float
     bias_correction: bool
     max_grad_norm: Optional[float]
-    """Global gradient norm above which gradients are scaled down; null switches clipping off."""
+    """Maximum global gradient norm; null turns clipping off."""
     loss_scaling: float
-    """Factor on the loss so that fp16 gradients do not vanish; divided out before the update. Only ipu has fp16."""
+    """Factor on the loss so that fp16 gradients do not underflow; divided out before the update. Only ipu has fp16."""
     first_moment_precision: str
-    """Precision of the first moment on ipu: fp32, fp16, or auto, that of the job; the second is always fp32, as
-    squares of gradients leave fp16's range."""
+    """Precision of the first moment on ipu: fp32, fp16 or auto (that of the job). The second moment is always fp32,
+    because squares of gradients exceed fp16's range."""
     accumulator_precision: str = "auto"
-    """The same for the accumulated gradients."""
+    """Precision of the accumulated gradients on ipu, with the same values."""
     momentum: float = 0.9
-    """Momentum of sgd; the others have their betas."""
+    """Momentum of sgd; the other optimizers use betas."""
 
     def __post_init__(self) -> None:
         if not self.loss_scaling > 0:
@@ -91,52 +91,53 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """Linear warm-up, then decay. Exactly one of `steps` and `epochs` is given."""
+    """Linear warm-up, then decay. Exactly one of `steps` and `epochs` is set."""
 
     steps: Optional[int] = None
-    """Optimizer updates. 0 is allowed: the model is saved as it was initialised."""
+    """Optimizer updates. 0 is allowed: the initial model is saved."""
     epochs: Optional[float] = None
     """Passes over the rows; rounded to whole updates, at least one."""
     warmup_fraction: float = 0.1
     """Share of the updates with rising learning rate."""
     shape: str = "linear"
-    """Shape of the decay after it: train/training.py."""
+    """Shape of the decay after the warm-up (train/training.py)."""
 
     def __post_init__(self) -> None:
         _one_of("schedule.shape", self.shape, SCHEDULES)
         if (self.steps is None) == (self.epochs is None):
-            raise ConfigError(f"state one of steps and epochs: found steps={self.steps}, epochs={self.epochs}")
+            raise ConfigError(f"set either steps or epochs: found steps={self.steps}, epochs={self.epochs}")
         if not 0 <= self.warmup_fraction <= 1:
-            raise ConfigError(f"warmup_fraction={self.warmup_fraction} must lie between 0 and 1")
+            raise ConfigError(f"warmup_fraction={self.warmup_fraction} must be between 0 and 1")
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out rows, how often the model is looked at on them, and what follows from it."""
+    """Evaluation on held-out rows: interval, selection of the resulting weights, and early stopping."""
 
     rows: str
-    """Folder of packed rows that training never sees, of the same kind and tokenizer as the training rows."""
+    """Folder of packed rows not used for training, of the same kind and tokenizer as the training rows."""
     every_updates: int
-    """Updates between evaluations; one more follows the last update."""
+    """Updates between evaluations; one more evaluation follows the last update."""
     max_rows: Optional[int] = None
-    """Rows looked at, at most, spread evenly over the folder; null: all."""
+    """Maximum number of evaluated rows, spread evenly over the folder; null: all rows."""
     keep: str = "last"
-    """Which weights are the result: those of the last update, or the best of all evaluations (Evaluations.result)."""
+    """Resulting weights: `last`, those of the last update, or `best`, those of the best evaluation
+    (Evaluations.result)."""
     patience: Optional[int] = None
-    """Training stops after so many evaluations in a row that were not better than the best; null: never."""
+    """Number of consecutive evaluations without improvement after which training stops; null: never."""
 
     def count(self, updates: int) -> int:
-        """Evaluations of a training of so many updates, one of them after the last."""
+        """Return the number of evaluations in a training of `updates` updates, including the one after the last."""
         return -(-updates // self.every_updates)
 
     def rows_of(self, rows: int) -> int:
-        """How many of so many rows are looked at."""
+        """Return how many of `rows` rows are evaluated."""
         return min(rows, self.max_rows or rows)
 
     def __post_init__(self) -> None:
         if self.every_updates < 1:
             raise ConfigError(
-                f"evaluation.every_updates={self.every_updates} must be at least 1; without, leave it out"
+                f"evaluation.every_updates={self.every_updates} must be at least 1; to turn evaluation off, omit it"
             )
         if self.keep not in KEPT:
             raise ConfigError(f"evaluation.keep={self.keep!r} is not one of {', '.join(KEPT)}")
@@ -148,52 +149,52 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Job:
-    """One device job. Paths are absolute or relative to the working directory of the job process."""
+    """A device job. Paths are absolute, or relative to the working directory of the job process."""
 
     kind: str
     """pretrain, finetune or predict."""
     head: str
-    """One of the files of ipu_model/heads."""
+    """Name of a file of ipu_model/heads."""
     rows: str
     """Folder of packed rows with its manifest.json."""
     output: str
-    """Folder that appears, whole, when the job is done: a model (pretrain, finetune) or logits (predict)."""
+    """Output of the job, written atomically at its end: a model folder (pretrain, finetune) or logits (predict)."""
     run_folder: str
-    """Folder for job.json, job.log, history.csv, checkpoints and result.json; may be kept between runs."""
+    """Folder for job.json, job.log, history.csv, checkpoints and result.json; may persist between runs."""
     geometry: BatchGeometry
     runtime: str = "auto"
     precision: str = "auto"
     seed: int = 0
     model: Optional[ModelConfig] = None
-    """Architecture to initialise; null when `init_checkpoint` brings its own."""
+    """Architecture to initialise; null to use that of `init_checkpoint`."""
     init_checkpoint: Optional[str] = None
     """Model folder (config.json, model.safetensors) to start from; a missing head is initialised."""
     optimizer: Optional[OptimizerConfig] = None
     schedule: Optional[ScheduleConfig] = None
     evaluation: Optional[EvaluationConfig] = None
-    """Held-out rows to look at while training; null: none."""
+    """Evaluation on held-out rows during training; null: none."""
     checkpoint_every_minutes: float = 0.0
-    """Minutes between checkpoints, counted to the next end of a host call; 0 makes none."""
+    """Minutes between checkpoints, rounded up to the end of a host call; 0: none."""
     checkpoint_every_updates: int = 0
-    """Updates between checkpoints, beside those by time; 0 makes none."""
+    """Updates between checkpoints, in addition to those by time; 0: none."""
     log_every_updates: int = 10
     ipu_config: Optional[Dict[str, Any]] = None
-    """The keys of an ipu_config.json; only the ipu runtime reads it."""
+    """Keys of an ipu_config.json; only the ipu runtime uses them."""
     inference_execution: str = "auto"
-    """On ipu: sharded (one IPU of a replica works at a time), pipelined (all do; needs enough
-    inference_device_iterations), or auto, pipelined where the config allows it."""
+    """On ipu: sharded (one IPU of a replica computes at a time), pipelined (all compute; needs enough
+    inference_device_iterations), or auto (pipelined if the config allows it)."""
     compile: str = "none"
-    """What inductor compiles on a CPU: none, or optimizer (LAMB's update); ipu always compiles everything."""
+    """Compilation with inductor on a CPU: none, or optimizer (LAMB's update); ipu always compiles the whole model."""
     recompute: bool = False
-    """On cpu and cuda: layers are computed once more on the way back in place of being kept; ipu: see ipu_config."""
+    """On cpu and cuda: recompute layers in the backward pass instead of storing activations; ipu: see ipu_config."""
     compile_only: bool = False
-    """Compile into the cache, on ipu without IPUs, and stop before anything is trained."""
+    """Compile into the cache (on ipu without IPUs) and stop before training."""
     executables: Optional[str] = None
-    """On ipu: folder of programs that travels between hosts. A compile_only job fills it; others take from it, checked,
-    what the cache of their host lacks. null: neither."""
+    """On ipu: folder of programs that can be copied between hosts. A compile_only job fills it; other jobs load
+    verified programs from it that their host's cache lacks. null: no such folder."""
     labels: Optional[List[str]] = None
-    """Names of the classes in order of their numbers, for a head that has some; one name for the value of a
-    regression. null: as init_checkpoint has them, or a head without."""
+    """Class names in order of their numbers, for a head with classes; one name for a regression. null: those of
+    init_checkpoint, or a head without classes."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
@@ -205,7 +206,7 @@ class Job:
         if self.optimizer is not None:
             _one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
         if self.model is None and self.init_checkpoint is None:
-            raise ConfigError("the job needs either `model` (to initialise) or `init_checkpoint` (to load)")
+            raise ConfigError("the job needs `model` (to initialise) or `init_checkpoint` (to load): set one of them")
         if self.kind != "predict" and (self.optimizer is None or self.schedule is None):
             raise ConfigError(f"a {self.kind} job needs `optimizer` and `schedule`")
 
@@ -219,23 +220,23 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a finished job says of itself; `result.json`."""
+    """Result of a finished job; `result.json`."""
 
     kind: str
     runtime: str
     runtime_reason: str
     precision: str
     steps: int
-    """Updates behind the saved weights (0 for predict)."""
+    """Updates that the saved weights have had (0 for predict)."""
     resumed_from_step: int
     final_loss: Optional[float]
-    """Mean loss of the last logged window; null when no update was made."""
+    """Mean loss of the last logged window; null without updates."""
     final_losses: Dict[str, float]
-    """The same, by part of the loss (Head.parts)."""
+    """Mean of each part of the loss in that window (Head.parts)."""
     sequences: int
-    """Sequences processed in this run (not before a resume)."""
+    """Sequences processed by this process (not before a resume)."""
     real_tokens: int
-    """Tokens without padding processed in this run."""
+    """Tokens without padding processed by this process."""
     train_seconds: float
     compile_seconds: float
     peak_memory_mb: float
@@ -244,14 +245,14 @@ class JobResult:
     """The resolved plan (plan.py): rows per update, updates, accumulation, devices."""
     versions: Dict[str, str] = field(default_factory=dict)
     peak_device_memory_mb: Optional[float] = None
-    """Peak memory of tensors on the GPU of the first process, or of the fullest IPU where a profile tells it
-    (ipu/watch.py), MB of 2**20 bytes; null elsewhere."""
+    """Peak memory of tensors on the GPU of the first process, or of the fullest IPU if a profile reports it
+    (ipu/watch.py), MB of 2**20 bytes; null otherwise."""
     evaluation: Optional[Dict[str, Any]] = None
-    """Figures of the saved weights on held-out rows (Evaluations.summary); null without any."""
+    """Metrics of the saved weights on held-out rows (Evaluations.summary); null without evaluation."""
     foretold: Optional[Dict[str, Any]] = None
-    """What was estimated of the job next to what it took (estimates/record.py); null where nothing was."""
+    """Estimated and measured time and memory of the job (estimates/record.py); null without an estimate."""
     program: Optional[str] = None
-    """On ipu, how the program came to be: built and why, loaded from the cache, or restored from `executables`."""
+    """On ipu, the origin of the program: built (and why), loaded from the cache, or restored from `executables`."""
 
     @property
     def real_tokens_per_second(self) -> float:

@@ -1,4 +1,4 @@
-"""What a job will do, worked out before anything is compiled: rows per update, accumulation, updates."""
+"""Plan of a job, resolved before compilation: rows per update, gradient accumulation, number of updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # needed by jobs on IPUs alone
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice the program made, with its reason."""
+    """A resolved setting with its reason."""
 
     value: str
     reason: str
@@ -24,7 +24,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan:
-    """The resolved plan; printed, stored in result.json, and part of the fingerprint of checkpoints."""
+    """Resolved plan of a job; printed, stored in result.json, and part of the fingerprint of checkpoints."""
 
     kind: str
     runtime: str
@@ -36,29 +36,29 @@ class Plan:
     packing_factor: float
     """Sequences per row, rounded to four digits."""
     packing_efficiency: float
-    """Real tokens in all tokens of the rows, 0 to 1, rounded to four digits."""
+    """Share of real tokens in the rows, 0 to 1, rounded to four digits."""
     global_batch_size: int
-    """Sequences behind one update that were asked for."""
+    """Requested sequences per update."""
     sequences_per_update: float
-    """What the rows of an update hold on average."""
+    """Average number of sequences in the rows of an update."""
     rows_per_update: int
     micro_batch_size: int
     gradient_accumulation_steps: int
     replication_factor: int
     updates: int
     total_rows: int
-    """Rows of all updates, each visit counted; where epochs end inside the last update, the rest of it is empty."""
+    """Rows of all updates, counted once per visit; if epochs end within the last update, its other rows are empty."""
     warmup_updates: int
     schedule: str
-    """How the learning rate decays after them: training.learning_rate."""
+    """Shape of the learning rate's decay after the warm-up (training.learning_rate)."""
     epochs: float
     """Passes over the rows, rounded to four digits."""
     rows_per_call: int = 0
-    """Rows that predict hands to the device at a time."""
+    """Rows per device call of predict."""
     updates_per_call: int = 1
-    """Updates with one learning rate between two looks at the device; 1 everywhere but on IPU."""
+    """Updates per device call, all with one learning rate; 1 except on IPU."""
     device: Dict[str, Any] = field(default_factory=dict)
-    """What only the device has: on IPU placement, config and numbers of IPUs."""
+    """Device-specific part of the plan: on IPU placement, config and numbers of IPUs."""
 
     def as_dict(self) -> Dict[str, Any]:
         return dataclasses.asdict(self)
@@ -69,45 +69,45 @@ class Plan:
 
 
 MICRO_BATCHES_PER_CALL = 4
-"""For predict on CPU and CUDA: without a backward pass nothing is kept, so four times the rows of training fit."""
+"""For predict on CPU and CUDA: without stored activations, four times the rows of training fit."""
 
 
 def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
-    """Cut `global_batch_size` sequences, packed `packing_factor` to a row, into equal micro-batches.
+    """Split `global_batch_size` sequences, packed `packing_factor` per row, into equal micro-batches.
 
-    The micro-batch shrinks as far as needed to come near the rows that were asked for, and never grows:
+    The micro-batch shrinks as far as needed to match the requested rows closely, and never grows:
     divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows.
     """
     replicas = geometry.replication_factor
-    wanted = max(1, round(geometry.global_batch_size / packing_factor))
-    accumulation = -(-wanted // (geometry.micro_batch_size * replicas))
-    micro_batch = -(-wanted // (accumulation * replicas))
+    rows = max(1, round(geometry.global_batch_size / packing_factor))
+    accumulation = -(-rows // (geometry.micro_batch_size * replicas))
+    micro_batch = -(-rows // (accumulation * replicas))
     return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
 
 
 def spread(geometry: BatchGeometry, processes: int) -> BatchGeometry:
-    """The geometry with one copy of the model in each process: on CPUs and GPUs the launcher says how many.
+    """Return the geometry with one replica per process: on CPUs and GPUs the launcher sets their number.
 
     Raises:
-        ConfigError: it states another number of copies.
+        ConfigError: the geometry has another number of replicas.
     """
     if geometry.replication_factor not in (1, processes):
         raise ConfigError(
             f"geometry.replication_factor={geometry.replication_factor}, but the number of processes is {processes}: "
-            "on CPUs and GPUs each process holds one copy. Start as many processes (device.processes, or what the "
-            "launcher of this host says, torchrun --nproc-per-node)"
+            "on CPUs and GPUs each process holds one copy. Start that many processes (device.processes, or the "
+            "launcher of this host, torchrun --nproc-per-node)"
         )
     return dataclasses.replace(geometry, replication_factor=processes)
 
 
 def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per_call: int = 1) -> Tuple[int, int]:
-    """Updates of the whole run, and the rows they train on, each visit counted.
+    """Return the updates of the whole run, and the number of rows they train on, counted once per visit.
 
     Epochs end with their last row: the last update has fewer rows than the others, so no row is dropped or repeated.
-    Where updates come in calls of several, whole updates that the last call lacks go on with the next epoch.
+    If a call makes several updates, the last call is filled with updates from the next epoch.
 
     Raises:
-        ConfigError: negative steps, steps that no whole number of calls makes, or no epochs.
+        ConfigError: steps are negative or not a multiple of the updates per call, or epochs are not above 0.
     """
     if schedule.steps is not None:
         if schedule.steps < 0:
@@ -115,8 +115,8 @@ def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per
         if schedule.steps % per_call:
             below = schedule.steps - schedule.steps % per_call
             raise ConfigError(
-                f"schedule.steps={schedule.steps} is no whole number of calls of device_iterations={per_call} updates: "
-                f"set steps to {below} or {below + per_call}, or device_iterations to 1"
+                f"schedule.steps={schedule.steps} is not a multiple of the device_iterations={per_call} updates per "
+                f"call: set steps to {below} or {below + per_call}, or device_iterations to 1"
             )
         return schedule.steps, schedule.steps * rows_per_update
     epochs = schedule.epochs or 0.0
@@ -134,14 +134,14 @@ def make_plan(
     """Resolve a job against its rows.
 
     Args:
-        device: What the device decides of the plan, where it does.
+        device: Device-specific plan, on IPU.
 
     Raises:
         RowsError: there are no rows, or fewer than one update needs.
-        ConfigError: a size or a schedule that cannot be.
+        ConfigError: an impossible size or schedule.
     """
     if manifest.rows < 1 or manifest.sequences < 1:
-        raise RowsError(f"{job.rows} holds no rows: there is nothing to {job.kind} on; check the step that made them")
+        raise RowsError(f"{job.rows} has no rows to {job.kind} on: check the step that made them")
     factor = manifest.packing_factor
     division = divide(job.geometry, factor) if device is None else device.division
     updates, total_rows = 0, 0
@@ -152,7 +152,7 @@ def make_plan(
     if division.rows_per_update > rows and updates:
         remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
         raise RowsError(
-            f"{job.rows} holds {rows} rows of {factor:.2f} sequences, but one update needs global_batch_size "
+            f"{job.rows} has {rows} rows of {factor:.2f} sequences, but one update needs global_batch_size "
             f"{job.geometry.global_batch_size} / {factor:.2f} = {division.rows_per_update} rows: use more data, or "
             f"{remedy}"
         )
@@ -184,7 +184,7 @@ def make_plan(
 
 
 def _smaller_batch(geometry: BatchGeometry, rows: int, factor: float) -> str:
-    works = int(rows * factor)
-    while works > 1 and divide(dataclasses.replace(geometry, global_batch_size=works), factor).rows_per_update > rows:
-        works -= 1
-    return f"set global_batch_size to at most {works}"
+    size = int(rows * factor)
+    while size > 1 and divide(dataclasses.replace(geometry, global_batch_size=size), factor).rows_per_update > rows:
+        size -= 1
+    return f"set global_batch_size to at most {size}"

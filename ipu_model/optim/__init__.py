@@ -1,1 +1,1 @@
-"""Optimizers of the torch runtimes, and the schedule of the learning rate."""
+"""Optimizers of the torch runtimes."""

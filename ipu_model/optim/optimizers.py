@@ -1,10 +1,10 @@
-"""Optimizers of the torch runtimes, LAMB among them, and gradient clipping.
+"""Optimizers of the torch runtimes, including LAMB, and gradient clipping.
 
-AdamW and LAMB on a CPU work block by block, so that no number crosses the memory bus twice. torch's fused Adam kernel
-works on blocks that fit the cache. What comes before it (gradients to fp32, clipping) and after it (LAMB's norms, the
-low-precision copy) finds them there. Written tensor by tensor these are passes over the whole model, and a step over
-110 million weights is nothing but memory traffic: 28 bytes per weight instead of 52 (AdamW), 44 instead of about 140
-(LAMB).
+AdamW and LAMB on a CPU process the model block by block, so that each number crosses the memory bus only once. torch's
+fused Adam kernel runs on blocks that fit the cache. The operations before it (gradients to fp32, clipping) and after it
+(LAMB's norms, the low-precision copy) then find the block in the cache. Tensor by tensor, each operation would be a
+pass over the whole model, and a step over 110 million weights is bound by memory traffic: 28 bytes per weight instead
+of 52 (AdamW), 44 instead of about 140 (LAMB).
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import is_exempt
 
 BLOCK = 1 << 18
-"""Numbers that an optimizer works on at a time, 1 MB of each tensor of an update: fewer stay nearer, more cost fewer
+"""Numbers per block, 1 MB of each tensor of an update: smaller blocks fit the cache better, larger ones need fewer
 calls; 65,536 took 5% longer."""
 Squares = Tuple[List[Tensor], List[Tensor]]
-"""Squared norms of parts of a weight, and of its direction."""
+"""Squared norms of parts of a weight and of its direction."""
 LATE = 1e7
 """A step count at which 1 - beta^step is 1: no bias correction."""
 PLAIN: Dict[str, Any] = {"amsgrad": False, "maximize": False, "grad_scale": None, "found_inf": None}
 
 
 class MomentOptimizer(torch.optim.Optimizer):
-    """AdamW or LAMB: two moments for each parameter.
+    """Base of AdamW and LAMB, with two moments per parameter.
 
     Args:
         params: Parameters or groups, as torch's optimizers take them; fp32.
         lr: Learning rate.
         betas: Decay of the two moments.
         eps: Added to the root of the second moment.
-        weight_decay: In LAMB a part of the direction, hence scaled by the trust ratio too.
+        weight_decay: In LAMB a part of the direction, hence also scaled by the trust ratio.
         bias_correction: Divide the moments by 1 - beta^t.
     """
 
@@ -55,7 +55,7 @@ class MomentOptimizer(torch.optim.Optimizer):
         super().__init__(params, {**rates, "bias_correction": bias_correction, "trust_ratio": True})
 
     def moments_of(self, weight: Tensor) -> Dict[str, Tensor]:
-        """Its `step` (0-dim), `exp_avg` and `exp_avg_sq`, zeros before its first update."""
+        """Return `step` (0-dim), `exp_avg` and `exp_avg_sq` of a weight; zeros before its first update."""
         state: Dict[str, Tensor] = self.state[weight]
         if not state:
             state["step"] = torch.zeros(())
@@ -69,7 +69,7 @@ class Lamb(MomentOptimizer):
     For each tensor w with gradient g:
 
         m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
-        u = m' / (sqrt(v') + eps) + weight_decay w,   where m', v' are bias-corrected if asked
+        u = m' / (sqrt(v') + eps) + weight_decay w,   where m', v' are bias-corrected if requested
         w = w - lr * ratio * u,   ratio = phi(|w|) / |u|, or 1 where either norm is 0
 
     phi is the identity; PopTorch makes it min(|w|, the largest fp16 number). Groups with `trust_ratio=False`
@@ -78,7 +78,7 @@ class Lamb(MomentOptimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
             if weights:
@@ -98,7 +98,7 @@ class Lamb(MomentOptimizer):
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
         torch._foreach_add_(steps, 1)
-        step = float(steps[0])  # all weights of a run advance together
+        step = float(steps[0])  # equal for all weights of a run
         correction1 = 1 - beta1**step if group["bias_correction"] else 1.0
         correction2 = 1 - beta2**step if group["bias_correction"] else 1.0
         denominators = torch._foreach_sqrt(second)
@@ -112,7 +112,7 @@ class Lamb(MomentOptimizer):
 
 
 def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor]) -> None:
-    # Stacked, so that an accelerator computes all ratios without waiting for the host.
+    # Stack the norms, so that an accelerator computes all ratios without waiting for the host.
     weight_norms = torch.stack(list(torch._foreach_norm(weights)))
     direction_norms = torch.stack(list(torch._foreach_norm(directions)))
     usable = (weight_norms > 0) & (direction_norms > 0)
@@ -126,8 +126,8 @@ class BlockedAdamW(MomentOptimizer):
 
     Args:
         params: Parameters or groups in fp32 on the CPU, contiguous.
-        copies: Of the parameters: their gradients are added to those of the parameters, and they are refreshed.
-        rates: As of MomentOptimizer.
+        copies: Low-precision copies of the parameters; their gradients are added, and each step updates the copies.
+        rates: As for MomentOptimizer.
     """
 
     def __init__(self, params: Any, copies: Optional[LowPrecisionCopies] = None, **rates: Any) -> None:
@@ -137,18 +137,18 @@ class BlockedAdamW(MomentOptimizer):
         self._buffer = torch.empty(BLOCK)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """As torch's does, which loads torch's compiler for it, and takes more than a second."""
+        """Add a group; torch's own method loads torch's compiler, which takes more than a second."""
         self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, always to None; written out for the same reason."""
+        """Set all gradients to None; torch's own method loads the compiler as well."""
         for group in self.param_groups:
             for weight in group["params"]:
                 weight.grad = None
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient, or whose copy has one."""
+        """Update every parameter that has a gradient, or whose copy has one."""
         for group in self.param_groups:
             for weight in group["params"]:
                 copy = self._copies.get(weight)
@@ -158,13 +158,13 @@ class BlockedAdamW(MomentOptimizer):
                     self._update(weight, gradients, None if copy is None else copy.view(-1), group)
 
     def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
-        """Norm of all gradients; the next step uses them scaled to a norm of at most `max_norm`."""
+        """Return the norm of all gradients; the next step scales them to a norm of at most `max_norm`."""
         norm = float(torch.stack([_square(x.view(-1)) for x in gradients]).sum().sqrt())
         self._scale = max_norm / (norm + 1e-6) if max_norm is not None and norm > max_norm else 1.0
         return torch.tensor(norm)
 
     def rehearse(self) -> None:
-        """Build what is compiled, before the first step."""
+        """Build compiled functions before the first step."""
 
     def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
         flat = weight.view(-1)
@@ -176,7 +176,7 @@ class BlockedAdamW(MomentOptimizer):
                 copy[block].copy_(target)
 
     def _gradient(self, gradients: List[Tensor], block: slice) -> Tensor:
-        """Sum of a block of all gradients in fp32, scaled."""
+        """Return the scaled sum of a block of all gradients, in fp32."""
         first = gradients[0][block]
         if len(gradients) == 1 and first.dtype == torch.float32 and self._scale == 1.0:
             return first
@@ -195,7 +195,7 @@ class BlockedAdamW(MomentOptimizer):
         lr: float,
         decay: float,
     ) -> None:
-        """target = target (1 - lr decay) - lr m' / (sqrt(v') + eps) for one block, its moments m and v advanced."""
+        """Advance the moments m, v of a block; target = target (1 - lr decay) - lr m' / (sqrt(v') + eps)."""
         state = self.state[weight]
         step = state["step"] if group["bias_correction"] else torch.tensor(LATE)
         first, second = ([state[name].view(-1)[block]] for name in ("exp_avg", "exp_avg_sq"))
@@ -204,14 +204,14 @@ class BlockedAdamW(MomentOptimizer):
 
 
 class BlockedLamb(BlockedAdamW):
-    """LAMB (arXiv 1904.00962), as Lamb says it; where a group has no trust ratio that is AdamW.
+    """LAMB (arXiv 1904.00962) in blocks, with the formulas of Lamb; without a trust ratio it equals AdamW.
 
-    A step of BERT base with fp32 gradients took 380 ms on one core of a Xeon (Sapphire Rapids) where the formula
-    written tensor by tensor took 760, and 265 ms with `advance` compiled (`make bench`, case lamb-base).
+    A step of BERT base with fp32 gradients took 380 ms on one core of a Xeon (Sapphire Rapids), 760 ms tensor by
+    tensor, and 265 ms with `advance` compiled (`make bench`, case lamb-base).
     """
 
     advance: Optional[Callable[..., Sequence[Tensor]]] = None
-    """advance_lamb, compiled: a whole tensor in one pass. None works in blocks."""
+    """Compiled advance_lamb, which processes a whole tensor in one pass. None: process blocks."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -220,7 +220,7 @@ class BlockedLamb(BlockedAdamW):
         self._scalars: Tuple[Tuple[float, ...], Tuple[Tensor, ...]] = ((), ())
 
     def rehearse(self) -> None:
-        """Build `advance` for all kinds of gradients, on made-up numbers that belong to no parameter."""
+        """Build `advance` for all types of gradients, on dummy tensors."""
         if self.advance is not None:
             for dtype in sorted({torch.float32, *(copy.dtype for copy in self._copies.values())}, key=str):
                 weight, first, second, directions = (torch.zeros(BLOCK) for _ in range(4))
@@ -232,7 +232,7 @@ class BlockedLamb(BlockedAdamW):
             super()._update(weight, gradients, copy, group)
             return
         flat, directions = weight.view(-1), self._directions[: weight.numel()]
-        # Of smaller tensors the call itself would take longer.
+        # For smaller tensors the call itself would take longer.
         if self.advance is not None and len(gradients) == 1 and weight.numel() >= BLOCK:
             squares = self._whole(flat, gradients[0], self.state[weight], directions, group)
         else:
@@ -248,7 +248,7 @@ class BlockedLamb(BlockedAdamW):
         of_weight, of_direction = [], []
         parts = zip(weight.view(-1).split(BLOCK), directions.split(BLOCK), blocks(weight.numel()))
         for values, target, block in parts:
-            # From decay w, so that Adam's step of rate -1 ends at u.
+            # Start at decay * w, so that an Adam step with rate -1 gives u.
             torch.mul(values, group["weight_decay"], out=target)
             self._adam(target, weight, self._gradient(gradients, block), block, group, -1.0, 0.0)
             of_weight.append(values.dot(values))
@@ -263,17 +263,17 @@ class BlockedLamb(BlockedAdamW):
         corrections = [1 / (1 - beta**step) if group["bias_correction"] else 1.0 for beta in (beta1, beta2)]
         values = (self._scale, 1 - beta1, 1 - beta2, *corrections, group["eps"], group["weight_decay"])
         if self._scalars[0] != values:
-            # Tensors: what changes between steps must not be compiled in.
+            # Pass tensors, because values that change between steps must not be compiled in as constants.
             self._scalars = (values, tuple(torch.tensor(x) for x in values))
         first, second = (state[name].view(-1) for name in ("exp_avg", "exp_avg_sq"))
-        found = self.advance(flat, gradient, first, second, directions, *self._scalars[1])
-        return [found[0]], [found[1]]
+        squares = self.advance(flat, gradient, first, second, directions, *self._scalars[1])
+        return [squares[0]], [squares[1]]
 
 
 def advance_lamb(
     weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, directions: Tensor, *scalars: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Advance the moments of one tensor [n] and write u into `directions`; squared norms of the weight and of u.
+    """Advance the moments of one tensor [n] and write u into `directions`; return the squared norms of weight and u.
 
     Args:
         scalars: Scale of the gradient; 1 - beta, twice; 1 / (1 - beta^t) or 1, twice (factors, because divisions
@@ -286,36 +286,36 @@ def advance_lamb(
     direction = (moment1 * correction1) / ((moment2 * correction2).sqrt() + eps) + decay * weight
     first.copy_(moment1)
     second.copy_(moment2)
-    # Just as it is summed: of its negative inductor wrote both, which took 1.4 to 2 times as long.
+    # Write the same value that is summed: for its negative, inductor stored both, which took 1.4 to 2 times as long.
     directions.copy_(direction)
     return (weight * weight).sum(), (direction * direction).sum()
 
 
 def _square(values: Tensor) -> Tensor:
-    """Squared L2 norm of [n], in fp64."""
-    # vector_norm of bf16 gives bf16, and with another dtype it copies the whole tensor first.
+    """Return the squared L2 norm of [n] in fp64."""
+    # vector_norm returns bf16 for bf16, and with another dtype it first copies the whole tensor.
     parts = (values[block].float() for block in blocks(len(values)))
     return torch.stack([part.dot(part) for part in parts]).double().sum()
 
 
 def _trust_ratio(squares: Squares) -> float:
-    """|w| / |u| from the squares of both, part by part; 1 where either is 0."""
+    """Return |w| / |u| from the squared norms of the parts of both; 1 if either is 0."""
     of_weight, of_direction = (float(torch.stack(parts).double().sum().sqrt()) for parts in squares)
     return of_weight / of_direction if of_weight > 0 and of_direction > 0 else 1.0
 
 
 def blocks(count: int) -> List[slice]:
-    """Cut `count` numbers into blocks: blocks(300_000) == [slice(0, 262144), slice(262144, 300000)]."""
+    """Split `count` numbers into blocks: blocks(300_000) == [slice(0, 262144), slice(262144, 300000)]."""
     return [slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
 
 
 def make_optimizer(
     config: OptimizerConfig, model: nn.Module, copies: Optional[LowPrecisionCopies] = None
 ) -> torch.optim.Optimizer:
-    """The optimizer of a job, in the fastest form here. Biases and LayerNorm take no weight decay and no trust ratio.
+    """Make the optimizer of a job in its fastest form. Biases and LayerNorm get no weight decay and no trust ratio.
 
-    The decay of adamw and lamb is decoupled from the gradient; that of adam and sgd is an L2 penalty,
-    part of the gradient. sgd has one moment, which nothing corrects: betas, eps and bias_correction are not its.
+    The weight decay of adamw and lamb is decoupled from the gradient; that of adam and sgd is an L2 penalty in the
+    gradient. sgd has one moment without bias correction, and ignores betas, eps and bias_correction.
 
     Raises:
         ConfigError: adam without bias correction.
@@ -323,7 +323,7 @@ def make_optimizer(
     if config.name == "adam" and not config.bias_correction:
         raise ConfigError(
             "optimizer.bias_correction=false with adam: Adam always corrects. "
-            "Set bias_correction to true, or use adamw or lamb, which can go without"
+            "Set bias_correction to true, or use adamw or lamb, which support it"
         )
     decayed = [p for name, p in model.named_parameters() if not is_exempt(name)]
     exempt = [p for name, p in model.named_parameters() if is_exempt(name)]
@@ -347,7 +347,7 @@ def make_optimizer(
 
 @functools.lru_cache(maxsize=None)
 def _has_fused_adamw(device: str) -> bool:
-    """Try it on one number: torch before 2.4 has no kernel for CPU tensors. Its AdamW would load its compiler first."""
+    """Try the kernel on one number: torch before 2.4 has none for CPUs, and its AdamW would load the compiler first."""
     weight, gradient, first, second, step = ([torch.zeros((), device=device)] for _ in range(5))
     rates: Dict[str, Any] = {"lr": 0.0, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1.0}
     try:
@@ -358,11 +358,11 @@ def _has_fused_adamw(device: str) -> bool:
 
 
 def clip_gradients(gradients: List[Tensor], max_norm: Optional[float]) -> float:
-    """Scale gradients down to a global L2 norm of at most `max_norm`; None leaves them as they are.
+    """Scale gradients to a global L2 norm of at most `max_norm`; None leaves them unchanged.
 
     Returns:
-        The norm before clipping. It is NaN or infinite if a gradient is; then nothing is scaled usefully,
-        and the loss check stops the run.
+        The norm before clipping. If a gradient is NaN or infinite, so is the norm: the gradients are then useless, and
+        the loss check stops the run.
     """
     norm = float(torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients)))))
     if max_norm is not None and norm > max_norm:
@@ -371,24 +371,24 @@ def clip_gradients(gradients: List[Tensor], max_norm: Optional[float]) -> float:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Dict[str, Tensor]:
-    """State as named tensors: 'bert....weight/exp_avg' and so on, independent of the order of groups."""
+    """Return the state as named tensors ('bert....weight/exp_avg' and so on), independent of the order of groups."""
     tensors = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:  # SGD without momentum notes a buffer that is not there
+            if value is not None:  # SGD without momentum stores None
                 tensors[f"{name}/{key}"] = value.detach().clone().contiguous()
     return tensors
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Dict[str, Tensor]) -> None:
-    """The inverse of optimizer_tensors.
+    """Set the state of an optimizer from the result of optimizer_tensors.
 
     Raises:
-        CheckpointError: a parameter that the model does not have.
+        CheckpointError: the model lacks a parameter of the state.
     """
     parameters = dict(model.named_parameters())
     for full_name, value in tensors.items():
         name, _, key = full_name.rpartition("/")
         if name not in parameters:
-            raise CheckpointError(f"the optimizer state names {name}, which this model does not have")
+            raise CheckpointError(f"the optimizer state has {name}, which this model does not have")
         optimizer.state[parameters[name]][key] = value.clone()

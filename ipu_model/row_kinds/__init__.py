@@ -1,1 +1,1 @@
-"""The columns that a kind of rows adds to those of all rows (ipu_model/rows/format.py): one file a kind."""
+"""Kinds of rows, one file per kind: the columns it adds to those of all rows (ipu_model/rows/format.py)."""

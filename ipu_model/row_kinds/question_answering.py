@@ -1,4 +1,4 @@
-"""Rows of windows of a question and its context, and where the answer lies.
+"""Rows for question answering: windows of question and context, with the position of the answer.
 
 | column             | type  | meaning                                     |
 |--------------------|-------|---------------------------------------------|

@@ -1,4 +1,4 @@
-"""Rows of sequences that are of one class each.
+"""Rows for sequence classification: one class per sequence.
 
 | column          | type  | meaning                                  |
 |-----------------|-------|------------------------------------------|

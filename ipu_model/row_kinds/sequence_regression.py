@@ -1,4 +1,4 @@
-"""Rows of sequences that have one value each.
+"""Rows for sequence regression: one value per sequence.
 
 | column         | type    | meaning                               |
 |----------------|---------|---------------------------------------|

@@ -1,4 +1,4 @@
-"""Rows of sequences whose tokens are of one class each, or of none.
+"""Rows for token classification: one class per token, or none.
 
 | column          | type  | meaning                                                         |
 |-----------------|-------|-----------------------------------------------------------------|

@@ -1,1 +1,1 @@
-"""Packed rows on disk: their format, and how a job reads them. Needs numpy and pyarrow only."""
+"""Format and reader of packed rows on disk. Needs numpy and pyarrow only."""

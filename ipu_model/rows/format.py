@@ -1,19 +1,19 @@
-"""Packed rows on disk: the one data format of every runtime.
+"""Format of packed rows on disk, the data format of every runtime.
 
-A row folder holds `rows-00000.arrow`, `rows-00001.arrow`, ... (Arrow IPC files, memory-mapped) and
-`manifest.json`. Legend: L tokens per row, S sequences per row at most, P masked positions per row at
-most. Needs numpy and pyarrow only, on Python 3.8 upwards.
+A row folder contains `rows-00000.arrow`, `rows-00001.arrow`, ... (Arrow IPC files, memory-mapped) and
+`manifest.json`. Legend: L tokens per row, S maximum sequences per row, P maximum masked positions per row.
+Needs numpy and pyarrow only, on Python 3.8 upwards.
 
 | column                  | type             | meaning                                                    |
 |-------------------------|------------------|------------------------------------------------------------|
 | input_ids[L]            | uint16 or uint32 | token ids; 0 = [PAD]                                       |
 | token_type_ids[L]       | uint8            | 0 first segment, 1 second; restart in every sequence       |
 | position_ids[L]         | uint16           | 0.. in every sequence                                      |
-| sequence_ids[L]         | uint8            | 1..S, 0 = padding; a token sees only tokens of its own id  |
-| cls_positions[S]        | int16            | where each sequence starts, -1 = no such sequence          |
+| sequence_ids[L]         | uint8            | 1..S, 0 = padding; tokens attend only to their sequence    |
+| cls_positions[S]        | int16            | start of each sequence, -1 = no such sequence              |
 
-Every kind of rows adds columns of its own: ipu_model/row_kinds has one file a kind.
-Sequences lie one after the other from position 0; padding only at the end of the row.
+Every kind of rows adds its own columns: ipu_model/row_kinds has one file per kind.
+Sequences are concatenated from position 0; padding is only at the end of the row.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ipu_model.strict import read_strictly
 SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 IGNORED = -100
-"""Label of a slot that takes no part in the loss."""
+"""Label of a slot that is not part of the loss."""
 DERIVED = ("packing_factor", "packing_efficiency")
-"""Keys of a manifest for people, computed from others."""
+"""Keys of a manifest that are informative only, computed from others."""
 ABSENT = -1
-"""cls_positions and feature_ids of a sequence that is not there."""
+"""Value of cls_positions and feature_ids in an unused slot."""
 MAX_SEQUENCES = 255
 """sequence_ids are uint8 and 0 is padding."""
 MAX_ROW_LENGTH = 32767
@@ -50,43 +50,43 @@ MAX_ROW_LENGTH = 32767
 
 
 TOKENS, SEQUENCES, PREDICTIONS = "row_length", "max_sequences", "max_predictions"
-"""Widths of columns, as fields of Manifest: one value for each token, sequence or masked position of a row."""
+"""Widths of columns, as fields of Manifest: one value per token, sequence or masked position of a row."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of rows, and what it may hold."""
+    """A column of rows with its type and range of values."""
 
     name: str
     type: str
-    """The type of its numbers, as NumPy names it."""
+    """NumPy name of the type."""
     width: str
     """TOKENS, SEQUENCES or PREDICTIONS."""
     least: int
-    """Also the value that means nothing: of padding and of unused slots."""
+    """Minimum value, also the value of padding and unused slots."""
     below: Union[str, float]
-    """Values are smaller than this number, or than the size of this name (`Manifest.sizes`)."""
+    """Exclusive upper bound of values: a number, or the name of a size (`Manifest.sizes`)."""
 
     def end(self, sizes: Mapping[str, int]) -> float:
-        """Return the number that values are smaller than."""
+        """Return the exclusive upper bound of values."""
         return sizes[self.below] if isinstance(self.below, str) else self.below
 
 
 FEATURE_IDS = Column("feature_ids", "int32", SEQUENCES, ABSENT, 2**31 - 1)
-"""The number of the example, or of the line of features.parquet, that a sequence is of: 0, 1, ..., each once. Kinds of
-rows that are predicted with have it."""
+"""Number of the sequence's example, or of its line in features.parquet: 0, 1, ..., each once. Kinds of rows used for
+prediction have this column."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a row folder says of itself; readers check it against the files and the job."""
+    """Manifest of a row folder; readers check it against the files and the job."""
 
     kind: str
-    """The name of a file of ipu_model/row_kinds."""
+    """Name of a file of ipu_model/row_kinds."""
     row_length: int
     max_sequences: int
     max_predictions: int
-    """P; 0 where nothing is masked."""
+    """P; 0 without masked tokens."""
     vocab_size: int
     tokenizer_sha256: str
     """SHA-256 of data/tokenizer/tokenizer.json."""
@@ -98,16 +98,16 @@ class Manifest:
     files: Dict[str, int]
     """File name -> rows in it, in reading order (sorted names)."""
     num_labels: int = 0
-    """Classes of the labels, 1 for the values of a regression, 0 for rows of other kinds."""
+    """Number of classes, 1 for a regression, 0 for other kinds of rows."""
     schema_version: int = SCHEMA_VERSION
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of its files."""
+        """Arrow schema of the row files."""
         return row_schema(self.kind, self.row_length, self.max_sequences, self.max_predictions, self.vocab_size)
 
     def sizes(self, vocab_size: int, type_vocab_size: int, max_positions: int) -> Dict[str, int]:
-        """Return what bounds the values of columns, for a model or a tokenizer of these sizes."""
+        """Return the upper bounds of column values by name, for a model or tokenizer of these sizes."""
         return {
             "vocab_size": vocab_size,
             "type_vocab_size": type_vocab_size,
@@ -135,13 +135,13 @@ class Manifest:
 
 
 def kinds() -> List[str]:
-    """The kinds of rows that there are: the files of ipu_model/row_kinds."""
+    """Return the names of all kinds of rows: the files of ipu_model/row_kinds."""
     return sorted(module.name for module in pkgutil.iter_modules(row_kinds.__path__))
 
 
-@functools.lru_cache(maxsize=None)  # every batch that is read asks, and the folder of kinds stays as it is
+@functools.lru_cache(maxsize=None)  # called for every batch
 def columns_of(kind: str, vocab_size: int) -> Tuple[Column, ...]:
-    """The columns of rows of this kind, in their order.
+    """Return the columns of a kind of rows, in order.
 
     Raises:
         ConfigError: there is no such kind.
@@ -160,7 +160,7 @@ def columns_of(kind: str, vocab_size: int) -> Tuple[Column, ...]:
 
 
 def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: int, vocab_size: int) -> pa.Schema:
-    """The Arrow schema of a row file, no column nullable."""
+    """Return the Arrow schema of a row file; no column is nullable."""
     widths = {TOKENS: row_length, SEQUENCES: max_sequences, PREDICTIONS: max_predictions}
     return pa.schema(
         [
@@ -171,21 +171,21 @@ def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: 
 
 
 def to_arrow(values: np.ndarray) -> pa.Array:
-    """The numbers of a contiguous array [n], not copied.
+    """Return an Arrow array of the numbers of a contiguous array [n], without a copy.
 
-    `pa.array` does the same, but imports pandas first where it is installed: 0.2 s of CPU.
+    `pa.array` does the same, but first imports pandas if it is installed: 0.2 s of CPU time.
     """
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
 
 
 def from_arrow(numbers: pa.Array) -> np.ndarray:
-    """The numbers [n] of an Arrow array without nulls, not copied; read-only.
+    """Return the numbers [n] of an Arrow array without nulls, read-only and without a copy.
 
-    `numbers.to_numpy()` does the same, and imports pandas as `pa.array` does.
+    `numbers.to_numpy()` does the same, but imports pandas as `pa.array` does.
     """
     name = str(numbers.type)
-    dtype = np.dtype({"float": "float32", "double": "float64"}.get(name, name))  # the others are called alike
-    if not len(numbers):  # there may be no buffer at all
+    dtype = np.dtype({"float": "float32", "double": "float64"}.get(name, name))  # other names are equal in both
+    if not len(numbers):  # there may be no buffer
         return np.empty(0, dtype)
     return np.frombuffer(numbers.buffers()[1], dtype, len(numbers), numbers.offset * dtype.itemsize)
 
@@ -194,17 +194,17 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check `manifest.json` of a row folder.
 
     Raises:
-        RowsError: missing, not JSON, of another schema version, or naming files that are not there.
+        RowsError: missing, not JSON, of another schema version, or naming missing files.
     """
     manifest = parse_manifest(Path(folder) / MANIFEST)
     missing = [name for name in manifest.files if not (Path(folder) / name).is_file()]
     if missing:
-        raise RowsError(f"{folder} lacks {', '.join(missing)}, which its manifest names; make the rows again")
+        raise RowsError(f"{folder} lacks {', '.join(missing)}, listed in its manifest; make the rows again")
     return manifest
 
 
 def parse_manifest(path: Path) -> Manifest:
-    """Read and check a manifest, wherever its rows are.
+    """Read and check a manifest without its row files.
 
     Raises:
         RowsError: missing, not JSON, or of another schema version.
@@ -212,7 +212,7 @@ def parse_manifest(path: Path) -> Manifest:
     try:
         values = read_json(path)
     except FileNotFoundError:
-        raise RowsError(f"{path} is missing: {path.parent} is no row folder, or was not written to the end") from None
+        raise RowsError(f"{path} is missing: {path.parent} is not a row folder, or is incomplete") from None
     except ValueError as error:
         raise RowsError(f"{path} is not JSON ({error}); make the rows again") from None
     try:
@@ -223,10 +223,10 @@ def parse_manifest(path: Path) -> Manifest:
         raise RowsError(f"{error}; make the rows again with this version") from None
     if manifest.schema_version != SCHEMA_VERSION:
         raise RowsError(
-            f"{path} has schema version {manifest.schema_version}, this version reads {SCHEMA_VERSION}; "
+            f"{path} has schema version {manifest.schema_version}, but this version reads {SCHEMA_VERSION}; "
             "make the rows again"
         )
     unsafe = [name for name in manifest.files if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name]
     if unsafe:
-        raise RowsError(f"{path}: {unsafe[0]!r} is no name of a row file; required are names of files of its folder")
+        raise RowsError(f"{path}: {unsafe[0]!r} is not a valid name of a row file; use names of files in its folder")
     return manifest

@@ -1,7 +1,7 @@
-"""From packed rows on disk to the rows of one update.
+"""Reader of packed rows: row folders, batches, and the order of rows in updates.
 
-Legend: R rows of one update, L row length, S sequences per row at most, P masked positions per row at most.
-The rows stay in memory-mapped files; only those of the current update are copied.
+Legend: R rows of one update, L row length, S maximum sequences per row, P maximum masked positions per row.
+Rows stay in memory-mapped files; only those of the current update are copied.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 Columns = Dict[str, np.ndarray]
 NO_ROW = -1
-"""In place of a row number: an empty row, all padding and without labels. Such rows fill up the last update."""
+"""Number of an empty row, all padding and without labels; such rows fill the last update."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one update (or of one call of predict), as they lie on disk."""
+    """Rows of one update, or of one predict call, in their format on disk."""
 
     rows: np.ndarray
-    """[R] int64: which rows of the folder; NO_ROW where the row is empty."""
+    """[R] int64: row numbers in the folder; NO_ROW for an empty row."""
     columns: Columns
-    """Column name -> [R, width], the types of `ipu_model.rows.format`."""
+    """Column name -> [R, width], with the types of `ipu_model.rows.format`."""
 
     @property
     def sequences(self) -> int:
@@ -45,27 +45,27 @@ class Batch:
         return int((self.columns["sequence_ids"] != 0).sum())
 
     def labels(self, column: str) -> int:
-        """How many slots of a label column take part in the loss."""
+        """Return how many slots of a label column are part of the loss."""
         return int((self.columns[column] != IGNORED).sum())
 
     def part(self, start: int, stop: int) -> Batch:
-        """Rows start..stop-1 of this batch: a micro-batch."""
+        """Return rows start..stop-1 of this batch as a micro-batch."""
         return Batch(self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()})
 
 
 class RowFolder:
-    """Rows of a folder, by number.
+    """Access to the rows of a folder by number.
 
     Args:
         folder: Row folder with its manifest.json.
-        kind: The kind of rows the job needs (format.kinds).
-        model: The model that will read them.
-        labels: Classes of its head; 0 where it has none.
+        kind: Kind of rows that the job needs (format.kinds).
+        model: The model that will read the rows.
+        labels: Number of classes of its head; 0 without classes.
 
     Raises:
-        RowsError: damaged, of another kind or schema, counts that differ from the manifest, or more
-            tokens in the vocabulary than the model has embeddings.
-        ConfigError: rows longer than the model has positions.
+        RowsError: the rows are damaged, of another kind or schema, differ in number from the manifest, or have a
+            larger vocabulary than the model.
+        ConfigError: the rows are longer than the positions of the model.
     """
 
     def __init__(self, folder: Path, kind: str, model: ModelConfig, labels: int = 0) -> None:
@@ -85,15 +85,15 @@ class RowFolder:
     def _check_against_job(self, kind: str, labels: int) -> None:
         manifest, model = self.manifest, self.model
         if manifest.kind != kind:
-            raise RowsError(f"{self.folder} holds {manifest.kind} rows, this job needs {kind} rows: change `rows`")
+            raise RowsError(f"{self.folder} has {manifest.kind} rows, but the job needs {kind} rows: change `rows`")
         if manifest.num_labels != labels:
             raise RowsError(
-                f"the labels of {self.folder} are of {manifest.num_labels} classes, the model has {labels}: make the "
-                "rows of the task that the model is for"
+                f"the labels of {self.folder} have {manifest.num_labels} classes, but the model has {labels}: make "
+                "rows for the task of the model"
             )
         if manifest.vocab_size > model.vocab_size:
             raise RowsError(
-                f"the rows of {self.folder} use a vocabulary of {manifest.vocab_size} tokens, the model has "
+                f"the rows of {self.folder} use a vocabulary of {manifest.vocab_size} tokens, but the model has "
                 f"{model.vocab_size}: make the rows with the model's tokenizer, or set model.vocab_size"
             )
         if manifest.row_length > model.max_positions:
@@ -103,10 +103,10 @@ class RowFolder:
             )
 
     def _open(self, name: str, first: int, expected: int) -> int:
-        """Map one file; returns the number of the row after its last."""
+        """Map one file; return the number of the row after its last."""
         path = self.folder / name
         schema = self.manifest.schema
-        found = 0
+        count = 0
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
             if not reader.schema.equals(schema):
@@ -114,23 +114,25 @@ class RowFolder:
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
                 batch.validate()
-                self._starts.append(first + found)
-                self._chunks.append((name, found, _columns(batch)))
-                found += batch.num_rows
+                self._starts.append(first + count)
+                self._chunks.append((name, count, _columns(batch)))
+                count += batch.num_rows
         except (pa.ArrowInvalid, OSError) as error:
-            raise RowsError(f"{path} is damaged or was not written to the end ({error}); make the rows again") from None
-        if found != expected:
-            raise RowsError(f"{path} holds {found} rows, its manifest says {expected}; make the rows again")
-        return first + found
+            raise RowsError(f"{path} is damaged or incomplete ({error}); make the rows again") from None
+        if count != expected:
+            raise RowsError(f"{path} has {count} rows, but its manifest says {expected}; make the rows again")
+        return first + count
 
     def _check_counts(self, rows: int) -> None:
         if rows != self.manifest.rows:
-            raise RowsError(f"{self.folder} holds {rows} rows, its manifest says {self.manifest.rows}; make them again")
-        # Rows per update follow from this count, and it is cheap: S small integers per row.
+            raise RowsError(
+                f"{self.folder} has {rows} rows, but its manifest says {self.manifest.rows}; make the rows again"
+            )
+        # The rows per update depend on this count, and counting is cheap: S small integers per row.
         sequences = sum(int((columns["cls_positions"] != ABSENT).sum()) for _, _, columns in self._chunks)
         if sequences != self.manifest.sequences:
             raise RowsError(
-                f"{self.folder} holds {sequences} sequences, its manifest says {self.manifest.sequences}; "
+                f"{self.folder} has {sequences} sequences, but its manifest says {self.manifest.sequences}; "
                 "make the rows again"
             )
 
@@ -141,7 +143,7 @@ class RowFolder:
         """Copy the rows with these numbers, in this order; NO_ROW gives an empty row.
 
         Raises:
-            RowsError: a value that the model cannot look up, with the file and the row.
+            RowsError: a value is out of the model's range; the message names the file and the row.
         """
         rows = np.asarray(rows, dtype=np.int64)
         chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
@@ -150,24 +152,24 @@ class RowFolder:
         groups = np.split(by_chunk, np.flatnonzero(np.diff(chunks[by_chunk])) + 1) if len(rows) else []
         kinds = self._chunks[0][2]
         columns = {name: np.empty((len(rows), x.shape[1]), dtype=x.dtype) for name, x in kinds.items()}
-        for places in groups:
-            if rows[places[0]] == NO_ROW:
+        for group in groups:
+            if rows[group[0]] == NO_ROW:
                 for column in columns_of(self.manifest.kind, self.manifest.vocab_size):
-                    columns[column.name][places] = column.least  # of every column the value that means nothing
+                    columns[column.name][group] = column.least  # the value of padding
                 continue
-            source, wanted = self._chunks[chunks[places[0]]][2], inside[places]
-            # In a large folder nearly every row comes from a chunk of its own, and plain numbers index three
-            # times as fast as arrays: 32 rows of nearly as many chunks take 0.18 ms, 0.53 ms with arrays.
-            at, of = (places, wanted) if len(places) > 1 else (int(places[0]), int(wanted[0]))
-            for name, into in columns.items():
-                into[at] = source[name][of]
+            source, in_chunk = self._chunks[chunks[group[0]]][2], inside[group]
+            # In a large folder nearly every row is in a different chunk, and plain numbers index three times as
+            # fast as arrays: 32 rows from almost as many chunks take 0.18 ms, or 0.53 ms with arrays.
+            to, at = (group, in_chunk) if len(group) > 1 else (int(group[0]), int(in_chunk[0]))
+            for name, target in columns.items():
+                target[to] = source[name][at]
         batch = Batch(rows, columns)
         self._check_values(batch)
         return batch
 
     @property
     def sizes(self) -> Dict[str, int]:
-        """What bounds the values of columns."""
+        """Upper bounds of column values, by name."""
         model = self.model
         return self.manifest.sizes(model.vocab_size, model.type_vocab_size, model.max_positions)
 
@@ -178,7 +180,7 @@ class RowFolder:
             high = column.end(sizes)
             if values.size == 0 or (values.max() < high and values.min() >= low):
                 continue
-            row, slot = np.argwhere(~((values < high) & (values >= low)))[0]  # NaN is neither
+            row, slot = np.argwhere(~((values < high) & (values >= low)))[0]  # also finds NaN
             number = int(batch.rows[row])
             chunk = int(np.searchsorted(self._first_rows, number, side="right")) - 1
             file, offset, _ = self._chunks[chunk]
@@ -193,10 +195,10 @@ class RowFolder:
 
 
 def row_order(rows: int, seed: int, epoch: int) -> np.ndarray:
-    """The order in which an epoch visits the rows: a permutation [rows], from (seed, epoch) alone.
+    """Return the order of rows in an epoch: a permutation [rows] that depends on seed and epoch only.
 
-    Raw bits of Philox, sorted: NumPy promises the bits of a bit generator for all versions, but not what
-    `Generator.permutation` makes of them (NEP 19).
+    It sorts raw bits of Philox: NumPy guarantees the bits of a bit generator for all versions, but not the result of
+    `Generator.permutation` (NEP 19).
     """
     return np.argsort(_sort_keys(rows, seed, epoch), kind="stable")
 
@@ -207,20 +209,20 @@ def _sort_keys(rows: int, seed: int, epoch: int) -> np.ndarray:
 
 
 IN_BUCKET = 32
-"""Rows that share the first bits of their keys: some of them are sorted for nothing at both ends of a share of an
-update, and each bucket costs as much as sorting a few."""
+"""Rows per bucket of equal first key bits. Rows at both ends of a share are sorted needlessly, and each bucket costs as
+much as sorting a few rows."""
 
 
 class UpdateRows:
-    """The rows of every update, from its number alone, so that a resumed run continues at the same row.
+    """Rows of every update as a function of its number, so that a resumed run continues at the same row.
 
-    Epochs follow one another without a gap: an update may end one and begin the next, and every row
-    is used exactly once per epoch.
+    Epochs follow each other without a gap: an update may end one and start the next, and every row is used exactly once
+    per epoch.
 
     Args:
-        share: Which of the rows of an update are wanted, a block of them; by default all.
-        total: Rows of the whole training, each visit counted; an update that reaches beyond is filled up with NO_ROW.
-            None: as many as are asked for.
+        share: Block of the rows of an update to return; by default all.
+        total: Rows of the whole training, counted once per visit; an update beyond it is filled with NO_ROW. None: no
+            limit.
     """
 
     def __init__(
@@ -232,15 +234,15 @@ class UpdateRows:
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __call__(self, step: int, updates: int = 1) -> np.ndarray:
-        """Row numbers of update `step`, counted from 0, and of those that follow it: the share of each in turn."""
+        """Return the row numbers in the share of update `step`, counted from 0, and of the next `updates - 1`."""
         return np.concatenate([part for number in range(step, step + updates) for part in self._of_update(number)])
 
     def of_all(self, step: int, updates: int = 1) -> np.ndarray:
-        """Row numbers [updates x rows_per_update], whatever the share."""
+        """Return all row numbers [updates x rows_per_update], regardless of the share."""
         return UpdateRows(self._rows, self.rows_per_update, self.seed, total=self.total)(step, updates)
 
     def _of_update(self, step: int) -> List[np.ndarray]:
-        """The share of one update, a part for each epoch that it touches."""
+        """Return the share of one update, in one part per epoch."""
         parts: List[np.ndarray] = []
         position, end = (step * self.rows_per_update + border for border in (self._first, self._stop))
         stop = end if self.total is None else min(end, max(position, self.total))
@@ -256,13 +258,13 @@ class UpdateRows:
         return parts
 
     def _own_before(self, positions: Any) -> Any:
-        """How many of the positions before these are wanted, counted through all epochs."""
+        """Return how many earlier positions belong to the share, counted through all epochs."""
         updates, inside = np.divmod(positions, self.rows_per_update)
         return updates * (self._stop - self._first) + np.clip(inside, self._first, self._stop) - self._first
 
     def _order_of(self, epoch: int) -> np.ndarray:
-        """row_order at the wanted positions. Only they are sorted, so that processes that share the updates of a
-        training share this work, too: the first bits of a key tell between which positions it ends up."""
+        """Return row_order at the positions of the share. Only these are sorted, so that the processes of a training
+        also divide this work: the first bits of a key determine the range of its position."""
         if self._stop - self._first == self.rows_per_update:
             return row_order(self._rows, self.seed, epoch)
         keys, base = _sort_keys(self._rows, self.seed, epoch), epoch * self._rows
@@ -270,16 +272,16 @@ class UpdateRows:
         buckets = (keys >> np.uint64(64 - bits)).astype(np.uint16) if bits else np.zeros(self._rows, dtype=np.uint16)
         sizes = np.bincount(buckets, minlength=2**bits)
         ends = np.cumsum(sizes)
-        held = self._own_before(base + ends) > self._own_before(base + ends - sizes)
-        chosen = np.flatnonzero(held[buckets])
+        needed = self._own_before(base + ends) > self._own_before(base + ends - sizes)
+        chosen = np.flatnonzero(needed[buckets])
         chosen = chosen[np.argsort(keys[chosen], kind="stable")]
-        skipped = np.cumsum(np.where(held, 0, sizes))[held]  # rows of buckets before this one that were left out
-        inside = (base + np.arange(len(chosen)) + np.repeat(skipped, sizes[held])) % self.rows_per_update
+        skipped = np.cumsum(np.where(needed, 0, sizes))[needed]  # rows of earlier buckets that are not needed
+        inside = (base + np.arange(len(chosen)) + np.repeat(skipped, sizes[needed])) % self.rows_per_update
         return chosen[(inside >= self._first) & (inside < self._stop)]
 
 
 def _columns(batch: pa.RecordBatch) -> Columns:
-    """Numpy views of a record batch: no copy, no Python objects."""
+    """Return NumPy views of a record batch, without copies or Python objects."""
     columns = {}
     for field, column in zip(batch.schema, batch.columns):
         width = field.type.list_size
@@ -289,13 +291,13 @@ def _columns(batch: pa.RecordBatch) -> Columns:
 
 
 def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:
-    """make(item) for each item, in order; while one is used, up to `depth` more are made in one other thread.
+    """Yield make(item) for each item in order; up to `depth` results are made ahead in one other thread.
 
-    What `make` raises comes out where its result would have. Close the iterator (contextlib.closing) to stop: what is
-    under way is finished, what waits is dropped, and the thread has ended when close returns.
+    An error of `make` is raised in place of its result. Close the iterator (contextlib.closing) to stop: the current
+    call is completed, waiting ones are dropped, and the thread has ended when close returns.
 
     Args:
-        depth: 0 makes each when it is asked for, without a thread.
+        depth: 0: make each result when it is requested, without a thread.
     """
     if not depth:
         yield from map(make, items)

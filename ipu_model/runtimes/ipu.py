@@ -1,8 +1,8 @@
-"""BERT on IPUs through PopTorch: the one file that imports it, and the one owner of the order of things.
+"""IPU runtime on PopTorch; the only file that imports PopTorch and sets the order of its calls.
 
-The order is always: split the model, make the optimizer, make the executor. PopTorch wraps a copy of the
-model; the model of the job is never touched, so nothing that is saved can show how it was cut. The
-executors of training, inference and evaluation share their weights, and whichever runs next has the IPUs.
+The order is always: split the model, make the optimizer, make the executor. PopTorch wraps a copy of the model. The
+job's model is never modified, so saved files do not depend on the split. The executors of training, inference and
+evaluation share their weights, and the one that runs next attaches to the IPUs.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import StepMetrics
 
 PREFIX = "bert_model."
-"""What the names of the device model's parameters begin with: DeviceModel holds the model under this name."""
+"""Prefix of the device model's parameter names: DeviceModel stores the model under this attribute."""
 
 
 def load_poptorch() -> Any:
-    """PopTorch, imported only when an IPU job asks for it.
+    """Import PopTorch; only IPU jobs call this.
 
     Raises:
-        ConfigError: it cannot be imported; the message says what is missing.
+        ConfigError: it cannot be imported; the message names the missing part.
     """
     try:
         import poptorch
@@ -85,10 +85,10 @@ def load_poptorch() -> Any:
 
 
 def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
-    """Say what the job will run on and how the model is placed, once versions and hardware were found fit for it.
+    """Check versions and hardware, then emit the hardware of the job and the placement of the model.
 
     Raises:
-        ConfigError: no SDK, a version that does not fit, or not enough IPUs.
+        ConfigError: no SDK, an incompatible version, or too few IPUs.
     """
     poptorch = load_poptorch()
     versions = found_versions(poptorch, lambda text: emit("message", text=text))
@@ -98,24 +98,24 @@ def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
 
 
 def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
-    """PopTorch, torch, Python and SDK, once they are known to fit together (sdk.check_versions)."""
+    """Return the versions of PopTorch, torch, Python and SDK after checking them (sdk.check_versions)."""
     return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
 
 
 class IpuRuntime:
-    """The Runtime of `ipu_model.runtimes` on IPUs.
+    """Runtime on IPUs.
 
     Args:
         poptorch: From load_poptorch.
         job: Its batch, optimizer and folders.
-        plan: Of ipu_model.ipu.planning.
+        plan: From ipu_model.ipu.planning.
         model: With its weights; copied for the device.
         config: Its architecture.
-        emit: Told of the placement, of cache hits and misses, and of progress while compiling.
+        emit: Receives the placement, cache hits and misses, and compilation progress.
     """
 
     reads_ahead = 0
-    """`calls` has a process of its own for that."""
+    """0, because `calls` reads ahead in a separate process."""
     program: Optional[str] = None
 
     def __init__(
@@ -133,7 +133,7 @@ class IpuRuntime:
             assert job.optimizer is not None  # job.py requires it
             self._optimizer = make_ipu_optimizer(poptorch, job.optimizer, self._model.named_parameters(), plan.half)
         self._settings = {**plan.config.to_dict(), WHOLE_TABLE: not cuts_table(job)}
-        self._judging = plan.for_evaluation()
+        self._evaluation_plan = plan.for_evaluation()
         self._training: Any = None
         self._inference: Any = None
         self._evaluation: Any = None
@@ -145,10 +145,10 @@ class IpuRuntime:
         self._programs: List[Program] = []
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
-        """Build the executables, or find them in the cache; the weights stay as they are.
+        """Build the executables, or load them from the cache; the weights do not change.
 
         Raises:
-            IpuFailure: PopTorch failed; the message has the likely knob and the path of the whole log.
+            IpuFailure: PopTorch failed; the message names the parameter to change and the path of the full log.
         """
         if self._job.kind == "predict":
             self._inference = self._compile_inference(example, "inference")
@@ -158,7 +158,7 @@ class IpuRuntime:
             self._evaluation = self._compile_inference(held_out, EVALUATION)
 
     def _compile_training(self, example: Batch) -> None:
-        tensors = self._of(example).tensors
+        tensors = self._make_call(example).tensors
         program = self._open_program("training", tensors)
         options = self._options("training", program)
         self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
@@ -167,7 +167,7 @@ class IpuRuntime:
             self._training.rng_state = self._rng
 
     def _compile_inference(self, example: Batch, mode: str) -> Any:
-        plan = self._plan_of(mode)
+        plan = self._plan_for(mode)
         tensors = self._inference_tensors(example, mode)
         program = self._open_program(mode, tensors)
         options = self._options(mode, program)
@@ -182,15 +182,15 @@ class IpuRuntime:
         if self._cache is None:
             return None
         host = host_parts(self._poptorch, self._job.compile_only)
-        parts = executable_parts(host, mode, self._job, self._plan_of(mode), self._config, inputs)
+        parts = executable_parts(host, mode, self._job, self._plan_for(mode), self._config, inputs)
         self._programs.append(self._cache.open(parts))
         return self._programs[-1]
 
-    def _plan_of(self, mode: str) -> IpuPlan:
-        return self._judging if mode == EVALUATION else self._plan
+    def _plan_for(self, mode: str) -> IpuPlan:
+        return self._evaluation_plan if mode == EVALUATION else self._plan
 
     def _options(self, mode: str, program: Optional[Program]) -> Any:
-        plan = self._plan_of(mode)
+        plan = self._plan_for(mode)
         ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
         options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
         fill_options(
@@ -206,13 +206,13 @@ class IpuRuntime:
         return options
 
     def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], program: Optional[Program], what: str) -> None:
-        self._let_go(executor)
+        self._detach_others(executor)
         if program is not None:
             self._say(f"{what}: {program.forecast}")
         started = time.perf_counter()
         timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
         profile = CompileProfile(os.environ, training=what == "training")
-        with watching(self._emit, timeout, what=f"the {what} program", log=log), self._explained():
+        with watching(self._emit, timeout, what=f"the {what} program", log=log), self._explain_errors():
             executor.compile(*tensors)
         if what == ("inference" if self._job.kind == "predict" else "training"):
             profile.notice()
@@ -228,15 +228,15 @@ class IpuRuntime:
             program.give(Path(self._job.executables))  # for other hosts
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch itself."""
+        """Return the batch unchanged."""
         return batch
 
     def share(self, rows: int) -> slice:
-        """The rows of an update that this instance reads and trains on."""
+        """Return the rows of an update that this instance reads and trains on."""
         return self._plan.instances.share(rows)
 
     def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[HostCall, None, None]:
-        """Host calls, whose rows another process makes ready while the IPUs work."""
+        """Yield host calls; another process prepares their rows while the IPUs compute."""
         inputs = training_inputs(self._head, rows.take(np.arange(1)))
         with closing(ahead_or_in_turn(rows, order, steps, inputs, self._say)) as source:
             yield from self._feed(source, len(steps), inputs)
@@ -246,19 +246,19 @@ class IpuRuntime:
         sizes = (plan.updates_per_call, plan.micro_batches, plan.micro_batch_size)
         return Feed(source, calls, *sizes, inputs, plan.instances)
 
-    def _of(self, batch: Batch) -> HostCall:
+    def _make_call(self, batch: Batch) -> HostCall:
         inputs = training_inputs(self._head, batch)
         return next(iter(self._feed(in_memory(batch, inputs, self._plan.updates_per_call), 1, inputs)))
 
     def train_step(self, batch: Union[HostCall, Batch], learning_rate: float) -> StepMetrics:
-        """One host call: `updates_per_call` updates with one learning rate; of this instance's rows."""
+        """Make one host call: `updates_per_call` updates with one learning rate on this instance's rows."""
         if self._training is None:
-            raise ConfigError("compile comes before train_step; a predict job does not train")
+            raise ConfigError("train_step needs compile first; a predict job does not train")
         set_learning_rate(self._optimizer, learning_rate)
-        self._training.setOptimizer(self._optimizer)  # else the device keeps the old rate
-        call = batch if isinstance(batch, HostCall) else self._of(batch)
-        with self._explained():
-            self._hold(self._training)
+        self._training.setOptimizer(self._optimizer)  # otherwise the device keeps the old rate
+        call = batch if isinstance(batch, HostCall) else self._make_call(batch)
+        with self._explain_errors():
+            self._attach(self._training)
             outputs = self._training(*call.tensors)
         loss, *parts = (self._mean(x) for x in outputs)
         figures = {"loss": loss, **dict(zip(self._head.parts, parts))}
@@ -268,45 +268,46 @@ class IpuRuntime:
         return StepMetrics(loss, figures, call.counts["sequences"], call.counts["real_tokens"], None, scaling)
 
     def _mean(self, output: Tensor) -> float:
-        """Mean over the micro-batches that the output mode returns."""
+        """Return the mean over the micro-batches that the output mode returns."""
         if self._plan.config.output_mode == "sum":
             count = self._plan.accumulation * self._plan.local_replicas * self._plan.updates_per_call
             return float(output.double().sum()) / count
         return float(output.double().mean())
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
-        """Logits of every feature in the batch; the weights are those of the last update."""
+        """Return the logits of every feature in the batch, with the weights of the last update."""
         answers: List[Logits] = []
-        for part in _parts(batch, self._plan.rows_per_call):
+        for part in _split(batch, self._plan.rows_per_call):
             if self._inference is None:
                 self._inference = self._compile_inference(part, "inference")
-            with self._explained():
-                self._hold(self._inference)
+            with self._explain_errors():
+                self._attach(self._inference)
                 logits = self._inference(*self._inference_tensors(part, "inference"))
             answers += sequence_logits(part, self._head, logits.numpy())
         return answers
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
-        """On the IPUs, by turns with training, whose program comes back with the next update.
+        """Return Head.sums over the batches. Training detaches from the IPUs until its next update.
 
-        Every instance judges its part of each call, and all make the same number of calls: the replicas of one program
-        run together.
+        Every instance evaluates its part of each call, and all make the same number of calls, because the replicas of
+        one program run together.
         """
-        instances, totals, rows = self._judging.instances, np.zeros(len(self._head.sums)), self._judging.rows_per_call
+        instances, rows = self._evaluation_plan.instances, self._evaluation_plan.rows_per_call
+        totals = np.zeros(len(self._head.sums))
         share = instances.share(rows)
-        for part in (part for batch in batches for part in _parts(batch, rows)):
+        for part in (part for batch in batches for part in _split(batch, rows)):
             if self._evaluation is None:
                 self._evaluation = self._compile_inference(part, EVALUATION)
             tensors = self._inference_tensors(part.part(share.start, share.stop), EVALUATION)
-            with self._explained():
-                self._hold(self._evaluation)
+            with self._explain_errors():
+                self._attach(self._evaluation)
                 totals += self._evaluation(*tensors).double().sum(0).numpy()
         means = instances.mean(dict(zip(self._head.sums, totals)), "evaluate")
         return {name: means[name] * instances.count for name in self._head.sums}
 
     def _inference_tensors(self, batch: Batch, mode: str) -> Tuple[Tensor, ...]:
-        """Inputs of a call of this instance; rows beyond it are left out."""
-        plan = self._plan_of(mode)
+        """Return the inputs of this instance's call; further rows are dropped."""
+        plan = self._plan_for(mode)
         rows = plan.rows_per_call // plan.instances.count
         part = batch.part(0, rows)
         tensors = inference_tensors(part, self._head, rows, with_labels=mode == EVALUATION)
@@ -315,70 +316,70 @@ class IpuRuntime:
         require_positions(part)
         return with_shared_positions(tensors, self._plan.micro_batch_size)
 
-    def _hold(self, executor: Any) -> None:
-        """Give the IPUs to `executor`: whoever had them lets go, its weights and state come to the host first."""
-        self._let_go(executor)
+    def _attach(self, executor: Any) -> None:
+        """Attach `executor` to the IPUs; the executor that held them first copies its weights and state to the host."""
+        self._detach_others(executor)
         if not executor.isAttachedToDevice():
             executor.attachToDevice()
 
-    def _let_go(self, holder_to_be: Any) -> None:
+    def _detach_others(self, executor: Any) -> None:
         for other in (self._training, self._inference, self._evaluation):
-            if other is not None and other is not holder_to_be and other.isAttachedToDevice():
+            if other is not None and other is not executor and other.isAttachedToDevice():
                 other.detachFromDevice()
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Weights by Hugging Face name, fp32."""
+        """Return the weights by Hugging Face name, in fp32."""
         if self._training is not None:
             self._training.copyWeightsToHostIfNeeded()
         state = self._model.state_dict()
         return join_pieces({name[len(PREFIX) :]: x.detach().float().clone() for name, x in state.items()})
 
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
-        """Set the weights, on the device too once there is a program."""
+        """Set the weights, also on the device once it has a program."""
         named = {PREFIX + name: x for name, x in cut_table(state, self._plan.table_pieces).items()}
         (self._model if self._training is None else self._training).load_state_dict(named)
 
     def optimizer_state(self) -> Dict[str, Tensor]:
-        """PopTorch's own state, by its names but for the word table, which is whole."""
+        """Return PopTorch's state by its own names, with the pieces of the word table joined."""
         return {} if self._optimizer is None else join_pieces(optimizer_tensors(self._optimizer))
 
     def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
-        """Set what optimizer_state gave; before the first compile too."""
+        """Set a result of optimizer_state; also possible before the first compile."""
         if self._optimizer is not None and state:
             load_optimizer_tensors(self._poptorch, self._optimizer, cut_table(state, self._plan.table_pieces))
 
     def rng_state(self) -> Dict[str, Tensor]:
-        """The generators of the IPUs of all instances: dropout and stochastic rounding draw from them."""
+        """Return the generators of the IPUs of all instances, used by dropout and stochastic rounding."""
         if self._training is None:
             return {}
         values = np.array(self._training.rng_state, dtype=np.int64)
         return self._plan.instances.gather({"ipu": torch.from_numpy(values.view(np.uint8).copy())})
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
-        """Set what rng_state gave; before the first compile it is kept for it."""
+        """Set a result of rng_state; before the first compile it is stored and set then."""
         if not state:
             return
         own = self._plan.instances.own(state)
         if "ipu" not in own:
             instances = self._plan.instances
             raise CheckpointError(
-                f"the checkpoint has the random numbers of {len(state)} instances, this training {instances.count}. "
-                "Remove the run folder to start anew"
+                f"the checkpoint has generator states for {len(state)} instances, but this training has "
+                f"{instances.count}. Remove the run folder to start from scratch"
             )
         self._rng = [int(x) for x in own["ipu"].numpy().view(np.int64)]
         if self._training is not None:
             self._training.rng_state = self._rng
 
     def versions(self) -> Dict[str, str]:
-        """PopTorch and SDK."""
+        """Return the versions of PopTorch and the SDK."""
         return found_versions(self._poptorch, lambda text: None)
 
     def peak_device_memory_mb(self) -> Optional[float]:
-        """Of the fullest IPU, where a profile was asked for and libpva reads it."""
+        """Return the memory of the fullest IPU, if profiling is on and libpva can read the profile."""
         return None if self._profile is None else self._profile.fullest_ipu_mb()
 
     def close(self) -> None:
-        """Let go of the IPUs and of the programs."""
+        """Detach from the IPUs and release the programs."""
         for executor in (self._training, self._inference, self._evaluation):
             if executor is not None and executor.isCompiled():
                 if executor.isAttachedToDevice():
@@ -391,11 +392,11 @@ class IpuRuntime:
     def _say(self, text: str) -> None:
         self._emit("message", text=text)
 
-    def _explained(self) -> ContextManager[None]:
-        """PopTorch's errors with what happened, what to do and where the whole of it is logged."""
+    def _explain_errors(self) -> ContextManager[None]:
+        """Turn PopTorch's errors into IpuFailure: what happened, what to do, and where the full log is."""
         return explained(self._poptorch, Path(self._job.run_folder), self._settings)
 
 
-def _parts(batch: Batch, rows: int) -> Iterator[Batch]:
+def _split(batch: Batch, rows: int) -> Iterator[Batch]:
     for start in range(0, len(batch.rows), rows):
         yield batch.part(start, start + rows)

@@ -1,13 +1,13 @@
-"""BERT on CPU or GPU with torch: padding dropped, every sequence at its exact length.
+"""Torch runtime for CPU and GPU: padding is dropped, and every sequence has its exact length.
 
-Predictions on a CPU are forward passes over cache-sized pieces of equal shapes, with attention by torch's fused kernel.
-Measured on 1 thread of a CPU with avx512_bf16 (others at work), 256 rows of SQuAD features, real tokens per CPU
-second, against the same passes with the attention of training: tiny (2 layers of 128) fp32 75,000 to 97,000, bf16
-139,000 to 206,000; base bf16 2,900 to 3,700. Equal shapes matter in bf16: oneDNN builds a kernel for each new shape,
-1.9 ms for a matrix product of 1.1 ms, and remembers only so many; without rounding the tokens of a pass up, tiny fell
-by a quarter.
+Predictions on a CPU are forward passes over cache-sized pieces of equal shapes, with torch's fused attention kernel.
+Compared with passes that use the attention of training, on 1 thread of a busy CPU with avx512_bf16 and 256 rows of
+SQuAD features, real tokens per CPU second rose from 75,000 to 97,000 (tiny, 2 layers of 128, fp32), from 139,000 to
+206,000 (tiny, bf16) and from 2,900 to 3,700 (base, bf16). Equal shapes matter in bf16: oneDNN builds a kernel for each
+new shape, 1.9 ms for a matrix product of 1.1 ms, and caches a limited number. Without rounding the tokens of a pass up,
+tiny was a quarter slower.
 
-Legend: T tokens of all sequences one after the other, longest first; H hidden size, A heads, D = H / A.
+Legend: T tokens of all sequences concatenated, longest first; H hidden size, A heads, D = H / A.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ from ipu_model.rows.reading import Batch, RowFolder, UpdateRows, prefetch
 from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 
 TOKENS_PER_PASS = 4096
-"""Tokens of one forward pass of a prediction at most (but one sequence at least): more leave the cache, fewer cost
-calls."""
+"""Maximum tokens of a forward pass in prediction (at least one sequence): more exceed the cache, fewer cost calls."""
 ROUND_TO = 256
-"""Tokens of a pass are a multiple of this; what is added is computed for nothing, 3% on the average."""
+"""The tokens of a pass are padded to a multiple of this, which adds 3% on average."""
 
 
 class EqualLengthAttention:
-    """Attention inside each sequence, sequences of equal length together; no dropout, for no backward pass.
+    """Attention within each sequence, batched over sequences of equal length; inference only, without dropout.
 
     Args:
-        lengths: Tokens of each sequence, equal ones side by side. Tokens after the last sequence come out as zeros.
+        lengths: Tokens of each sequence, equal lengths adjacent. Tokens after the last sequence give zeros.
     """
 
     def __init__(self, lengths: Sequence[int]) -> None:
@@ -78,10 +77,10 @@ class EqualLengthAttention:
 
 
 def passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
-    """Cut a batch into forward passes.
+    """Split a batch into forward passes.
 
     Yields:
-        Real tokens of the pass, its tokens with what rounds them up at the end, and where its sequences start, [N].
+        Number of real tokens of the pass, its tokens with padding at the end, and the starts [N] of its sequences.
     """
     lengths = flat.lengths.tolist()
     begin = first = 0
@@ -101,46 +100,46 @@ def passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
 
 
 class Device:
-    """Where a TorchRuntime computes: here the host itself, in cuda.py a GPU.
+    """Device of a TorchRuntime; this class is the CPU, and cuda.py has the GPU.
 
-    On the host there is nothing to copy, and no thread reads ahead: reading and flattening 4,000 tokens took 0.7 ms of
-    an update of 282 ms (2 layers of 128, bf16, CPU time of one thread), and a second thread would take a core from it.
+    On the CPU there is nothing to copy, and no thread reads ahead: reading and flattening 4,000 tokens took 0.7 ms of
+    an update of 282 ms (2 layers of 128, bf16, CPU time of one thread), and a second thread would occupy a core.
     """
 
     place_of = torch.device("cpu")
     reads_ahead = 0
-    """Batches that are made ready while the device computes."""
+    """Batches to prepare while the device computes."""
 
     def place(self, flat: FlatBatch) -> FlatBatch:
-        """A micro-batch as the steps read it; may run in another thread."""
+        """Move a micro-batch to the device; may run in another thread."""
         return flat
 
     def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
-        """The forward passes that predict a placed batch: real tokens, tokens, and starts of the sequences of each."""
+        """Split a batch on the device into forward passes of prediction: real tokens, tokens and sequence starts."""
         return passes(flat)
 
     def running(self) -> ContextManager[None]:
-        """Around what computes: says what the device's own errors mean."""
+        """Turn errors of the device inside the body into errors with advice."""
         return contextlib.nullcontext()
 
     def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
-        """Scale gradients down to a global L2 norm of at most `max_norm`; the norm before, maybe on the device."""
+        """Scale gradients to a global L2 norm of at most `max_norm`; return the norm before, possibly on the device."""
         return torch.tensor(clip_gradients(gradients, max_norm))
 
     def rng_state(self) -> Dict[str, Tensor]:
-        """All generators that dropout may draw from, on the host."""
+        """Return the states of all generators that dropout may use, on the host."""
         return {"torch": torch.get_rng_state()}
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
-        """Set what rng_state gave."""
+        """Set a result of rng_state."""
         torch.set_rng_state(state["torch"])
 
     def versions(self) -> Dict[str, str]:
-        """Versions of what the device adds to torch."""
+        """Return the versions of device software beyond torch."""
         return {}
 
     def peak_memory_mb(self) -> Optional[float]:
-        """Peak of the device's own memory, MB of 2**20 bytes; None where it has none."""
+        """Return the peak memory of the device in MB of 2**20 bytes; None for the CPU."""
         return None
 
 
@@ -149,24 +148,24 @@ class PreparedBatch(Batch):
     """A batch with its micro-batches on the device."""
 
     micro_batches: Tuple[FlatBatch, ...] = ()
-    """In training the share of this process, cut up; in prediction all rows as one."""
+    """In training the micro-batches of this process's share; in prediction one with all rows."""
 
 
 class TorchRuntime:
-    """The Runtime of `ipu_model.runtimes` with torch alone: on the CPU, or on one GPU.
+    """Runtime on the CPU or one GPU, with torch alone.
 
     Args:
         model: From modeling.build_model, with its weights; moved to the device.
         head: Of heads.names.
         micro_batch_size: Rows in one forward pass.
-        precision: fp32, or bf16 for products in bf16 with fp32 weights (encoder.LowPrecisionCopies).
+        precision: fp32, or bf16 for matrix products in bf16 with fp32 weights (encoder.LowPrecisionCopies).
         optimizer: None for a runtime that only predicts.
-        seed: Of dropout; every process that trains along draws from a seed of its own.
+        seed: Of dropout; every process of a training derives its own.
         device: The CPU by default.
-        instances: This process among those that train together, joined; alone by default.
-        compiling: Puts compiled functions into the optimizer; None: it stays as it is.
-        deadline_near: Whether an update under way should be aborted. Asked on a CPU only, where an update may take
-            minutes; a GPU is faster than the answer, for which it would have to wait.
+        instances: Rank of this process, already joined; a single process by default.
+        compiling: Installs compiled functions in the optimizer; None: no compilation.
+        deadline_near: Whether to abort the current update. Used on a CPU only, where an update may take minutes. An
+            update on a GPU is shorter than the synchronisation that the check would need.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class TorchRuntime:
         deadline_near: Callable[[], bool] = bool,
     ) -> None:
         self._device, self._instances = device or Device(), instances or Instances()
-        # Any: what forward takes and gives is between the model and its head.
+        # Any: arguments and results of forward depend on the head.
         self._model: Any = model.to(self._device.place_of)
         self._head, self._micro_batch_size = heads.of(head), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
@@ -202,7 +201,7 @@ class TorchRuntime:
         return self._device.reads_ahead
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
-        """The batch must cut into whole micro-batches.
+        """Check that the batch splits into whole micro-batches, and build compiled functions.
 
         Raises:
             ConfigError: it does not.
@@ -210,14 +209,14 @@ class TorchRuntime:
         share = self._instances.share(len(example.rows))
         if self._optimizer is not None and (share.stop - share.start) % self._micro_batch_size:
             raise ConfigError(
-                f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
+                f"{share.stop - share.start} rows do not split into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
             )
         if isinstance(self._optimizer, BlockedAdamW):
             self._optimizer.rehearse()
 
     def prepare(self, batch: Batch) -> PreparedBatch:
-        """Drop the padding and bring to the device what a step reads."""
+        """Drop the padding and move the inputs of a step to the device."""
         flats = [self._flatten(batch)] if self._optimizer is None else list(self._share(batch))
         return PreparedBatch(batch.rows, batch.columns, tuple(self._device.place(flat) for flat in flats))
 
@@ -225,32 +224,32 @@ class TorchRuntime:
         share = self._instances.share(len(batch.rows))
         for start in range(share.start, share.stop, self._micro_batch_size):
             part = batch.part(start, min(start + self._micro_batch_size, share.stop))
-            if part.sequences:  # the last update is filled up with empty rows
+            if part.sequences:  # the last update may end with empty rows
                 yield self._flatten(part)
 
     def _flatten(self, batch: Batch) -> FlatBatch:
         return flatten(batch, self._head.flat_labels)
 
     def share(self, rows: int) -> slice:
-        """All of them: every process counts the labels of the whole update, and trains on its part of it."""
+        """Return all rows: every process counts the labels of the whole update, and trains on its part of it."""
         return slice(0, rows)
 
     def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[Batch, None, None]:
-        """Batches, prepared in another thread where the device lets this process read ahead."""
+        """Yield batches, prepared in another thread if the device reads ahead."""
         return prefetch(lambda step: self.prepare(rows.take(order(step, steps.step))), steps, self.reads_ahead)
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
-        """One update: forward and backward per micro-batch, clip, step.
+        """Make one update: forward and backward per micro-batch, clip, step.
 
-        The host reads the figures once, at the end: until then a device never waits for it.
+        The host reads the metrics once, at the end, so the device never waits for it before.
         """
         if self._optimizer is None:
-            raise ConfigError("this runtime was made to predict: give the job an optimizer")
+            raise ConfigError("this runtime only predicts: set an optimizer in the job to train")
         prepared = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         self._copies.zero_grad()
-        counts = self._head.label_counts(batch)  # of all processes: each one reads the whole batch
+        counts = self._head.label_counts(batch)  # of all processes, because each reads the whole batch
         with self._device.running():
             figures = self._accumulate(prepared.micro_batches, counts)
             norm = self._clip()
@@ -259,7 +258,7 @@ class TorchRuntime:
         return StepMetrics(loss, dict(zip(self._head.parts, means)), batch.sequences, batch.real_tokens, norm_before)
 
     def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
-        """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
+        """Compute the gradients of this process's share; return the loss and its parts over all processes, in fp64."""
         generators = self._device.rng_state() if self._deadline_near is not None else {}
         shares: List[Tensor] = []
         aborted = False
@@ -270,23 +269,23 @@ class TorchRuntime:
                 break
             share, parts = self._head.loss(self._model, flat, counts)
             share.backward()
-            if not (one_is_all and isinstance(self._optimizer, BlockedAdamW)):  # sums are made in fp32
+            if not (one_is_all and isinstance(self._optimizer, BlockedAdamW)):  # sum gradients in fp32
                 self._copies.collect_gradients()
             shares.append(torch.stack([share, *parts.values()]).detach())
-        if not shares:  # this process has no row of the last update, but takes part in the sum over all processes
+        if not shares:  # this process has no row of the last update, but must take part in the all-reduce
             for weight in self._model.parameters():
                 weight.grad = torch.zeros_like(weight)
             shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.place_of))
         figures = torch.stack(shares).double().sum(0)
         votes = torch.tensor([aborted], dtype=torch.float64)
         self._instances.add([figures] if self._deadline_near is None else [figures, votes])
-        if float(votes) > 0:  # in any process: then in all
+        if float(votes) > 0:  # if one process aborts, all do
             self._device.load_rng_state(generators)
             raise UpdateAborted
         return figures
 
     def _clip(self) -> Tensor:
-        """Add up the gradients of all processes and clip them; their norm before."""
+        """Sum the gradients of all processes and clip them; return their norm before clipping."""
         gradients = self._copies.gradients(self._model.parameters())
         self._instances.add(gradients)
         if isinstance(self._optimizer, BlockedAdamW):
@@ -302,7 +301,7 @@ class TorchRuntime:
             self._copies.refresh()
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
-        """Logits of every sequence in the batch; dropout off."""
+        """Return the logits of every sequence in the batch; dropout is off."""
         self._model.eval()
         if isinstance(batch, PreparedBatch) and self._optimizer is None:
             (flat,) = batch.micro_batches
@@ -318,7 +317,7 @@ class TorchRuntime:
         return [Logits(int(i), dict(zip(self._head.logits, own))) for i, own in each]
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
-        """Sums over the batches; of several processes each takes its share of them."""
+        """Return the sums over the batches; several processes split the batches between them."""
         total = torch.zeros(len(self._head.sums), dtype=torch.float64, device=self._device.place_of)
         self._model.eval()
         with self._device.running():
@@ -329,25 +328,25 @@ class TorchRuntime:
         return dict(zip(self._head.sums, total.tolist()))
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Weights by Hugging Face name, on the host."""
+        """Return the weights by Hugging Face name, on the host."""
         return {name: x.detach().to("cpu", copy=True) for name, x in self._model.state_dict().items()}
 
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
-        """Set the weights; every name must be there."""
+        """Set the weights; every name must be present."""
         self._model.load_state_dict(state)
         self._copies.refresh()
 
     def optimizer_state(self) -> Dict[str, Tensor]:
-        """Moments and step counts, on the host: '<parameter>/exp_avg' and so on."""
+        """Return moments and step counts on the host: '<parameter>/exp_avg' and so on."""
         if self._optimizer is None:
             return {}
         return {name: x.cpu() for name, x in optimizer_tensors(self._optimizer, self._model).items()}
 
     def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
-        """Set what optimizer_state gave."""
+        """Set a result of optimizer_state."""
         if self._optimizer is None:
             return
-        # As torch's own optimizers: the step count stays on the host unless the fused kernels read it.
+        # As in torch's optimizers, the step count stays on the host unless fused kernels read it.
         fused = any(group.get("fused") for group in self._optimizer.param_groups)
         there = {
             name: x if name.endswith("/step") and not fused else x.to(self._device.place_of)
@@ -356,27 +355,27 @@ class TorchRuntime:
         load_optimizer_tensors(self._optimizer, self._model, there)
 
     def rng_state(self) -> Dict[str, Tensor]:
-        """The generators of all processes: dropout draws from them."""
+        """Return the generator states of all processes, used by dropout."""
         return self._instances.gather(self._device.rng_state())
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
-        """Set what rng_state gave."""
+        """Set a result of rng_state."""
         self._device.load_rng_state(self._instances.own(state))
 
     def versions(self) -> Dict[str, str]:
-        """CUDA and GPU; none but torch's on a CPU."""
+        """Return the versions of CUDA and GPU; empty on a CPU."""
         return self._device.versions()
 
     def peak_device_memory_mb(self) -> Optional[float]:
-        """Peak memory of tensors on the GPU, MB of 2**20 bytes; None on a CPU."""
+        """Return the peak memory of tensors on the GPU in MB of 2**20 bytes; None on a CPU."""
         return self._device.peak_memory_mb()
 
     def close(self) -> None:
-        """Nothing to let go of: memory goes with the process."""
+        """Do nothing: memory is freed with the process."""
 
 
 def _seed_of(seed: int, index: int) -> int:
-    """Seed of dropout in one process: the seed of the job in the first, a hash of it and the index in the others."""
+    """Return the dropout seed of a process: the job's seed in the first, a hash of it and the index in the others."""
     if index == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little")

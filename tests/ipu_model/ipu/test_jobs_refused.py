@@ -78,13 +78,13 @@ CASES = [
     ),
     Case(
         "fewer rows than an update",
-        r"holds 40 rows .* = 48 rows: use more data, or set global_batch_size to at most 40",
+        r"has 40 rows .* = 48 rows: use more data, or set global_batch_size to at most 40",
         (batch(48), batch(40)),
         "RowsError",
     ),
     Case(
         "fewer rows than the pipeline needs",
-        r"holds 40 rows .* = 45 rows: .* 9 x micro_batch_size 5 x replication_factor 1 = 45 rows",
+        r"has 40 rows .* = 45 rows: .* 9 x micro_batch_size 5 x replication_factor 1 = 45 rows",
         (batch(45, 5), batch(36, 4)),
         "RowsError",
     ),
@@ -98,7 +98,7 @@ CASES = [
     ),
     Case(
         "steps that no whole number of calls makes",
-        r"steps=5 is no whole number of calls of device_iterations=2 updates: set steps to 4 or 6",
+        r"steps=5 is not a multiple of the device_iterations=2 updates per call: set steps to 4 or 6",
         (
             {"schedule": ScheduleConfig(steps=5), **config(device_iterations=2)},
             {"schedule": ScheduleConfig(steps=4), **config(device_iterations=2)},

@@ -148,9 +148,9 @@ def test_a_softmax_covers_the_tokens_of_one_sequence_only() -> None:
     ("changes", "message"),
     [
         ({"rows": 31}, "its manifest says 31"),
-        ({"files": {"rows-00000.arrow": 30}}, "holds 15 rows, its manifest says 30"),
+        ({"files": {"rows-00000.arrow": 30}}, "has 15 rows, but its manifest says 30"),
         ({"sequences": 3}, "its manifest says 3"),
-        ({"kind": "question_answering"}, "holds question_answering rows, this job needs pretrain rows"),
+        ({"kind": "question_answering"}, "has question_answering rows, but the job needs pretrain rows"),
         ({"row_length": 25}, "required"),
         ({"vocab_size": 61}, "a vocabulary of 61 tokens, the model has 60"),
     ],

@@ -57,7 +57,7 @@ def test_an_old_torch_and_a_host_without_a_compiler_are_refused(monkeypatch: pyt
     with pytest.raises(ConfigError, match=r"torch 2.4 or newer, found 2.0.1\+cpu.*device.compile"):
         check_compiler("cpu", {}, "2.0.1+cpu")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match="install g.., name one in CXX"):
+    with pytest.raises(ConfigError, match="install g.., set CXX to one"):
         check_compiler("cpu", {}, "2.13.0")
     with pytest.raises(ConfigError, match="install g.."):
         check_compiler("cpu", {"CXX": "no-such-compiler"}, "2.13.0")

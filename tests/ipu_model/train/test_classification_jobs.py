@@ -70,9 +70,9 @@ def test_labels_and_heads_that_do_not_go_together_are_refused(tmp_path: Path) ->
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=None))
     with pytest.raises(ConfigError, match="job.labels="):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head="question_answering"))
-    with pytest.raises(RowsError, match="are of 3 classes, the model has 2"):
+    with pytest.raises(RowsError, match="have 3 classes, but the model has 2"):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=["no", "yes"]))
-    with pytest.raises(RowsError, match="holds sequence_classification rows, this job needs sequence_regression"):
+    with pytest.raises(RowsError, match="has sequence_classification rows, but the job needs sequence_regression"):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=["value"]))
     with pytest.raises(ConfigError, match="question_answering or sequence_classification"):
         run_here(job_of(tmp_path, "finetune", tmp_path / "rows", head="pretraining", labels=None))
