@@ -63,7 +63,7 @@ class Case:
     @property
     def kind(self) -> str:
         """Of its rows."""
-        return heads.of(self.head).row_kind(0)
+        return heads.get_head(self.head).row_kind(0)
 
 
 GC, SDK = "Graphcore's performance results, ", ", SDK 3.3"
@@ -141,7 +141,7 @@ def measure(case: Case, updates: int, folder: Path) -> None:
     """Print what the IPUs wait before an update, with rows made in turn and ahead."""
     rows = write_folder(folder / case.name, case, 2 * case.rows)
     order, steps = UpdateRows(len(rows), case.rows, SEED), range(updates + 1)
-    inputs = training_inputs(heads.of(case.head), rows.take(np.arange(1)))
+    inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     print(f"{case.name}: {case.rows:,} rows, an update takes {case.seconds:.3f} s ({case.source})")
     print_waits("in turn", case, in_turn(rows, order, steps, inputs), inputs, updates)
     print_waits("ahead", case, Ahead(rows, order, steps, inputs), inputs, updates)
@@ -167,7 +167,7 @@ def cpu_seconds(process: int) -> float:
 
 def work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[float]:
     """CPU seconds that the worker of each instance took for so many updates, its start included."""
-    inputs = training_inputs(heads.of(case.head), rows.take(np.arange(1)))
+    inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     found = []
     for index in range(instances):
         order = UpdateRows(len(rows), case.rows, SEED, Instances(index, instances).share(case.rows))
@@ -207,7 +207,7 @@ def own_megabytes(process: int | str) -> float:
 
 def remember(case: Case, updates: int, rows: RowFolder) -> None:
     """Print what the training's process and its worker hold as calls go by."""
-    inputs = training_inputs(heads.of(case.head), rows.take(np.arange(1)))
+    inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     source = Ahead(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
     feed = Feed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
     seen = [

@@ -43,7 +43,7 @@ def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: in
 
 def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
     """Return the parts of `bound_memory`, the largest first; every row of a micro-batch is taken to be full."""
-    trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.outline(job.head)
+    trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_outline(job.head)
     optimizer = "" if job.optimizer is None else job.optimizer.name
     rows = divide(spread(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
     rows = rows if trains else rows * MICRO_BATCHES_PER_CALL

@@ -138,7 +138,7 @@ def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
 def _heads(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
     """Logits of the vocabulary with the table's gradient, or the gradient of the look-up alone."""
     table = table_parameters(program.model) * program.weight_bytes
-    tied = heads.outline(program.placement.head).tied
+    tied = heads.get_outline(program.placement.head).tied
     logits = program.micro_batch_size * program.rows.masked * program.model.vocab_size * program.weight_bytes
     found = []
     if tied and ipu == program.placement.heads:

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, List
 
 from ipu_model.errors import ConfigError
-from ipu_model.models.outline import HeadOutline, read_outline
+from ipu_model.models.get_outline import HeadOutline, read_outline
 
 if TYPE_CHECKING:  # job.py imports this module in a Python without torch
     from ipu_model.models.head import Head
 
 
-def names() -> List[str]:
+def list_heads() -> List[str]:
     """Return the names of all heads."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def of(name: str) -> Head:
+def get_head(name: str) -> Head:
     """Return the head with this name.
 
     Raises:
@@ -36,7 +36,7 @@ def of(name: str) -> Head:
 
 
 @functools.lru_cache(maxsize=None)
-def outline(name: str) -> HeadOutline:
+def get_outline(name: str) -> HeadOutline:
     """Return the placement data of a head on IPUs, for planning without torch.
 
     Raises:
@@ -47,5 +47,5 @@ def outline(name: str) -> HeadOutline:
 
 
 def _check(name: str) -> None:
-    if name not in names():
+    if name not in list_heads():
         raise ConfigError(f"head={name!r} is not one of {', '.join(names())}")

@@ -198,7 +198,7 @@ class Job:
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
-        _one_of("head", self.head, heads.names())
+        _one_of("head", self.head, heads.list_heads())
         _one_of("runtime", self.runtime, RUNTIMES)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("inference_execution", self.inference_execution, INFERENCE)

@@ -79,8 +79,8 @@ def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str
     in several of its models, so that only config.json tells what they are classes of.
     """
     architecture = architecture_of(source)
-    for name in heads.names():
-        head = heads.of(name)
+    for name in heads.list_heads():
+        head = heads.get_head(name)
         if head.labelled and head.architecture == architecture and head.weight in raw:
             return name, names or [f"LABEL_{number}" for number in range(len(raw[head.weight]))]
     return "", []
@@ -90,8 +90,8 @@ def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tens
     """Every weight that a model with one of our heads has, without memory; of heads with classes, `labelled` alone."""
     expected: Dict[str, Tensor] = {}
     with torch.device("meta"):
-        for name in heads.names():
-            if not heads.of(name).labelled or name == labelled:
+        for name in heads.list_heads():
+            if not heads.get_head(name).labelled or name == labelled:
                 expected.update(build_model(name, config, labels).state_dict())
     return expected
 
@@ -134,7 +134,7 @@ def _head(labelled: str, weights: Set[str]) -> str:
     """The head that a set of weights has, or one of model_folder.WITHOUT_HEAD."""
     if labelled:
         return labelled
-    for name in reversed(heads.names()):
-        if not heads.of(name).labelled and heads.of(name).weight in weights:
+    for name in reversed(heads.list_heads()):
+        if not heads.get_head(name).labelled and heads.get_head(name).weight in weights:
             return name
     return "masked_lm" if "cls.predictions.bias" in weights else "encoder"

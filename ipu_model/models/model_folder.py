@@ -92,7 +92,7 @@ class ModelFolder:
 
 def class_of(head: str) -> str:
     """The class of transformers that loads a model with this head, or one of WITHOUT_HEAD."""
-    return WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.of(head).architecture
+    return WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.get_head(head).architecture
 
 
 def write_model(
@@ -108,7 +108,7 @@ def write_model(
         values.update(
             id2label={str(number): name for number, name in enumerate(labels)},
             label2id={name: number for number, name in enumerate(labels)},
-            **heads.of(head).settings(labels),
+            **heads.get_head(head).settings(labels),
         )
     write_json(folder / CONFIG, values)
     save_tensors(folder / WEIGHTS, state)
@@ -127,7 +127,7 @@ def read_model(folder: Path) -> ModelFolder:
     origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
     state = {our_name(name): x.float() for name, x in state.items()}
     named = architecture_of(folder)
-    classes = [heads.of(name).weight for name in heads.names() if heads.of(name).labelled]
+    classes = [heads.get_head(name).weight for name in heads.list_heads() if heads.get_head(name).labelled]
     if not any(weight in state for weight in classes):
         labels = []  # transformers gives every model the names of two
     return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels, named)

@@ -16,10 +16,10 @@ def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
     """An untrained model with memory but no meaning yet: call initialise or load_state_dict next.
 
     Args:
-        head: Of heads.names.
+        head: Of heads.list_heads.
         labels: Classes of a head that has some (preparation.with_labels requires them); others have none.
     """
-    return heads.of(head).build(config, labels)
+    return heads.get_head(head).build(config, labels)
 
 
 def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[List[str]] = None) -> None:

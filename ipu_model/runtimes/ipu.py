@@ -122,7 +122,7 @@ class IpuRuntime:
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
     ) -> None:
         self._poptorch, self._job, self._plan, self._config, self._emit = poptorch, job, plan, config, emit
-        self._head = heads.of(job.head)
+        self._head = heads.get_head(job.head)
         layout = plan.layout(config, inference=job.kind == "predict")
         device_model: Any = self._head.on_ipu
         self._model: DeviceModel = device_model(copy.deepcopy(model), layout, device_ops(poptorch))

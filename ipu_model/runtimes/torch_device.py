@@ -156,7 +156,7 @@ class TorchRuntime:
 
     Args:
         model: From modeling.build_model, with its weights; moved to the device.
-        head: Of heads.names.
+        head: Of heads.list_heads.
         micro_batch_size: Rows in one forward pass.
         precision: fp32, or bf16 for matrix products in bf16 with fp32 weights (encoder.LowPrecisionCopies).
         optimizer: None for a runtime that only predicts.
@@ -184,7 +184,7 @@ class TorchRuntime:
         self._device, self._instances = device or Device(), instances or Instances()
         # Any: arguments and results of forward depend on the head.
         self._model: Any = model.to(self._device.place_of)
-        self._head, self._micro_batch_size = heads.of(head), micro_batch_size
+        self._head, self._micro_batch_size = heads.get_head(head), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None

@@ -48,7 +48,7 @@ class Evaluations(Hook):
         self, job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, saved: Optional[Checkpoint] = None
     ) -> None:
         assert job.evaluation is not None
-        self._head, self._config, self._rows, self._runtime = heads.of(job.head), job.evaluation, rows, runtime
+        self._head, self._config, self._rows, self._runtime = heads.get_head(job.head), job.evaluation, rows, runtime
         # IPUs split a batch into calls of fixed size; on CPU and CUDA a batch is one forward pass.
         self._batch_rows = plan.rows_per_update if plan.device else plan.micro_batch_size
         self._updates, self._emit = plan.updates, emit

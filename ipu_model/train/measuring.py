@@ -169,7 +169,7 @@ def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
 
 def _with_default_labels(job: Job, manifest: Manifest) -> Job:
     """Return the job with numbers as class names if it has no names: only the data may have them."""
-    if job.labels is not None or not heads.of(job.head).labelled:
+    if job.labels is not None or not heads.get_head(job.head).labelled:
         return job
     return dataclasses.replace(job, labels=[str(number) for number in range(max(1, manifest.num_labels))])
 

@@ -26,7 +26,7 @@ FEATURES_PER_RECORD_BATCH = 1024
 
 def logits_schema(head: str) -> pa.Schema:
     """Return the schema of a logits file: feature_id, and a list of numbers for each of Head.logits."""
-    lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in heads.of(head).logits]
+    lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in heads.get_head(head).logits]
     return pa.schema([pa.field("feature_id", pa.int32(), nullable=False), *lists])
 
 
@@ -115,7 +115,7 @@ class _OrderedWriter:
         if not self._ready:
             return
         ids = np.arange(self._written, self._written + len(self._ready), dtype=np.int32)
-        lists = [_lists([x.columns[name] for x in self._ready]) for name in heads.of(self._head).logits]
+        lists = [_lists([x.columns[name] for x in self._ready]) for name in heads.get_head(self._head).logits]
         self._arrow.write_batch(pa.record_batch([to_arrow(ids), *lists], schema=logits_schema(self._head)))
         self._written += len(self._ready)
         self._ready = []

@@ -56,9 +56,9 @@ def check_job(job: Job) -> None:
         RowsError: the folder of held-out rows is missing or unreadable.
         OSError: an output folder is not writable.
     """
-    head, pretrains = heads.of(job.head), job.kind == "pretrain"
+    head, pretrains = heads.get_head(job.head), job.kind == "pretrain"
     if head.pretrains != pretrains:
-        valid = " or ".join(name for name in heads.names() if heads.of(name).pretrains == pretrains)
+        valid = " or ".join(name for name in heads.list_heads() if heads.get_head(name).pretrains == pretrains)
         raise ConfigError(f"a {job.kind} job has the head {valid}, found {job.head}: change job.head")
     if job.labels is not None and not (head.labelled and job.labels):
         raise ConfigError(f"job.labels={job.labels}: {job.head} has {'one or more' if head.labelled else 'none'}")
@@ -102,7 +102,7 @@ def starting_model(job: Job) -> Optional[ModelFolder]:
     """
     if job.init_checkpoint is None:
         return None
-    head = heads.of(job.head)
+    head = heads.get_head(job.head)
     base = read_model(Path(job.init_checkpoint)).for_head(head)
     return base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
 
@@ -114,7 +114,7 @@ def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
         RowsError, ConfigError: the rows are damaged, or do not match the model.
     """
     labels = len(job.labels or ())
-    return RowFolder(Path(folder), heads.of(job.head).row_kind(labels), config, labels)
+    return RowFolder(Path(folder), heads.get_head(job.head).row_kind(labels), config, labels)
 
 
 def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
@@ -148,7 +148,7 @@ def with_labels(job: Job, base: Optional[ModelFolder]) -> Job:
         ConfigError: the head has classes, but neither the job nor init_checkpoint names them.
         CheckpointError: the job names other classes than the model.
     """
-    if not heads.of(job.head).labelled:
+    if not heads.get_head(job.head).labelled:
         return job
     base_labels = list(base.labels) if base is not None else []
     if job.labels is None and not base_labels:

@@ -162,7 +162,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         emit("message", text=f"continuing after update {first_step} of {plan.updates}", continued=first_step)
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before compiling for minutes in vain
-    parts, curve = heads.of(job.head).parts, saved.history if saved is not None else None
+    parts, curve = heads.get_head(job.head).parts, saved.history if saved is not None else None
     history = History(run_folder, parts, job.log_every_updates, emit, curve)
     held_out = run.held_out
     evaluations = None if held_out is None else Evaluations(job, plan, held_out, runtime, emit, saved)

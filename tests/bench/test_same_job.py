@@ -82,7 +82,7 @@ def test_flops_count_every_sequence_of_a_batch(pretrain_rows: Path) -> None:
 
     both = training("pretrain", pretrain_rows)
     batch = RowFolder(pretrain_rows, both.row_kind, both.model).take(np.arange(30))
-    flat = flatten(batch, heads.of("pretraining").flat_labels)
+    flat = flatten(batch, heads.get_head("pretraining").flat_labels)
     masked = int((flat.labels["masked_labels"] != IGNORED).sum())
     expected = pretraining_flops(both.model, flat.lengths.tolist(), masked)
     assert flops_of(both, batch) == expected

@@ -28,12 +28,12 @@ STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, ini
 
 def test_a_head_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match="head='tagging' is not one of pretraining, question_answering, sequence_"):
-        heads.of("tagging")
+        heads.get_head("tagging")
 
 
-@pytest.mark.parametrize("name", heads.names())
+@pytest.mark.parametrize("name", heads.list_heads())
 def test_what_a_head_states_fits_together(name: str) -> None:
-    head, labels = heads.of(name), 3 if heads.of(name).labelled else 0
+    head, labels = heads.get_head(name), 3 if heads.get_head(name).labelled else 0
     assert head.name == name
     assert head.weight in head.build(TINY, labels).state_dict()
     known = {column.name for column in columns_of(head.row_kind(labels), TINY.vocab_size)}
@@ -43,15 +43,15 @@ def test_what_a_head_states_fits_together(name: str) -> None:
     assert head.best is None or head.best in head.figures(dict.fromkeys(head.sums, 1.0))
 
 
-@pytest.mark.parametrize("name", heads.names())
+@pytest.mark.parametrize("name", heads.list_heads())
 def test_the_outline_that_planning_reads_without_torch_is_what_the_head_says(name: str) -> None:
-    found = dataclasses.asdict(heads.outline(name))
-    assert found == {field: getattr(heads.of(name), field) for field in found}
+    found = dataclasses.asdict(heads.get_outline(name))
+    assert found == {field: getattr(heads.get_head(name), field) for field in found}
 
 
 def test_an_outline_of_no_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="head='tagging' is not one of"):
-        heads.outline("tagging")
+        heads.get_outline("tagging")
     (tmp_path / "empty.py").write_text("class Head:\n    title = 'a title alone'\n")
     with pytest.raises(LookupError, match="no class that states title and stage"):
         read_outline(tmp_path / "empty.py")
@@ -59,14 +59,14 @@ def test_an_outline_of_no_head_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["architecture", "stage", "title"])
 def test_no_two_heads_share_a_name_in_files(field: str) -> None:
-    assert len({getattr(heads.of(name), field) for name in heads.names()}) == len(heads.names())
+    assert len({getattr(heads.get_head(name), field) for name in heads.list_heads()}) == len(heads.list_heads())
 
 
 def _evaluated(kind: str, labels: int, columns: Dict[str, np.ndarray]) -> Tuple[Head, TorchRuntime, Batch]:
     model = build_model("sequence_classification", STILL, labels)
     initialise(model, STILL, seed=3)
     runtime = TorchRuntime(model, "sequence_classification", 10, "fp32", optimizer_config(learning_rate=1e-3), 7)
-    return heads.of("sequence_classification"), runtime, Batch(np.arange(10), columns)
+    return heads.get_head("sequence_classification"), runtime, Batch(np.arange(10), columns)
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("sequence_classification", 3), ("sequence_regression", 1)])
@@ -114,16 +114,16 @@ def test_a_head_starts_from_the_encoder_alone_of_a_model_with_other_classes(tmp_
     run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS)))
     folder = read_model(tmp_path / "model")
     assert folder.architecture == "BertForSequenceClassification"
-    assert folder.for_head(heads.of(kind)) is folder
-    other = dataclasses.replace(folder, architecture="BertForTokenClassification").for_head(heads.of(kind))
+    assert folder.for_head(heads.get_head(kind)) is folder
+    other = dataclasses.replace(folder, architecture="BertForTokenClassification").for_head(heads.get_head(kind))
     assert list(other.labels) == []
     assert {name.split(".")[0] for name in other.state} == {"bert"}
-    assert folder.for_head(heads.of("question_answering")) is folder
+    assert folder.for_head(heads.get_head("question_answering")) is folder
 
 
 def started(tmp_path: Path, kind: str, labels: List[str]) -> Dict[str, Any]:
     """The classifier that a model with the classes LABELS becomes for these ones, and what is said of it."""
-    folder = read_model(tmp_path / "model").for_labels(heads.of(kind), labels)
+    folder = read_model(tmp_path / "model").for_labels(heads.get_head(kind), labels)
     return {"labels": list(folder.labels), "weight": folder.state.get("classifier.weight"), "note": folder.note}
 
 

@@ -57,7 +57,7 @@ def test_the_loss_is_the_mean_over_the_labelled_tokens_of_an_update() -> None:
                 right, count = right + int(scores.argmax() == label), count + 1
     assert 0 < count < columns["sequence_ids"].astype(bool).sum()
     batch = Batch(np.arange(12), columns)
-    found = heads.of(HEAD).figures(runtime.evaluate([batch.part(0, 5), batch.part(5, 12)]))
+    found = heads.get_head(HEAD).figures(runtime.evaluate([batch.part(0, 5), batch.part(5, 12)]))
     assert found["loss"] == pytest.approx(total / count, rel=1e-5)
     assert found["token_accuracy"] == pytest.approx(right / count)
     assert runtime.train_step(batch, 1e-3).loss == pytest.approx(total / count, rel=1e-5), "micro-batches of 4 rows"

@@ -63,7 +63,7 @@ def compiled(job: Job, layout: Layout) -> Dict[str, Any]:
     rows = accumulation(layout) * layout.replicas * layout.iterations
     columns = make_columns("pretrain" if layout.head == "pretraining" else layout.head, rows, seed=3)
     types: Dict[str, Tuple[str, ...]] = {}
-    kind: Any = heads.of(layout.head).on_ipu
+    kind: Any = heads.get_head(layout.head).on_ipu
     forward = kind.forward
 
     def noting(*args: Any, **kwargs: Any) -> Any:

@@ -102,7 +102,7 @@ def test_instances_that_share_the_rows_train_as_one(job: Job, tmp_path: Path, on
 def check_inputs(job: Job, folder: Path) -> None:
     """Every instance got its own block of the rows of an update, weighted by the labels of all of it."""
     rows = RowFolder(Path(job.rows), "pretrain", FOUR_LAYERS)
-    order, head = UpdateRows(len(rows), PER_UPDATE, job.seed), heads.of("pretraining")
+    order, head = UpdateRows(len(rows), PER_UPDATE, job.seed), heads.get_head("pretraining")
     for step in range(UPDATES):
         whole: Batch = rows.take(order(step))
         counts = head.label_counts(whole)

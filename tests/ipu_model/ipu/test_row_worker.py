@@ -42,7 +42,7 @@ def open_rows(folder: Path, kind: str) -> RowFolder:
 
 
 def inputs_of(rows: RowFolder) -> Inputs:
-    return training_inputs(heads.of(head_of(rows.manifest.kind)), rows.take(np.arange(1)))
+    return training_inputs(heads.get_head(head_of(rows.manifest.kind)), rows.take(np.arange(1)))
 
 
 def order_of(share: slice) -> UpdateRows:
@@ -51,7 +51,7 @@ def order_of(share: slice) -> UpdateRows:
 
 def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
     """Every call, made row by row and label by label."""
-    head, calls = heads.of(head_of(rows.manifest.kind)), []
+    head, calls = heads.get_head(head_of(rows.manifest.kind)), []
     for step in STEPS:
         parts, weights = [], []
         for update in range(step, step + UPDATES):

@@ -128,7 +128,7 @@ def train(
         for call in range(0, updates, iterations):
             group = singles[call : call + iterations]
             row = [sum(x.loss for x in group) / iterations]
-            row += [sum(x.parts[part] for x in group) / iterations for part in heads.of(head_of(head)).parts]
+            row += [sum(x.parts[part] for x in group) / iterations for part in heads.get_head(head_of(head)).parts]
             figures.append(tuple(row))
         return figures, cpu.state_dict()
     job = ipu_job(head, optimizer, folder, replicas, iterations, **changes)
@@ -139,7 +139,7 @@ def train(
             if call == 0:
                 ipu.compile(together)
             step = ipu.train_step(together, RATES[call])
-            figures.append((step.loss, *(step.parts[part] for part in heads.of(head_of(head)).parts)))
+            figures.append((step.loss, *(step.parts[part] for part in heads.get_head(head_of(head)).parts)))
         return figures, ipu.state_dict()
     finally:
         ipu.close()

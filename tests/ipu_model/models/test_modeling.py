@@ -60,7 +60,7 @@ def test_dropping_pads_changes_neither_states_nor_gradients(tmp_path: Path) -> N
     length = batch.columns["input_ids"].shape[1]
     label_row, slot = np.nonzero(batch.columns["masked_labels"] != -100)
     in_rows = torch.from_numpy(label_row * length + batch.columns["masked_positions"][label_row, slot])
-    flat = flatten(batch, heads.of("pretraining").flat_labels)
+    flat = flatten(batch, heads.get_head("pretraining").flat_labels)
     # The order of labels is that of (row, slot) in both layouts; the filler comes last.
     whole = model(whole_rows(batch), in_rows, torch.zeros(1, dtype=torch.long))["masked_hidden"]
     alone = model(flat.tokens, flat.labels["masked_index"], flat.starts)["masked_hidden"][: len(whole)]

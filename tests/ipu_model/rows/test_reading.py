@@ -98,7 +98,7 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
     columns = make_columns("pretrain", 12)
     write_rows(tmp_path / "rows", "pretrain", columns)
     batch = RowFolder(tmp_path / "rows", "pretrain", TINY).take(np.arange(12))
-    flat = flatten(batch, heads.of("pretraining").flat_labels)
+    flat = flatten(batch, heads.get_head("pretraining").flat_labels)
     assert batch.real_tokens == flat.real_tokens == flat.lengths.sum() == 193
     assert len(flat.tokens.input_ids) == 4 * TOKEN_TILE  # the next multiple
     assert flat.blocks == [*flat.lengths, 4 * TOKEN_TILE - 193]
@@ -123,7 +123,7 @@ def test_answers_are_counted_from_the_start_of_their_sequence(tmp_path: Path) ->
     columns["start_positions"][tuple(absent)] = -100  # a sequence that is there, without a start label
     write_rows(tmp_path / "rows", "question_answering", columns)
     batch = RowFolder(tmp_path / "rows", "question_answering", TINY).take(np.arange(12))
-    flat = flatten(batch, heads.of("question_answering").flat_labels)
+    flat = flatten(batch, heads.get_head("question_answering").flat_labels)
     feature = {int(i): n for n, i in enumerate(flat.feature_ids)}
     for row, slot in np.argwhere(columns["feature_ids"] >= 0):
         at = feature[int(columns["feature_ids"][row, slot])]

@@ -75,7 +75,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("rows", [1, 2, 3, 12])
 def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows: int) -> None:
     """Odd and even numbers of sequences: the offsets travel as halves of int64."""
-    flat = flatten(make_batch(tmp_path / "rows", head, rows), heads.of(head).flat_labels)
+    flat = flatten(make_batch(tmp_path / "rows", head, rows), heads.get_head(head).flat_labels)
     copies: List[torch.Tensor] = []
 
     def move(packed: torch.Tensor) -> torch.Tensor:

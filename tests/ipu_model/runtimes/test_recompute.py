@@ -54,7 +54,7 @@ def test_less_is_kept_for_the_way_back() -> None:
     config = dataclasses.replace(TINY, num_layers=6)
     model: Any = build_model("question_answering", config)
     initialise(model, config, seed=1)
-    head = heads.of("question_answering")
+    head = heads.get_head("question_answering")
     batch = Batch(np.arange(8), make_columns("question_answering", 8))
     flat, counts = flatten(batch, head.flat_labels), head.label_counts(batch)
     kept: List[int] = []

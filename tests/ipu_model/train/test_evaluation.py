@@ -46,7 +46,7 @@ def runtime_of(head: str, precision: str = "fp32", **more: Any) -> TorchRuntime:
 
 def test_figures_are_means_over_labels() -> None:
     sums = {"mlm_loss": 6.0, "mlm_right": 1.0, "mlm_labels": 4.0, "nsp_loss": 1.0, "nsp_right": 2.0, "nsp_labels": 2.0}
-    assert heads.of("pretraining").figures(sums) == {
+    assert heads.get_head("pretraining").figures(sums) == {
         "loss": 2.0,
         "mlm_loss": 1.5,
         "mlm_accuracy": 0.25,
@@ -54,18 +54,18 @@ def test_figures_are_means_over_labels() -> None:
         "nsp_loss": 0.5,
         "nsp_accuracy": 1.0,
     }
-    answers = heads.of("question_answering").figures(
+    answers = heads.get_head("question_answering").figures(
         {"start_loss": 3.0, "end_loss": 5.0, "spans_right": 1.0, "windows": 4.0}
     )
     assert answers == {"loss": 1.0, "start_loss": 0.75, "end_loss": 1.25, "span_accuracy": 0.25}
-    assert heads.of("pretraining").figures(dict.fromkeys(sums, 0.0))["mlm_loss"] == 0.0
+    assert heads.get_head("pretraining").figures(dict.fromkeys(sums, 0.0))["mlm_loss"] == 0.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("head", sorted(HEADS))
 def test_the_loss_is_that_of_training_without_dropout(head: str, precision: str) -> None:
     batch, runtime = batch_of(head), runtime_of(head, precision)
-    found = heads.of(head).figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
+    found = heads.get_head(head).figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
     trained = runtime.train_step(batch, 1e-3)
     expected = {"loss": trained.loss, **trained.parts}
     assert {name: found[name] for name in expected} == pytest.approx(
@@ -106,7 +106,7 @@ def test_masked_tokens_and_next_sentences_are_right_when_their_largest_logit_is(
     right = {"mlm": 0, "nsp": 0}
     with torch.no_grad():
         for row in range(10):
-            flat = flatten(batch.part(row, row + 1), heads.of("pretraining").flat_labels)
+            flat = flatten(batch.part(row, row + 1), heads.get_head("pretraining").flat_labels)
             outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
             words, bias = model.decoder()
             for name, logits, labels in (
