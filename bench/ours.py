@@ -14,7 +14,7 @@ from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
 from ipu_model.distributed.ranks import Instances
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
-from ipu_model.jobs.plan import Plan, make_plan
+from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
@@ -93,7 +93,7 @@ def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
     return Job.from_json(json.dumps({**json.loads(job.to_json()), **settings}))
 
 
-def start(job: Job, rows: RowFolder) -> tuple[Runtime, Plan]:
+def start(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
     """The runtime of a job with freshly drawn weights, by the same steps as ipu_model.train.running."""
     chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
@@ -106,7 +106,7 @@ def start(job: Job, rows: RowFolder) -> tuple[Runtime, Plan]:
     return make_runtime(plan, job, model, job.model, device, say_nothing), plan
 
 
-def precision_of(plan: Plan) -> dict[str, str]:
+def precision_of(plan: JobPlan) -> dict[str, str]:
     """The facts of a configuration that say what it computed in, and why."""
     return {"precision": plan.precision, "precision_reason": plan.precision_reason}
 

@@ -13,7 +13,7 @@ from ipu_model import heads
 from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term
 from ipu_model.estimates.shapes import model_parameters, table_parameters
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, divide, spread
+from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, divide, set_replicas
 from ipu_model.memory import memory_limit
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
@@ -45,7 +45,7 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     """Return the parts of `bound_memory`, the largest first; every row of a micro-batch is taken to be full."""
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_outline(job.head)
     optimizer = "" if job.optimizer is None else job.optimizer.name
-    rows = divide(spread(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
+    rows = divide(set_replicas(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
     rows = rows if trains else rows * MICRO_BATCHES_PER_CALL
     tokens, wide = rows * manifest.row_length, 2 if job.precision == "bf16" else 4
     weights = 4.0 * model_parameters(model, job.head, len(job.labels or ()) or 2)

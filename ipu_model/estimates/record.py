@@ -13,7 +13,7 @@ from ipu_model.estimates.host import device_name
 from ipu_model.estimates.job import Where, estimate_job
 from ipu_model.estimates.shapes import decoder_flops, dense_flops, score_flops
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Choice, Plan, make_plan
+from ipu_model.jobs.plan import Choice, JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
@@ -56,7 +56,9 @@ class JobRecord:
         return found if self.shape is None else {**found, "shape": self.shape}
 
 
-def begin_record(job: Job, plan: Plan, model: ModelConfig, manifest: Manifest, processes: int) -> Optional[JobRecord]:
+def begin_record(
+    job: Job, plan: JobPlan, model: ModelConfig, manifest: Manifest, processes: int
+) -> Optional[JobRecord]:
     """Begin the record of a job; None where the estimates know no such job, which is no reason not to run it."""
     if job.compile_only:
         return None  # nothing will be measured
@@ -130,6 +132,6 @@ def job_shape(job: Job, model: ModelConfig, manifest: Manifest, processes: int) 
     }
 
 
-def rows_at_once(plan: Plan) -> int:
+def rows_at_once(plan: JobPlan) -> int:
     """Rows of an update, or of a call of predict."""
     return plan.rows_per_call if plan.kind == "predict" else plan.rows_per_update

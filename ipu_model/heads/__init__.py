@@ -48,4 +48,4 @@ def get_outline(name: str) -> HeadOutline:
 
 def _check(name: str) -> None:
     if name not in list_heads():
-        raise ConfigError(f"head={name!r} is not one of {', '.join(names())}")
+        raise ConfigError(f"head={name!r} is not one of {', '.join(list_heads())}")

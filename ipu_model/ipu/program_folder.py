@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ipu_model.files import find_object, is_at, new_file, new_folder, sha256_of, try_lock, write_json
-from ipu_model.jobs.fingerprint import fingerprint, flat
+from ipu_model.jobs.fingerprint import fingerprint, flatten_keys
 from ipu_model.units import shorten
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
@@ -72,7 +72,7 @@ class Program:
     """
 
     def __init__(self, roots: Sequence[Path], parts: Dict[str, Any], say: Say, shared: Optional[Path] = None) -> None:
-        self._roots, self._parts, self._mode, self.origin = roots, flat(parts), parts["mode"], ""
+        self._roots, self._parts, self._mode, self.origin = roots, flatten_keys(parts), parts["mode"], ""
         source = None if shared is None else carried(shared, self._mode)
         self.path, *read_only = (root / fingerprint(parts) for root in roots)
         self.path.mkdir(parents=True, exist_ok=True)

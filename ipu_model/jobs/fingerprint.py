@@ -7,12 +7,12 @@ import json
 from typing import Any, Dict, Mapping
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
+def flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
     """Flatten nested dicts: {"geometry": {"micro_batch_size": 4}} -> {"geometry.micro_batch_size": 4}."""
     result: Dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            result.update(flat(value, f"{prefix}{name}."))
+            result.update(flatten_keys(value, f"{prefix}{name}."))
         else:
             result[f"{prefix}{name}"] = value
     return result
@@ -20,5 +20,5 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of some values; the order of the keys does not matter."""
-    text = json.dumps(flat(parts), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(flatten_keys(parts), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]

@@ -23,10 +23,10 @@ KINDS = ("pretrain", "finetune", "predict")
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
-NUMBERS = ("auto", "fp32", "fp16")
-INFERENCE = ("auto", "sharded", "pipelined")
-COMPILE = ("none", "optimizer")
-KEPT = ("last", "best")
+STATE_PRECISIONS = ("auto", "fp32", "fp16")
+INFERENCE_MODES = ("auto", "sharded", "pipelined")
+COMPILE_MODES = ("none", "optimizer")
+KEEP_CHOICES = ("last", "best")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
 
 
@@ -85,8 +85,8 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if not self.loss_scaling > 0:
             raise ConfigError(f"optimizer.loss_scaling={self.loss_scaling} must be above 0; 1 means no scaling")
-        _one_of("optimizer.accumulator_precision", self.accumulator_precision, NUMBERS)
-        _one_of("optimizer.first_moment_precision", self.first_moment_precision, NUMBERS)
+        _require_one_of("optimizer.accumulator_precision", self.accumulator_precision, STATE_PRECISIONS)
+        _require_one_of("optimizer.first_moment_precision", self.first_moment_precision, STATE_PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ScheduleConfig:
     """Shape of the decay after the warm-up (train/training.py)."""
 
     def __post_init__(self) -> None:
-        _one_of("schedule.shape", self.shape, SCHEDULES)
+        _require_one_of("schedule.shape", self.shape, SCHEDULES)
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"set either steps or epochs: found steps={self.steps}, epochs={self.epochs}")
         if not 0 <= self.warmup_fraction <= 1:
@@ -139,8 +139,8 @@ class EvaluationConfig:
             raise ConfigError(
                 f"evaluation.every_updates={self.every_updates} must be at least 1; to turn evaluation off, omit it"
             )
-        if self.keep not in KEPT:
-            raise ConfigError(f"evaluation.keep={self.keep!r} is not one of {', '.join(KEPT)}")
+        if self.keep not in KEEP_CHOICES:
+            raise ConfigError(f"evaluation.keep={self.keep!r} is not one of {', '.join(KEEP_CHOICES)}")
         for name in ("max_rows", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -197,14 +197,14 @@ class Job:
     init_checkpoint, or a head without classes."""
 
     def __post_init__(self) -> None:
-        _one_of("kind", self.kind, KINDS)
-        _one_of("head", self.head, heads.list_heads())
-        _one_of("runtime", self.runtime, RUNTIMES)
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("inference_execution", self.inference_execution, INFERENCE)
-        _one_of("compile", self.compile, COMPILE)
+        _require_one_of("kind", self.kind, KINDS)
+        _require_one_of("head", self.head, heads.list_heads())
+        _require_one_of("runtime", self.runtime, RUNTIMES)
+        _require_one_of("precision", self.precision, PRECISIONS)
+        _require_one_of("inference_execution", self.inference_execution, INFERENCE_MODES)
+        _require_one_of("compile", self.compile, COMPILE_MODES)
         if self.optimizer is not None:
-            _one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
+            _require_one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
         if self.model is None and self.init_checkpoint is None:
             raise ConfigError("the job needs `model` (to initialise) or `init_checkpoint` (to load): set one of them")
         if self.kind != "predict" and (self.optimizer is None or self.schedule is None):
@@ -266,7 +266,7 @@ class JobResult:
         return read_strictly(JobResult, parse_json(text), "result")
 
 
-def _one_of(name: str, value: str, valid: Sequence[str]) -> None:
+def _require_one_of(name: str, value: str, valid: Sequence[str]) -> None:
     if value not in valid:
         near: List[str] = difflib.get_close_matches(str(value), list(valid), 1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -23,7 +23,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """Resolved plan of a job; printed, stored in result.json, and part of the fingerprint of checkpoints."""
 
     kind: str
@@ -63,7 +63,7 @@ class Plan:
     def as_dict(self) -> Dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def with_precision(self, choice: Choice) -> Plan:
+    def with_precision(self, choice: Choice) -> JobPlan:
         """Return the plan with this precision and its reason."""
         return dataclasses.replace(self, precision=choice.value, precision_reason=choice.reason)
 
@@ -85,7 +85,7 @@ def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
     return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
 
 
-def spread(geometry: BatchGeometry, processes: int) -> BatchGeometry:
+def set_replicas(geometry: BatchGeometry, processes: int) -> BatchGeometry:
     """Return the geometry with one replica per process: on CPUs and GPUs the launcher sets their number.
 
     Raises:
@@ -130,7 +130,7 @@ def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per
 
 def make_plan(
     job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[IpuPlan] = None
-) -> Plan:
+) -> JobPlan:
     """Resolve a job against its rows.
 
     Args:
@@ -156,7 +156,7 @@ def make_plan(
             f"{job.geometry.global_batch_size} / {factor:.2f} = {division.rows_per_update} rows: use more data, or "
             f"{remedy}"
         )
-    return Plan(
+    return JobPlan(
         kind=job.kind,
         runtime=runtime.value,
         runtime_reason=runtime.reason,

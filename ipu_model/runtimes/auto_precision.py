@@ -17,7 +17,7 @@ from ipu_model.distributed.ranks import Instances
 from ipu_model.estimates.shapes import dense_flops
 from ipu_model.files import find_object, write_json
 from ipu_model.jobs.fingerprint import fingerprint
-from ipu_model.jobs.plan import Choice, Plan
+from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models.encoder import Layer, LowPrecisionCopies
 from ipu_model.models.flat import SequenceAttention, flatten
 from ipu_model.progress import Emit
@@ -38,7 +38,7 @@ SLOW = 4
 
 
 def resolve_precision(
-    plan: Plan, run_fingerprint: Fingerprint, run_folder: Path, rows: RowFolder, instances: Instances, emit: Emit
+    plan: JobPlan, run_fingerprint: Fingerprint, run_folder: Path, rows: RowFolder, instances: Instances, emit: Emit
 ) -> Choice:
     """Resolve `auto` for a job: the precision that its training started with, else the faster one.
 
@@ -70,7 +70,7 @@ def find_recorded(run_folder: Path, run_fingerprint: Fingerprint, emit: Emit) ->
     return Choice(str(precision), str(reason or "auto: recorded when this run started"))
 
 
-def choose_faster(plan: Plan, rows: RowFolder) -> Choice:
+def choose_faster(plan: JobPlan, rows: RowFolder) -> Choice:
     """Return the faster precision for a job on this host, or fp32 if the difference is small."""
     if plan.kind != "predict" and not plan.updates:
         return Choice("fp32", "auto: the job has no updates")
@@ -91,7 +91,7 @@ def choose_faster(plan: Plan, rows: RowFolder) -> Choice:
     return Choice("bf16" if bf16 > TIE * fp32 else "fp32", reason)
 
 
-def measure_rates(plan: Plan, rows: RowFolder) -> Tuple[float, float]:
+def measure_rates(plan: JobPlan, rows: RowFolder) -> Tuple[float, float]:
     """Return tokens per second of one layer in fp32 and in bf16; the decoder of masked tokens speeds up as much."""
     lengths = flatten(rows.take(np.arange(min(len(rows), plan.micro_batch_size)))).lengths
     tokens, training = FIRST_TOKENS, plan.kind != "predict"

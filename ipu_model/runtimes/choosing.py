@@ -14,7 +14,7 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, OptimizerConfig
-from ipu_model.jobs.plan import Choice, Plan
+from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models.config import ModelConfig
 from ipu_model.progress import Emit
 from ipu_model.rows.format import Manifest
@@ -119,7 +119,7 @@ def plan_device(
 
 
 def make_runtime(
-    plan: Plan,
+    plan: JobPlan,
     job: Job,
     model: nn.Module,
     config: ModelConfig,

@@ -19,7 +19,7 @@ from ipu_model import heads
 from ipu_model.errors import NonFiniteWeights
 from ipu_model.files import write_text
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Plan
+from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
@@ -45,7 +45,7 @@ class Evaluations(Hook):
     """
 
     def __init__(
-        self, job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, saved: Optional[Checkpoint] = None
+        self, job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime, emit: Emit, saved: Optional[Checkpoint] = None
     ) -> None:
         assert job.evaluation is not None
         self._head, self._config, self._rows, self._runtime = heads.get_head(job.head), job.evaluation, rows, runtime

@@ -21,7 +21,7 @@ from ipu_model import heads
 from ipu_model.distributed.process import peak_memory_mb
 from ipu_model.errors import ConfigError, OutOfMemory
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Plan, make_plan
+from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.progress import Emit
 from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Column, Manifest, columns_of, read_manifest
@@ -174,7 +174,7 @@ def _with_default_labels(job: Job, manifest: Manifest) -> Job:
     return dataclasses.replace(job, labels=[str(number) for number in range(max(1, manifest.num_labels))])
 
 
-def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
+def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: JobPlan) -> float:
     """Return the seconds of an update: the time of one micro-batch plus the added time of each further one."""
     size = plan.micro_batch_size
     several = min(2, plan.gradient_accumulation_steps)
@@ -195,7 +195,7 @@ def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
 class _Budget:
     """Time budget of a measurement. On a CPU it counts CPU time of the threads, so a busy host runs as many rounds."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JobPlan) -> None:
         self._threads = torch.get_num_threads() if plan.runtime == "cpu" else 0
         self._began, self._computing = time.perf_counter(), time.process_time()
 
@@ -216,7 +216,7 @@ def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> f
     return time.perf_counter() - began
 
 
-def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> float:
+def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: JobPlan) -> float:
     """Return the seconds of a predict call."""
     count = min(plan.rows_per_call, rows.manifest.rows)
     runtime.compile(rows.take(np.arange(count)))
@@ -232,7 +232,7 @@ def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: Plan) -> floa
     return median(timed[1:] or timed) * plan.rows_per_call / count
 
 
-def _reach_peak(runtime: Runtime, rows: GeneratedRows, plan: Plan, job: Job, seconds: float) -> None:
+def _reach_peak(runtime: Runtime, rows: GeneratedRows, plan: JobPlan, job: Job, seconds: float) -> None:
     """Reach the memory peak of the job: run a full micro-batch, evaluate, and copy the state, once each."""
     if job.kind == "predict":
         runtime.predict(runtime.prepare(rows.take_fullest(min(plan.rows_per_call, rows.manifest.rows))))

@@ -13,9 +13,9 @@ from torch import nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
-from ipu_model.jobs.fingerprint import flat
+from ipu_model.jobs.fingerprint import flatten_keys
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Plan
+from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.architecture import differences
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
@@ -203,7 +203,7 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
 
 
 def make_fingerprint(
-    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, base: Optional[ModelFolder]
+    job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, base: Optional[ModelFolder]
 ) -> Fingerprint:
     """Return everything that determines the weights of a run, by dotted name."""
     fields = {k: v for k, v in dataclasses.asdict(job).items() if k not in EXCLUDED_FIELDS}
@@ -219,7 +219,7 @@ def make_fingerprint(
         manifest = (Path(job.evaluation.rows) / MANIFEST).read_bytes()
         sha256 = hashlib.sha256(manifest).hexdigest()
         values["evaluation"] = {**dataclasses.asdict(job.evaluation), "rows": {"manifest_sha256": sha256}}
-    return {name: value for name, value in flat(values).items() if not name.startswith(EXCLUDED_PREFIXES)}
+    return {name: value for name, value in flatten_keys(values).items() if not name.startswith(EXCLUDED_PREFIXES)}
 
 
 def content_digest(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16) -> str:

@@ -23,7 +23,7 @@ from ipu_model.estimates.host import bound_memory
 from ipu_model.estimates.record import JobRecord, begin_record, rows_at_once
 from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
-from ipu_model.jobs.plan import Plan, make_plan, spread
+from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
 from ipu_model.memory import reserve_memory
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
@@ -53,7 +53,7 @@ class _Run:
     """A planned job with its rows and runtime."""
 
     job: Job
-    plan: Plan
+    plan: JobPlan
     config: ModelConfig
     rows: RowFolder
     held_out: Optional[RowFolder]
@@ -85,7 +85,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     stop.agree = instances.any_of_each
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     if device is None:
-        job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
+        job = dataclasses.replace(job, geometry=set_replicas(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
     if plan.precision == "auto":
@@ -109,7 +109,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 
 
 def _reserve_job_memory(
-    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit, stop: StopRequest
+    job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit, stop: StopRequest
 ) -> ContextManager[None]:
     """Reserve the job's upper memory bound on a CPU; does nothing for several processes, which could deadlock."""
     if plan.runtime != "cpu" or job.compile_only or instances.count > 1:
@@ -188,7 +188,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
 
 
 def _held_out(
-    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, device: Optional[IpuPlan], emit: Emit
+    job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, device: Optional[IpuPlan], emit: Emit
 ) -> Optional[RowFolder]:
     """Open the held-out rows of a job, and emit the cost of evaluations if the device can estimate it.
 
@@ -270,7 +270,7 @@ def _result(
 
 
 def _finish_record(
-    record: JobRecord, plan: Plan, totals: Totals, first_step: int, memory_mb: Optional[float]
+    record: JobRecord, plan: JobPlan, totals: Totals, first_step: int, memory_mb: Optional[float]
 ) -> Dict[str, Any]:
     """Complete the record with the peak memory and, if any was spent, the time per update or call of this process.
 

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 
 from ipu_model.errors import ConfigError, NonFiniteLoss
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Plan
+from ipu_model.jobs.plan import JobPlan
 from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateAborted
 
@@ -101,7 +101,7 @@ class Hook:
 
 
 def train(
-    job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, hooks: Sequence[Hook], first_step: int = 0
+    job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime, hooks: Sequence[Hook], first_step: int = 0
 ) -> Totals:
     """Run the updates from `first_step` to plan.updates, or until a hook ends the training early.
 
@@ -152,7 +152,7 @@ def _require_finite(training: Training, order: UpdateRows) -> None:
     )
 
 
-def update_rows(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
+def update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
     """Return the rows of every update that this process reads."""
     share = runtime.share(plan.rows_per_update)
     return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows)

@@ -20,7 +20,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu import executables
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.program_folder import Program
-from ipu_model.jobs.fingerprint import fingerprint, flat
+from ipu_model.jobs.fingerprint import fingerprint, flatten_keys
 
 PARTS: Dict[str, Any] = {
     "mode": "training",
@@ -157,7 +157,7 @@ def test_the_record_says_what_the_programs_were_built_for(open_cache: Any) -> No
 def test_the_fingerprint_depends_on_values_and_not_on_order() -> None:
     assert fingerprint({"a": 1, "b": {"c": 2}}) == fingerprint({"b": {"c": 2}, "a": 1})
     assert fingerprint(PARTS) != fingerprint(changed(micro_batch_size=2))
-    assert flat({"a": {"b": {"c": 1}}, "d": []}) == {"a.b.c": 1, "d": []}
+    assert flatten_keys({"a": {"b": {"c": 1}}, "d": []}) == {"a.b.c": 1, "d": []}
 
 
 def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_cache: Any, said: List[str]) -> None:

@@ -25,7 +25,7 @@ from ipu_model.distributed.process import StopRequest
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import CheckpointError
 from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
-from ipu_model.jobs.plan import Choice, Plan, make_plan
+from ipu_model.jobs.plan import Choice, JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Layer
 from ipu_model.models.flat import flatten
@@ -55,7 +55,7 @@ class Rates:
     def __init__(self) -> None:
         self.given, self.calls, self.threads = BF16, 0, 0
 
-    def __call__(self, plan: Plan, rows: RowFolder) -> Tuple[float, float]:
+    def __call__(self, plan: JobPlan, rows: RowFolder) -> Tuple[float, float]:
         self.calls, self.threads = self.calls + 1, torch.get_num_threads()
         return self.given
 
@@ -83,7 +83,7 @@ def ignore(event: str, **fields: Any) -> None:
     """Nobody reads."""
 
 
-def make_inputs(folder: Path, kind: str, config: ModelConfig = TINY) -> Tuple[Plan, RowFolder]:
+def make_inputs(folder: Path, kind: str, config: ModelConfig = TINY) -> Tuple[JobPlan, RowFolder]:
     """The plan of a job that pre-trains on 100 rows, or predicts for them, and these rows."""
     row_kind = "pretrain" if kind == "pretrain" else "question_answering"
     manifest = write_rows(folder / "rows", row_kind, make_columns(row_kind, 100))
