@@ -122,7 +122,7 @@ class EvaluationConfig:
     """Maximum number of evaluated rows, spread evenly over the folder; null: all rows."""
     keep: str = "last"
     """Resulting weights: `last`, those of the last update, or `best`, those of the best evaluation
-    (Evaluations.result)."""
+    (Evaluator.result)."""
     patience: Optional[int] = None
     """Number of consecutive evaluations without improvement after which training stops; null: never."""
 
@@ -248,7 +248,7 @@ class JobResult:
     """Peak memory of tensors on the GPU of the first process, or of the fullest IPU if a profile reports it
     (ipu/watch.py), MB of 2**20 bytes; null otherwise."""
     evaluation: Optional[Dict[str, Any]] = None
-    """Metrics of the saved weights on held-out rows (Evaluations.summary); null without evaluation."""
+    """Metrics of the saved weights on held-out rows (Evaluator.summary); null without evaluation."""
     foretold: Optional[Dict[str, Any]] = None
     """Estimated and measured time and memory of the job (estimates/record.py); null without an estimate."""
     program: Optional[str] = None

@@ -60,7 +60,7 @@ def find_recorded(run_folder: Path, run_fingerprint: Fingerprint, emit: Emit) ->
     """Return the precision that this job started with, from its newest checkpoint or, without one, from its record."""
     record = find_object(run_folder / RECORD) or {}
     recorded, precision, reason = (record.get(name) for name in ("job", "precision", "reason"))
-    state = Checkpoints(run_folder, run_fingerprint, emit).newest_state()
+    state = Checkpoints(run_folder, run_fingerprint, emit).read_newest_state()
     if state is not None:
         recorded = fingerprint({**state["fingerprint"], PRECISION_FIELD: "auto"})
         precision, reason = state["fingerprint"].get(PRECISION_FIELD), state.get("precision_reason")

@@ -29,9 +29,9 @@ from ipu_model.train.checkpoint_process import HASHES
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 BEST = "best.safetensors"
-KEPT = 2
+MAX_CHECKPOINTS = 2
 """Checkpoints that are not removed: the newest, and the one before it in case the newest is damaged."""
-NAME = re.compile(r"step-(\d+)")
+FOLDER_NAME = re.compile(r"step-(\d+)")
 
 Fingerprint = Dict[str, Any]
 """Dotted name -> JSON value of everything that determines the weights of a run."""
@@ -47,7 +47,7 @@ class Checkpoint:
     device_rng: Dict[str, Tensor]
     history: Dict[str, Any]
     evaluations: Dict[str, Any] = field(default_factory=dict)
-    """Result of Evaluations.state."""
+    """Result of Evaluator.state."""
     best: Dict[str, Tensor] = field(default_factory=dict)
     """Weights of the best evaluation; empty if the last weights are the result."""
     host_rng: Dict[str, Any] = field(default_factory=lambda: _host_rng())
@@ -113,10 +113,10 @@ class Checkpoints:
 
     def remove_old(self) -> None:
         """Remove all checkpoints but the newest KEPT."""
-        for old in self._paths()[KEPT:]:
+        for old in self._paths()[MAX_CHECKPOINTS:]:
             shutil.rmtree(str(old))
 
-    def latest(self) -> Optional[Checkpoint]:
+    def load_latest(self) -> Optional[Checkpoint]:
         """Load the newest complete checkpoint and restore the generators of Python and NumPy.
 
         Raises:
@@ -141,7 +141,7 @@ class Checkpoints:
                 ) from None
         return None
 
-    def newest_state(self) -> Optional[Dict[str, Any]]:
+    def read_newest_state(self) -> Optional[Dict[str, Any]]:
         """Return the state.json of the newest checkpoint where that file is undamaged; None if there is none."""
         for path in self._paths():
             try:
@@ -149,7 +149,7 @@ class Checkpoints:
                 if hashes[STATE] == sha256_of(path / STATE) and isinstance(state["fingerprint"], dict):
                     return dict(state)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # `latest` reports the problem
+                continue  # `load_latest` reports the problem
         return None
 
     def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
@@ -176,7 +176,7 @@ class Checkpoints:
         """Return the checkpoint folders, newest first by number: as text, step-999 would come after step-1000."""
         paths = {}
         for path in self._folder.iterdir():
-            match = NAME.fullmatch(path.name)
+            match = FOLDER_NAME.fullmatch(path.name)
             if match:
                 paths[int(match.group(1))] = path
         return [paths[step] for step in sorted(paths, reverse=True)]

@@ -30,7 +30,7 @@ from ipu_model.train.training import Hook, Training
 EVALUATIONS = "evaluations.csv"
 
 
-class Evaluations(Hook):
+class Evaluator(Hook):
     """Evaluator of the model on held-out rows every `every_updates` updates.
 
     Args:
@@ -61,7 +61,7 @@ class Evaluations(Hook):
 
     def start(self, training: Training) -> None:
         """End the training immediately if an earlier process had reached early stopping."""
-        training.ends_early = self.stops
+        training.ends_early = self.should_stop
 
     def after_step(self, training: Training) -> None:
         """Evaluate if due, without counting the time as training; end the training if it no longer improves.
@@ -71,8 +71,8 @@ class Evaluations(Hook):
         """
         done, per_call = training.done, training.per_call
         if self.is_due(done, per_call):
-            training.leave_out(self.evaluate(done))
-            training.ends_early = self.stops
+            training.exclude_time(self.evaluate(done))
+            training.ends_early = self.should_stop
         if self.is_due(done + per_call, per_call):
             training.seconds_needed += self._slowest
 
@@ -110,7 +110,7 @@ class Evaluations(Hook):
         return 0.0 if best is None else figures.get(best, 0.0), -figures["loss"]
 
     @property
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """True if none of the last `patience` evaluations improved on the best before them."""
         since = sum(line["step"] > self._best_step for line in self._lines)
         return self._config.patience is not None and since >= self._config.patience

@@ -51,7 +51,7 @@ class History(Hook):
         self._updates += 1
         for name, value in {"loss": metrics.loss, **metrics.parts}.items():
             self._sums[name] += value
-        if training.reached(self._every) or training.is_over:
+        if training.has_reached(self._every) or training.is_over:
             self._close_window(training)
         elif training.done == training.first + training.per_call:
             self._emit_time_left(training)

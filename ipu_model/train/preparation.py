@@ -16,10 +16,10 @@ from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.jobs.fingerprint import flatten_keys
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
-from ipu_model.models.architecture import differences
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.resolve_architecture import differences
 from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder
@@ -87,14 +87,14 @@ def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowF
     Raises:
         CheckpointError, ConfigError, RowsError: an input is damaged, or the inputs do not match.
     """
-    base = starting_model(job)
-    config, job = architecture(job, base), with_labels(job, base)
+    base = read_base_model(job)
+    config, job = resolve_architecture(job, base), resolve_labels(job, base)
     rows = open_rows(job, job.rows, config)
     check_tokenizer(rows, base)
     return job, base, config, rows
 
 
-def starting_model(job: Job) -> Optional[ModelFolder]:
+def read_base_model(job: Job) -> Optional[ModelFolder]:
     """Read init_checkpoint with the head and, for training, the classes of the job; None if weights are random.
 
     Raises:
@@ -117,7 +117,7 @@ def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
     return RowFolder(Path(folder), heads.get_head(job.head).row_kind(labels), config, labels)
 
 
-def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
+def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     """Return the architecture: the job's own, or that of init_checkpoint; if both exist they must agree.
 
     Dropout and initializer_range do not affect the shape of the weights, so the job's values win. The number of token
@@ -141,7 +141,7 @@ def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     return job.model
 
 
-def with_labels(job: Job, base: Optional[ModelFolder]) -> Job:
+def resolve_labels(job: Job, base: Optional[ModelFolder]) -> Job:
     """Return the job with its class names: its own, else those of init_checkpoint; unchanged for heads without classes.
 
     Raises:
@@ -212,7 +212,7 @@ def make_fingerprint(
         **fields,
         "model": dataclasses.asdict(config),
         "plan": planned,
-        "rows": {"manifest_sha256": rows.sha256, "content_sha256": content_digest(rows)},
+        "rows": {"manifest_sha256": rows.sha256, "content_sha256": hash_rows(rows)},
         "init_checkpoint": {"weights_sha256": base.sha256 if base is not None else None},
     }
     if job.evaluation is not None:  # it selects the resulting weights and may stop the training
@@ -222,7 +222,7 @@ def make_fingerprint(
     return {name: value for name, value in flatten_keys(values).items() if not name.startswith(EXCLUDED_PREFIXES)}
 
 
-def content_digest(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16) -> str:
+def hash_rows(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16) -> str:
     """Return a SHA-256 over the sizes of the row files and evenly spaced blocks of each (files up to 4 MiB in full).
 
     The number of blocks is bounded, because hashing hundreds of gigabytes at every start would take too long. Blocks

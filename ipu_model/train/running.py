@@ -34,7 +34,7 @@ from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
-from ipu_model.train.evaluation import Evaluations
+from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
@@ -152,7 +152,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION_FIELD: plan.precision}
     shared = instances.shared_folder(run_folder)
     checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
-    saved = checkpoints.latest()
+    saved = checkpoints.load_latest()
     first_step = saved.step if saved is not None else 0
     _require_one_place(instances, first_step, run_folder)
     if saved is not None:
@@ -165,7 +165,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     parts, curve = heads.get_head(job.head).parts, saved.history if saved is not None else None
     history = History(run_folder, parts, job.log_every_updates, emit, curve)
     held_out = run.held_out
-    evaluations = None if held_out is None else Evaluations(job, plan, held_out, runtime, emit, saved)
+    evaluations = None if held_out is None else Evaluator(job, plan, held_out, runtime, emit, saved)
     # Start the checkpoint process before attaching a device, which may write to pages that a child must not share.
     saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)
     with closing(saving):

@@ -24,11 +24,11 @@ from ipu_model.progress import Emit
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.checkpoint_process import FileSpans, write_checkpoint, write_checkpoints
-from ipu_model.train.evaluation import Evaluations
+from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.training import Hook, Training
 
-GUESSED_SAVE_SECONDS = 60.0
+ASSUMED_SAVE_SECONDS = 60.0
 """Assumed time of the first checkpoint: more than BERT large needs on a slow disk."""
 SAVE_MARGIN = 2.0
 """The next checkpoint may take this many times as long as the slowest before it."""
@@ -37,7 +37,7 @@ COPIES = 2
 ALIGNMENT = mmap.PAGESIZE
 
 
-class NoProcess(Exception):
+class ProcessUnavailable(Exception):
     """Asynchronous writing is impossible; the message says why."""
 
 
@@ -53,7 +53,7 @@ class CheckpointProcess:
         """Start the process.
 
         Raises:
-            NoProcess: this system does not support it.
+            ProcessUnavailable: this system does not support it.
         """
         self.path: Optional[Path] = None
         self.bytes = 0
@@ -63,7 +63,7 @@ class CheckpointProcess:
             self._memory = shared_memory("podium-checkpoint", 0)
             self._companion = Companion(write_checkpoints, self._memory, memory=self._memory)
         except OSError as error:
-            raise NoProcess(f"the checkpoint process cannot start ({error.strerror or error})") from None
+            raise ProcessUnavailable(f"the checkpoint process cannot start ({error.strerror or error})") from None
 
     def start(self, path: Path, tensors: Mapping[str, Dict[str, Tensor]], texts: Mapping[str, bytes]) -> None:
         """Copy a state and start writing it; no other checkpoint may be in progress.
@@ -74,7 +74,7 @@ class CheckpointProcess:
             texts: the other files.
 
         Raises:
-            NoProcess: not enough memory is free.
+            ProcessUnavailable: not enough memory is free.
         """
         assert self.path is None
         layouts = {name: lay_out(inside) for name, inside in tensors.items()}
@@ -94,16 +94,20 @@ class CheckpointProcess:
         self._companion.ask((str(path), self._spans))
 
     def _reserve(self, size: int) -> None:
-        """Raises: NoProcess, if that many bytes are not free."""
+        """Raises: ProcessUnavailable, if that many bytes are not free."""
         free, more = free_memory(), size - self.bytes
         if more > 0 and free is not None and free < more + (COPIES - 1) * size:
-            raise NoProcess(f"a copy of the state takes {mb(size)}, {COPIES} times that must be free, {mb(free)} are")
+            raise ProcessUnavailable(
+                f"a copy of the state takes {format_mb(size)}, {COPIES} times that must be free, {format_mb(free)} are"
+            )
         if more > 0:
             try:
                 reserve(self._memory, size)
                 self._mapped = mmap.mmap(self._memory, size)  # the old mapping is freed with its last tensor
             except OSError as error:
-                raise NoProcess(f"{mb(size)} for a copy of the state cannot be allocated ({error.strerror})") from None
+                raise ProcessUnavailable(
+                    f"{format_mb(size)} for a copy of the state cannot be allocated ({error.strerror})"
+                ) from None
             self.bytes = size
 
     def has_answered(self) -> bool:
@@ -115,7 +119,7 @@ class CheckpointProcess:
 
         Raises:
             OSError: the checkpoint could not be written.
-            NoProcess: the process has ended; this process wrote the checkpoint instead.
+            ProcessUnavailable: the process has ended; this process wrote the checkpoint instead.
         """
         assert self.path is not None
         path, self.path = self.path, None
@@ -123,7 +127,7 @@ class CheckpointProcess:
             return float(self._companion.answer())
         except CompanionLost as lost:  # its partial folder is removed by the next writer
             write_checkpoint(path, self._memory, self._spans)
-            raise NoProcess(f"the checkpoint process {lost}") from None
+            raise ProcessUnavailable(f"the checkpoint process {lost}") from None
 
     def close(self) -> None:
         """End the process after it has finished the current checkpoint."""
@@ -152,7 +156,7 @@ class CheckpointWriter(Hook):
         runtime: Runtime,
         checkpoints: Checkpoints,
         history: History,
-        evaluations: Optional[Evaluations],
+        evaluations: Optional[Evaluator],
         stop: StopRequest,
         emit: Emit,
         done: int = 0,
@@ -167,7 +171,7 @@ class CheckpointWriter(Hook):
         if checkpoints.is_writer and (job.checkpoint_every_minutes or job.checkpoint_every_updates):
             try:
                 self._process = CheckpointProcess()
-            except NoProcess as reason:
+            except ProcessUnavailable as reason:
                 self._report_synchronous(reason)
 
     def start(self, training: Training) -> None:
@@ -185,7 +189,7 @@ class CheckpointWriter(Hook):
         stopping, saving = self._stop.decide(training.seconds_needed + self.save_seconds, self.is_due)
         if stopping:
             self.save_and_stop(training.done, training.updates)
-        if saving or training.reached(self._every_updates):
+        if saving or training.has_reached(self._every_updates):
             self.save(training.done)
 
     def after_aborted_step(self, training: Training) -> None:
@@ -202,7 +206,7 @@ class CheckpointWriter(Hook):
     def save_seconds(self) -> float:
         """Seconds that a checkpoint after the next update may take, including one still in progress."""
         if not self._slowest:
-            return GUESSED_SAVE_SECONDS
+            return ASSUMED_SAVE_SECONDS
         return SAVE_MARGIN * self._slowest + (0.0 if self._is_free else self._slowest)
 
     @property
@@ -223,7 +227,7 @@ class CheckpointWriter(Hook):
         if self._process is not None:
             try:
                 self._start(self._process, checkpoint)
-            except NoProcess as reason:
+            except ProcessUnavailable as reason:
                 self._end_process(reason)
         if self._is_free:
             self._note_saved(self._checkpoints.save(checkpoint), time.perf_counter() - began)
@@ -233,7 +237,7 @@ class CheckpointWriter(Hook):
         before, texts = process.bytes, {STATE: self._checkpoints.state_text(checkpoint).encode()}
         process.start(self._checkpoints.path_of(checkpoint.step), checkpoint.tensors, texts)
         if not before:
-            text = f"checkpoints are written asynchronously, from a copy of the state of {mb(process.bytes)}"
+            text = f"checkpoints are written asynchronously, from a copy of the state of {format_mb(process.bytes)}"
             self._emit("message", text=text)
 
     def _state_after(self, done: int) -> Checkpoint:
@@ -264,7 +268,7 @@ class CheckpointWriter(Hook):
         path, began = self._process.path, time.perf_counter()
         try:
             seconds = self._process.take()
-        except NoProcess as reason:
+        except ProcessUnavailable as reason:
             self._end_process(reason)
             seconds = time.perf_counter() - began
         self._checkpoints.remove_old()
@@ -274,14 +278,14 @@ class CheckpointWriter(Hook):
         self._emit("saved", path=str(path))
         self._slowest = max(self._slowest, seconds)
 
-    def _end_process(self, reason: NoProcess) -> None:
+    def _end_process(self, reason: ProcessUnavailable) -> None:
         """Write all further checkpoints in this process."""
         assert self._process is not None
         self._process.close()
         self._process = None
         self._report_synchronous(reason)
 
-    def _report_synchronous(self, reason: NoProcess) -> None:
+    def _report_synchronous(self, reason: ProcessUnavailable) -> None:
         self._emit("message", text=f"checkpoints are written synchronously, while the training waits: {reason}")
 
     def save_and_stop(self, done: int, updates: int) -> NoReturn:
@@ -306,7 +310,7 @@ class CheckpointWriter(Hook):
 
 def require_time(stop: StopRequest, done: int, updates: int) -> None:
     """Raises: Terminated, if PODIUM_STOP_AT of any process leaves no time for an update and a checkpoint."""
-    if stop.time_is_up(GUESSED_SAVE_SECONDS):
+    if stop.time_is_up(ASSUMED_SAVE_SECONDS):
         raise Terminated(_stop_message(stop, done, updates))
 
 
@@ -315,6 +319,6 @@ def _stop_message(stop: StopRequest, done: int, updates: int) -> str:
     return f"{stop.reason()}, {position}"
 
 
-def mb(size: int) -> str:
+def format_mb(size: int) -> str:
     """Return a size in MB of 2**20 bytes."""
     return f"{size / 2**20:,.0f} MB"

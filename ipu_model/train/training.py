@@ -75,11 +75,11 @@ class Training:
         totals.seconds, totals.updates = now - self._started, self.done + self.per_call
         self.seconds_needed = now - began
 
-    def leave_out(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Exclude time that was not spent on training."""
         self._started += seconds
 
-    def reached(self, every: int) -> bool:
+    def has_reached(self, every: int) -> bool:
         """Return whether the last call reached a multiple of `every` updates; False for 0."""
         return bool(every) and self.done // every > (self.done - self.per_call) // every
 

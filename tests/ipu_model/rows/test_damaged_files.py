@@ -81,4 +81,4 @@ def test_the_json_of_a_checkpoint(tmp_path: Path, name: str) -> None:
         (folder / name).write_bytes(content)
         if name == "state.json":
             (folder / "sha256.json").write_text(json.dumps({**hashes, name: sha256_of(folder / name)}))
-        holds(checkpoints.latest, what)
+        holds(checkpoints.load_latest, what)

@@ -42,7 +42,7 @@ def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
     np.random.seed(1)
     checkpoints.save(state_at(4))
     expected = random.random(), float(np.random.random())
-    found = checkpoints.latest()
+    found = checkpoints.load_latest()
     assert found is not None
     assert (random.random(), float(np.random.random())) == expected
     assert found.step == 4
@@ -57,7 +57,7 @@ def test_the_newest_is_by_number_and_two_are_kept(tmp_path: Path) -> None:
     for step in (2, 99999999, 100000000):  # as text, the second sorts last
         checkpoints.save(state_at(step))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-100000000", "step-99999999"]
-    found = checkpoints.latest()
+    found = checkpoints.load_latest()
     assert found is not None
     assert found.step == 100000000
 
@@ -75,7 +75,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path, damag
         path.unlink()
     else:
         path.write_bytes(bytes(content) if how == "flip" else bytes(content[:-5]))
-    found = checkpoints.latest()
+    found = checkpoints.load_latest()
     assert found is not None
     assert found.step == 2
     assert len(told.texts) == 1
@@ -89,7 +89,7 @@ def test_a_half_written_one_is_named_and_removed(tmp_path: Path) -> None:
     half = tmp_path / "step-00000004.123.partial"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
-    found = checkpoints.latest()
+    found = checkpoints.load_latest()
     assert found is not None
     assert found.step == 2
     assert not half.exists()
@@ -113,13 +113,13 @@ def test_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
     Checkpoints(tmp_path, FINGERPRINT, Told()).save(state_at(2))
     other = {"seed": 8, "plan.rows_per_update": 6, "optimizer.name": "lamb"}
     with pytest.raises(CheckpointError, match="optimizer.name: absent -> lamb; seed: 7 -> 8") as caught:
-        Checkpoints(tmp_path, other, Told()).latest()
+        Checkpoints(tmp_path, other, Told()).load_latest()
     assert str(tmp_path) in str(caught.value)
     assert "rows_per_update" not in str(caught.value)
 
 
 def test_an_empty_run_folder_has_none(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path, FINGERPRINT, Told()).latest() is None
+    assert Checkpoints(tmp_path, FINGERPRINT, Told()).load_latest() is None
 
 
 def test_equal_fingerprints_have_no_differences() -> None:

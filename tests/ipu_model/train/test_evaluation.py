@@ -26,7 +26,7 @@ from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
-from ipu_model.train.evaluation import EVALUATIONS, Evaluations
+from ipu_model.train.evaluation import EVALUATIONS, Evaluator
 from ipu_model.train.running import run_job
 from tests.optimizers import optimizer_config
 
@@ -259,7 +259,7 @@ class Scripted:
         return {"w": torch.tensor([float(self._looked)])}
 
 
-def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **config: Any) -> Evaluations:
+def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **config: Any) -> Evaluator:
     rows = tmp_path / "rows"
     if not rows.exists():
         write_rows(rows, "question_answering", make_columns("question_answering", 7, seed=2))
@@ -271,7 +271,7 @@ def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **co
     job: Any = SimpleNamespace(head="question_answering", evaluation=evaluation, run_folder=tmp_path)
     plan: Any = SimpleNamespace(micro_batch_size=4, device={}, updates=60)
     runtime: Any = Scripted(sums)
-    return Evaluations(job, plan, RowFolder(rows, job.head, TINY), runtime, lambda *_, **__: None)
+    return Evaluator(job, plan, RowFolder(rows, job.head, TINY), runtime, lambda *_, **__: None)
 
 
 def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_patience_counts_evaluations_in_a_row_without_a_new_best(tmp_path: Path)
     stops = []
     for step in (10, 20, 30, 40, 50):
         evaluations.evaluate(step)
-        stops.append(evaluations.stops)
+        stops.append(evaluations.should_stop)
     assert stops == [False, False, False, False, True]
     assert evaluations.result(50) == (50, None)  # keep: last
 

@@ -120,8 +120,8 @@ def test_a_call_reaches_what_lies_between_its_updates(per_call: int, done: int, 
     runtime: Any = None
     training = Training(runtime, 100, per_call)
     training.totals.updates = done
-    assert training.reached(every) is reached
-    assert not training.reached(0)
+    assert training.has_reached(every) is reached
+    assert not training.has_reached(0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.train.running import run_job
-from ipu_model.train.saving import GUESSED_SAVE_SECONDS, NoProcess
+from ipu_model.train.saving import ASSUMED_SAVE_SECONDS, ProcessUnavailable
 
 NOON = 1_800_000_000.0
 
@@ -56,7 +56,7 @@ def test_at_the_end_of_the_hosts_time_a_checkpoint_is_made_while_there_is_time_f
     run_here(straight)
     job = make_job(tmp_path / "b", "pretrain", pretrain_rows, checkpoint_every_updates=0)
     # One look before compiling, one after each update: the fourth is too late for a checkpoint of unknown length.
-    clock = Clock(NOON - GUESSED_SAVE_SECONDS - 4.0)
+    clock = Clock(NOON - ASSUMED_SAVE_SECONDS - 4.0)
     why = run_until_paused(job, StopRequest(NOON, clock))
     assert why == (
         "stopped because of PODIUM_STOP_AT (2027-01-15 08:00:00 UTC), after update 3 of 6 (checkpoint saved)"
@@ -73,13 +73,13 @@ def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
     tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def in_turn() -> None:
-        raise NoProcess("its time is known before the next update")
+        raise ProcessUnavailable("its time is known before the next update")
 
     monkeypatch.setattr("ipu_model.train.saving.CheckpointProcess", in_turn)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=1)
     # Of the 60 seconds that are kept for a first checkpoint, those of this size need none: the job ends in time.
     with only_one(Path(job.run_folder)):
-        run_job(job, lambda event, **fields: None, StopRequest(NOON, Clock(NOON - GUESSED_SAVE_SECONDS - 2.5)))
+        run_job(job, lambda event, **fields: None, StopRequest(NOON, Clock(NOON - ASSUMED_SAVE_SECONDS - 2.5)))
     assert Path(job.output).is_dir()
 
 
@@ -88,7 +88,7 @@ def test_without_time_for_an_update_nothing_is_compiled(
 ) -> None:
     monkeypatch.setattr("ipu_model.train.running._compile", None)  # calling it would fail
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    why = run_until_paused(job, StopRequest(NOON, lambda: NOON - GUESSED_SAVE_SECONDS + 1))
+    why = run_until_paused(job, StopRequest(NOON, lambda: NOON - ASSUMED_SAVE_SECONDS + 1))
     assert why.endswith("(PODIUM_STOP_AT), before the first update")
 
 
@@ -194,7 +194,7 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_last_update_before_the_end_is_not_made_twice(tmp_path: Path, pretrain_rows: Path) -> None:
     """Time is up after the last update: the next start only writes the model."""
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=2))
-    why = run_until_paused(job, StopRequest(NOON, Clock(NOON - GUESSED_SAVE_SECONDS - 3.0)))
+    why = run_until_paused(job, StopRequest(NOON, Clock(NOON - ASSUMED_SAVE_SECONDS - 3.0)))
     assert "after update 2 of 2" in why
     steps: List[Any] = run_here(job).of("step")
     assert steps == []

@@ -27,7 +27,7 @@ from ipu_model.models.tensors import DTYPES
 from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.preparation import check_job
-from ipu_model.train.saving import GUESSED_SAVE_SECONDS, CheckpointProcess, CheckpointWriter
+from ipu_model.train.saving import ASSUMED_SAVE_SECONDS, CheckpointProcess, CheckpointWriter
 
 
 class Weights:
@@ -125,7 +125,7 @@ def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Trainin
     training.keep.finish()
     assert training.saved() == ["step-00000004"]
     assert "written asynchronously, from a copy of the state of 0 MB" in training.texts()[0]
-    found = training.checkpoints.latest()
+    found = training.checkpoints.load_latest()
     assert found is not None
     assert found.model["a"].tolist() == [1.0] * 5
     assert {name: x.tolist() for name, x in found.optimizer.items()} == {
@@ -147,11 +147,11 @@ def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Ca
     training.now = 500.0
     keep.collect()
     assert not keep.is_due
-    assert keep.save_seconds == GUESSED_SAVE_SECONDS
+    assert keep.save_seconds == ASSUMED_SAVE_SECONDS
     os.kill(training.process, signal.SIGCONT)
     keep.finish()
     assert keep.is_due
-    assert 0 < keep.save_seconds < GUESSED_SAVE_SECONDS
+    assert 0 < keep.save_seconds < ASSUMED_SAVE_SECONDS
     keep.save(2)
     assert not keep.is_due  # counted from the copy
     assert keep.done == 2

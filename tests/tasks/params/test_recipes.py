@@ -16,7 +16,7 @@ from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from ipu_model.train.saving import GUESSED_SAVE_SECONDS, SAVE_MARGIN
+from ipu_model.train.saving import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of
@@ -134,7 +134,7 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
 def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
     """From SIGTERM to the end of a training on a POD of Mk2: the call at work, and a checkpoint on a slow disk."""
     seconds = call_interval(plan.program(model, RowShape(row_length, masks))).likely
-    return seconds + SAVE_MARGIN * GUESSED_SAVE_SECONDS
+    return seconds + SAVE_MARGIN * ASSUMED_SAVE_SECONDS
 
 
 def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
