@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any, List, Mapping, TextIO
 
-from ipu_model.distributed.poprun import Importer, under_poprun
+from ipu_model.distributed.poprun import Importer, detect_poprun
 from ipu_model.distributed.process import (
     PAUSED,
     STOP_AT,
@@ -26,11 +26,11 @@ from ipu_model.distributed.process import (
     Terminated,
     die_with_parent,
     limit_spinning,
-    only_one,
-    stop_time,
+    lock_run_folder,
+    parse_stop_time,
 )
 from ipu_model.distributed.ranks import Instances
-from ipu_model.distributed.torchrun import exit_code, under_torchrun
+from ipu_model.distributed.torchrun import detect_torchrun, exit_code
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.jobs.job import Job
 from ipu_model.progress import Emit, Progress
@@ -62,7 +62,7 @@ def _run() -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     emit: Emit = Progress(_protocol_stream())
     try:
-        stop = StopRequest(stop_time(os.environ.get(STOP_AT)))
+        stop = StopRequest(parse_stop_time(os.environ.get(STOP_AT)))
         stop.listen()
         die_with_parent()
         arguments = sys.argv[1:]
@@ -96,11 +96,11 @@ def current(environ: Mapping[str, str], importer: Importer = importlib.import_mo
     Raises:
         ConfigError: a launcher started this process, but variables or packages of the launcher are missing.
     """
-    return under_torchrun(environ) or under_poprun(environ, importer) or Instances()
+    return detect_torchrun(environ) or detect_poprun(environ, importer) or Instances()
 
 
 def _train_or_predict(job: Job, emit: Emit, stop: StopRequest, instances: Instances) -> None:
-    with only_one(Path(job.run_folder)), instances.leaving():
+    with lock_run_folder(Path(job.run_folder)), instances.session():
         limit_spinning()
         # Import torch only now: the job is readable and no other process uses the folder.
         from ipu_model.train.running import run_job

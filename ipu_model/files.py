@@ -163,7 +163,7 @@ def locked(path: Path) -> Iterator[None]:
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_at(lock, path):
+            if not is_same_file(lock, path):
                 continue  # the previous holder removed it while this process waited
             try:
                 yield
@@ -180,7 +180,7 @@ def try_lock(stream: IO[Any]) -> bool:
     return False
 
 
-def is_at(stream: IO[Any], path: Path) -> bool:
+def is_same_file(stream: IO[Any], path: Path) -> bool:
     """Return whether `path` still names this open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
@@ -252,7 +252,7 @@ def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def each_key_once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def reject_duplicate_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     """Refuse duplicate keys; an object_pairs_hook for `json`, which by default silently keeps the last one.
 
     Raises:
@@ -265,14 +265,14 @@ def each_key_once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return values
 
 
-def json_text(values: Any) -> str:
+def format_json(values: Any) -> str:
     """Return indented JSON with sorted keys; NaN is refused."""
     return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write indented JSON with sorted keys atomically."""
-    write_text(path, json_text(values))
+    write_text(path, format_json(values))
 
 
 def sha256_of(path: Path) -> str:

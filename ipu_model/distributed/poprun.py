@@ -103,7 +103,7 @@ def _ipus_mismatch(actual: Any, required: int) -> ConfigError:
     )
 
 
-def under_poprun(environ: Mapping[str, str], importer: Importer) -> Optional[PopRunInstances]:
+def detect_poprun(environ: Mapping[str, str], importer: Importer) -> Optional[PopRunInstances]:
     """Return this process's rank under PopRun; None without it. Call it once, because it communicates with the others.
 
     Raises:

@@ -43,7 +43,7 @@ class StopRequest:
     """State of SIGTERM, Ctrl-C and PODIUM_STOP_AT.
 
     Args:
-        stop_at: From stop_time.
+        stop_at: From parse_stop_time.
         clock: Seconds since 1970.
     """
 
@@ -105,7 +105,7 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def ending_at_once() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Restore the default action of SIGTERM and SIGINT inside: a process that waits for others, or compiles, does not
     run Python handlers.
 
@@ -122,7 +122,7 @@ def ending_at_once() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set outside Python
 
 
-def stop_time(setting: Optional[str]) -> Optional[float]:
+def parse_stop_time(setting: Optional[str]) -> Optional[float]:
     """Parse PODIUM_STOP_AT into seconds since 1970; None: no limit.
 
     It is a point in time, not a duration: the stages of a run, their restarts and the hosts of a training share one
@@ -185,7 +185,7 @@ def limit_spinning() -> None:
 
 
 @contextlib.contextmanager
-def only_one(run_folder: Path) -> Iterator[None]:
+def lock_run_folder(run_folder: Path) -> Iterator[None]:
     """Lock the run folder for this process; the kernel releases the lock however the process ends.
 
     Only the lock counts, not the file, so the file of a killed process blocks no one. On a shared disk the lock works
@@ -221,7 +221,7 @@ def only_one(run_folder: Path) -> Iterator[None]:
         yield
 
 
-def memory_now() -> Dict[str, float]:
+def measure_memory() -> Dict[str, float]:
     """Return memory_mb, the resident memory of this process in MB of 2**20 bytes; empty if the system has no /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])

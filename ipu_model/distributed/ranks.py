@@ -62,11 +62,11 @@ class Instances:
         names = sorted(values)
         return dict(zip(names, self._means([float(values[name]) for name in names], purpose)))
 
-    def any_of(self, mine: bool) -> bool:
+    def any_instance(self, mine: bool) -> bool:
         """Return whether any instance votes True; every instance must call this."""
-        return self.any_of_each([mine])[0]
+        return self.any_in_each([mine])[0]
 
-    def any_of_each(self, mine: Sequence[bool]) -> List[bool]:
+    def any_in_each(self, mine: Sequence[bool]) -> List[bool]:
         """Return the same for several votes together; every instance must pass the same number."""
         return [share > 0 for share in self._means([float(yes) for yes in mine], "any")]
 
@@ -89,7 +89,7 @@ class Instances:
         return {name.partition("@")[0]: x for name, x in gathered.items() if name.partition("@")[2] == mine}
 
     @contextlib.contextmanager
-    def leaving(self) -> Iterator[None]:
+    def session(self) -> Iterator[None]:
         """Close the connections of join when the body ends, by whatever way."""
         agreed = False
         try:

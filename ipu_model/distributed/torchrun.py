@@ -2,7 +2,7 @@
 
 torchrun starts the same command N times and passes each process its rank in environment variables, which
 torch.distributed reads (PyTorch, "torchrun (Elastic Launch)"). Every process holds all weights. Gradients are
-all-reduced once per update, in fp32 buckets, after the last backward pass. DistributedDataParallel would overlap
+all-reduced once per update, in fp32 make_buckets, after the last backward pass. DistributedDataParallel would overlap
 communication with the backward pass, but it averages gradients, while the losses here are shares of one sum; it manages
 the gradients of a single set of weights, while there may be low-precision copies; and with many micro-batches per
 update there is little communication to hide.
@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ipu_model.distributed.process import ending_at_once
+from ipu_model.distributed.process import exit_on_signals
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, InstanceLost
 
@@ -59,7 +59,7 @@ class TorchrunInstances(Instances):
         # torchrun keeps the store when it restarts all processes, and torch 2.13 would then read the addresses of the
         # ended processes: a prefix per attempt separates them.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        with _as_instance_lost(), ending_at_once():
+        with _as_instance_lost(), exit_on_signals():
             store, _, _ = next(rendezvous("env://", self.index, self.count, timeout=TIMEOUT))
             own = dist.PrefixStore(f"attempt-{attempt}", store)
             dist.init_process_group(
@@ -72,7 +72,7 @@ class TorchrunInstances(Instances):
         import torch.distributed as dist
 
         pending = []
-        for number, bucket in enumerate(buckets([tensor.numel() for tensor in tensors], BUCKET_NUMBERS)):
+        for number, bucket in enumerate(make_buckets([tensor.numel() for tensor in tensors], BUCKET_NUMBERS)):
             parts = [tensors[i].reshape(-1) for i in bucket]
             wide = torch.float64 if parts[0].dtype == torch.float64 else torch.float32
             joined = self._buffer(("sum", number), sum(len(part) for part in parts), parts[0], wide)
@@ -125,7 +125,7 @@ class TorchrunInstances(Instances):
         return [float(x) / self.count for x in total]
 
 
-def under_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
+def detect_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
     """Return this process's rank under torchrun; None without torchrun, or for a single process.
 
     Raises:
@@ -158,10 +158,10 @@ def exit_code(code: int, environ: Mapping[str, str]) -> int:
     return 0 if restarts.isdigit() and int(restarts) > 0 else code
 
 
-def buckets(sizes: List[int], most: int) -> List[List[int]]:
-    """Group consecutive tensors into buckets of at most `most` numbers; a larger tensor gets its own bucket.
+def make_buckets(sizes: List[int], most: int) -> List[List[int]]:
+    """Group consecutive tensors into make_buckets of at most `most` numbers; a larger tensor gets its own bucket.
 
-    buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
+    make_buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
     """
     groups: List[List[int]] = []
     total = 0

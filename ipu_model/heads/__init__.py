@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, List
 
 from ipu_model.errors import ConfigError
-from ipu_model.models.get_outline import HeadOutline, read_outline
+from ipu_model.models.outline import HeadOutline, read_outline
 
 if TYPE_CHECKING:  # job.py imports this module in a Python without torch
     from ipu_model.models.head import Head

@@ -23,7 +23,7 @@ import shutil
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ipu_model.files import find_object, is_at, new_file, new_folder, sha256_of, try_lock, write_json
+from ipu_model.files import find_object, is_same_file, new_file, new_folder, sha256_of, try_lock, write_json
 from ipu_model.jobs.fingerprint import fingerprint, flatten_keys
 from ipu_model.units import shorten
 
@@ -250,7 +250,7 @@ def _hold(folder: Path) -> Tuple[IO[str], bool]:
         first = try_lock(stream)
         if not first:
             fcntl.flock(stream, fcntl.LOCK_SH)
-        if is_at(stream, folder / HELD):
+        if is_same_file(stream, folder / HELD):
             return stream, first
         stream.close()
 

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, TextIO, Tuple
 
-from ipu_model.distributed.process import ending_at_once
+from ipu_model.distributed.process import exit_on_signals
 from ipu_model.errors import ConfigError
 from ipu_model.progress import Emit
 from ipu_model.units import format_duration
@@ -80,7 +80,7 @@ def watching(
     backstop = timeout is not None and _has_descriptor(sys.stderr)
     if backstop and timeout is not None:
         faulthandler.dump_traceback_later(timeout + GRACE, exit=True, file=sys.stderr)
-    with ending_at_once(), contextlib.redirect_stderr(bar):
+    with exit_on_signals(), contextlib.redirect_stderr(bar):
         watch.start()
         try:
             yield

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.files import each_key_once, read_json
+from ipu_model.files import read_json, reject_duplicate_keys
 from ipu_model.models.config import ModelConfig
 from ipu_model.units import shorten
 
@@ -119,7 +119,7 @@ def read_object(path: Path) -> Dict[str, Any]:
         CheckpointError: missing, damaged, or something else.
     """
     try:
-        values = read_json(path, object_pairs_hook=each_key_once)
+        values = read_json(path, object_pairs_hook=reject_duplicate_keys)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: {path.parent} is no model folder") from None
     except ValueError as error:

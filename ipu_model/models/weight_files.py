@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
-from ipu_model.files import each_key_once, open_regular, parse_json, read_json, sha256_of
+from ipu_model.files import open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
 from ipu_model.memory import free_memory
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert
@@ -209,7 +209,7 @@ def read_shapes(path: Path) -> Shapes:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > min(MAX_HEADER_BYTES, size - 8):
                 raise ValueError(f"its header has {length} bytes, of {size} in all; up to {MAX_HEADER_BYTES} are read")
-            values = parse_json(stream.read(length).decode("utf-8"), object_pairs_hook=each_key_once)
+            values = parse_json(stream.read(length).decode("utf-8"), object_pairs_hook=reject_duplicate_keys)
         if not isinstance(values, dict):
             raise ValueError("its header is no object")
         with safe_open(str(path), "pt") as content:  # holds sizes and places against the file

@@ -134,20 +134,20 @@ class Manifest:
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
-def kinds() -> List[str]:
+def list_row_kinds() -> List[str]:
     """Return the names of all kinds of rows: the files of ipu_model/row_kinds."""
     return sorted(module.name for module in pkgutil.iter_modules(row_kinds.__path__))
 
 
 @functools.lru_cache(maxsize=None)  # called for every batch
-def columns_of(kind: str, vocab_size: int) -> Tuple[Column, ...]:
+def get_columns(kind: str, vocab_size: int) -> Tuple[Column, ...]:
     """Return the columns of a kind of rows, in order.
 
     Raises:
         ConfigError: there is no such kind.
     """
-    if kind not in kinds():
-        raise ConfigError(f"rows of kind {kind!r} are not known; valid: {', '.join(kinds())}")
+    if kind not in list_row_kinds():
+        raise ConfigError(f"rows of kind {kind!r} are not known; valid: {', '.join(list_row_kinds())}")
     own: Tuple[Column, ...] = importlib.import_module(f"{row_kinds.__name__}.{kind}").COLUMNS
     return (
         Column("input_ids", "uint16" if vocab_size <= 65536 else "uint32", TOKENS, 0, "vocab_size"),
@@ -165,7 +165,7 @@ def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: 
     return pa.schema(
         [
             pa.field(x.name, pa.list_(pa.from_numpy_dtype(x.type), widths[x.width]), nullable=False)
-            for x in columns_of(kind, vocab_size)
+            for x in get_columns(kind, vocab_size)
         ]
     )
 

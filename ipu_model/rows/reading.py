@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest
+from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, get_columns, read_manifest
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -58,7 +58,7 @@ class RowFolder:
 
     Args:
         folder: Row folder with its manifest.json.
-        kind: Kind of rows that the job needs (format.kinds).
+        kind: Kind of rows that the job needs (format.list_row_kinds).
         model: The model that will read the rows.
         labels: Number of classes of its head; 0 without classes.
 
@@ -154,7 +154,7 @@ class RowFolder:
         columns = {name: np.empty((len(rows), x.shape[1]), dtype=x.dtype) for name, x in kinds.items()}
         for group in groups:
             if rows[group[0]] == NO_ROW:
-                for column in columns_of(self.manifest.kind, self.manifest.vocab_size):
+                for column in get_columns(self.manifest.kind, self.manifest.vocab_size):
                     columns[column.name][group] = column.least  # the value of padding
                 continue
             source, in_chunk = self._chunks[chunks[group[0]]][2], inside[group]
@@ -175,7 +175,7 @@ class RowFolder:
 
     def _check_values(self, batch: Batch) -> None:
         sizes = self.sizes
-        for column in columns_of(self.manifest.kind, self.manifest.vocab_size):
+        for column in get_columns(self.manifest.kind, self.manifest.vocab_size):
             name, low, values = column.name, column.least, batch.columns[column.name]
             high = column.end(sizes)
             if values.size == 0 or (values.max() < high and values.min() >= low):
@@ -208,7 +208,7 @@ def _sort_keys(rows: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.Philox(key=key).random_raw(rows)
 
 
-IN_BUCKET = 32
+ROWS_PER_BUCKET = 32
 """Rows per bucket of equal first key bits. Rows at both ends of a share are sorted needlessly, and each bucket costs as
 much as sorting a few rows."""
 
@@ -237,7 +237,7 @@ class UpdateRows:
         """Return the row numbers in the share of update `step`, counted from 0, and of the next `updates - 1`."""
         return np.concatenate([part for number in range(step, step + updates) for part in self._of_update(number)])
 
-    def of_all(self, step: int, updates: int = 1) -> np.ndarray:
+    def all_rows(self, step: int, updates: int = 1) -> np.ndarray:
         """Return all row numbers [updates x rows_per_update], regardless of the share."""
         return UpdateRows(self._rows, self.rows_per_update, self.seed, total=self.total)(step, updates)
 
@@ -268,7 +268,7 @@ class UpdateRows:
         if self._stop - self._first == self.rows_per_update:
             return row_order(self._rows, self.seed, epoch)
         keys, base = _sort_keys(self._rows, self.seed, epoch), epoch * self._rows
-        bits = min(16, (self._rows // IN_BUCKET).bit_length())
+        bits = min(16, (self._rows // ROWS_PER_BUCKET).bit_length())
         buckets = (keys >> np.uint64(64 - bits)).astype(np.uint16) if bits else np.zeros(self._rows, dtype=np.uint16)
         sizes = np.bincount(buckets, minlength=2**bits)
         ends = np.cumsum(sizes)

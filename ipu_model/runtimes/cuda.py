@@ -92,12 +92,12 @@ class CudaDevice(Device):
                 f"process {local_index} of this host (LOCAL_RANK, counted from 0) finds {torch.cuda.device_count()} "
                 "GPUs, but each process needs one: lower torchrun --nproc-per-node, or check CUDA_VISIBLE_DEVICES"
             )
-        self.place_of = torch.device("cuda", local_index)
-        torch.cuda.set_device(self.place_of)
+        self.device = torch.device("cuda", local_index)
+        torch.cuda.set_device(self.device)
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self._attention, self.reason = choose_attention(self.place_of, dtype, heads, hidden)
-        self._copies = torch.cuda.Stream(self.place_of)
-        self._steps = torch.cuda.current_stream(self.place_of)
+        self._attention, self.reason = choose_attention(self.device, dtype, heads, hidden)
+        self._copies = torch.cuda.Stream(self.device)
+        self._steps = torch.cuda.current_stream(self.device)
 
     def place(self, flat: FlatBatch) -> FlatBatch:
         """Copy from pinned memory on a separate stream while steps run; return once the copy is complete."""
@@ -105,7 +105,7 @@ class CudaDevice(Device):
 
     def _move(self, packed: Tensor) -> Tensor:
         with torch.cuda.stream(self._copies):
-            there = packed.pin_memory().to(self.place_of, non_blocking=True)
+            there = packed.pin_memory().to(self.device, non_blocking=True)
         # The steps read it: without this, the copy stream could reuse the memory once Python drops the tensor.
         there.record_stream(self._steps)
         self._copies.synchronize()  # blocks the reading thread only
@@ -134,17 +134,17 @@ class CudaDevice(Device):
         return norm
 
     def rng_state(self) -> Dict[str, Tensor]:
-        return {"torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state(self.place_of)}
+        return {"torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state(self.device)}
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
         torch.set_rng_state(state["torch"])
-        torch.cuda.set_rng_state(state["cuda"], self.place_of)
+        torch.cuda.set_rng_state(state["cuda"], self.device)
 
     def versions(self) -> Dict[str, str]:
-        return {"cuda": str(torch.version.cuda), "gpu": torch.cuda.get_device_name(self.place_of)}
+        return {"cuda": str(torch.version.cuda), "gpu": torch.cuda.get_device_name(self.device)}
 
     def peak_memory_mb(self) -> float:
-        return torch.cuda.max_memory_allocated(self.place_of) / 2**20
+        return torch.cuda.max_memory_allocated(self.device) / 2**20
 
 
 def place(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: MakeAttention) -> FlatBatch:

@@ -91,10 +91,10 @@ def _check_gpus(processes: int) -> str:
 
 def _check_ipus(ipus: int, compile_only: bool) -> str:
     from ipu_model.ipu.sdk import check_hardware
-    from ipu_model.runtimes.ipu import found_versions, load_poptorch
+    from ipu_model.runtimes.ipu import load_poptorch, read_versions
 
     poptorch = load_poptorch()
-    found_versions(poptorch, lambda text: None)
+    read_versions(poptorch, lambda text: None)
     return check_hardware(poptorch, ipus, compile_only, os.environ)
 
 

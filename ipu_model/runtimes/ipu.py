@@ -91,13 +91,13 @@ def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
         ConfigError: no SDK, an incompatible version, or too few IPUs.
     """
     poptorch = load_poptorch()
-    versions = found_versions(poptorch, lambda text: emit("message", text=text))
+    versions = read_versions(poptorch, lambda text: emit("message", text=text))
     hardware = check_hardware(poptorch, plan.local_ipus, compile_only)
     emit("message", text=f"PopTorch {versions['poptorch']}: {hardware}")
     emit("message", text=plan.placement.table(plan.replicas))
 
 
-def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
+def read_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
     """Return the versions of PopTorch, torch, Python and SDK after checking them (sdk.check_versions)."""
     return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
 
@@ -372,7 +372,7 @@ class IpuRuntime:
 
     def versions(self) -> Dict[str, str]:
         """Return the versions of PopTorch and the SDK."""
-        return found_versions(self._poptorch, lambda text: None)
+        return read_versions(self._poptorch, lambda text: None)
 
     def peak_device_memory_mb(self) -> Optional[float]:
         """Return the memory of the fullest IPU, if profiling is on and libpva can read the profile."""

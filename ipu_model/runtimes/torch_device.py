@@ -106,7 +106,7 @@ class Device:
     an update of 282 ms (2 layers of 128, bf16, CPU time of one thread), and a second thread would occupy a core.
     """
 
-    place_of = torch.device("cpu")
+    device = torch.device("cpu")
     reads_ahead = 0
     """Batches to prepare while the device computes."""
 
@@ -183,12 +183,12 @@ class TorchRuntime:
     ) -> None:
         self._device, self._instances = device or Device(), instances or Instances()
         # Any: arguments and results of forward depend on the head.
-        self._model: Any = model.to(self._device.place_of)
+        self._model: Any = model.to(self._device.device)
         self._head, self._micro_batch_size = heads.get_head(head), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
-        self._deadline_near = deadline_near if self._device.place_of.type == "cpu" else None
+        self._deadline_near = deadline_near if self._device.device.type == "cpu" else None
         if compiling is not None:
             compiling(self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
@@ -275,7 +275,7 @@ class TorchRuntime:
         if not shares:  # this process has no row of the last update, but must take part in the all-reduce
             for weight in self._model.parameters():
                 weight.grad = torch.zeros_like(weight)
-            shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.place_of))
+            shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.device))
         figures = torch.stack(shares).double().sum(0)
         votes = torch.tensor([aborted], dtype=torch.float64)
         self._instances.add([figures] if self._deadline_near is None else [figures, votes])
@@ -318,7 +318,7 @@ class TorchRuntime:
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
         """Return the sums over the batches; several processes split the batches between them."""
-        total = torch.zeros(len(self._head.sums), dtype=torch.float64, device=self._device.place_of)
+        total = torch.zeros(len(self._head.sums), dtype=torch.float64, device=self._device.device)
         self._model.eval()
         with self._device.running():
             with torch.inference_mode():
@@ -349,8 +349,7 @@ class TorchRuntime:
         # As in torch's optimizers, the step count stays on the host unless fused kernels read it.
         fused = any(group.get("fused") for group in self._optimizer.param_groups)
         there = {
-            name: x if name.endswith("/step") and not fused else x.to(self._device.place_of)
-            for name, x in state.items()
+            name: x if name.endswith("/step") and not fused else x.to(self._device.device) for name, x in state.items()
         }
         load_optimizer_tensors(self._optimizer, self._model, there)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
-from ipu_model.files import PARTIAL, json_text, new_folder, read_json, sha256_of, write_json, write_text
+from ipu_model.files import PARTIAL, format_json, new_folder, read_json, sha256_of, write_json, write_text
 from ipu_model.models.tensors import load_tensors, save_tensors
 from ipu_model.progress import Emit
 from ipu_model.train.checkpoint_process import HASHES
@@ -64,7 +64,7 @@ class Checkpoints:
     """Checkpoints of one run folder.
 
     Args:
-        run_folder: Locked by this process (process.only_one).
+        run_folder: Locked by this process (process.lock_run_folder).
         fingerprint: Of the run that writes and reads here.
         emit: Receives a message for each skipped checkpoint.
         writer: True for the one process of a training that saves and removes checkpoints for all.
@@ -109,7 +109,7 @@ class Checkpoints:
                 name: x.cpu().numpy().astype(np.uint8).tobytes().hex() for name, x in checkpoint.device_rng.items()
             },
         }
-        return json_text(state)
+        return format_json(state)
 
     def remove_old(self) -> None:
         """Remove all checkpoints but the newest KEPT."""

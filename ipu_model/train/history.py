@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
-from ipu_model.distributed.process import memory_now
+from ipu_model.distributed.process import measure_memory
 from ipu_model.files import write_text
 from ipu_model.progress import Emit
 from ipu_model.train.training import Hook, Training
@@ -76,7 +76,7 @@ class History(Hook):
         eta = totals.seconds / (done - training.first) * (training.updates - done)
         speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(tokens / seconds, 1)}
         on_device = training.runtime.peak_device_memory_mb()
-        memory = {**memory_now(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
+        memory = {**measure_memory(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
         self._emit("step", step=done, steps=training.updates, learning_rate=rate, **speeds, **memory, **self.last)
         self._begin_window(training)
 

@@ -16,10 +16,10 @@ from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.jobs.fingerprint import flatten_keys
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
+from ipu_model.models.architecture import differences
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.resolve_architecture import differences
 from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder

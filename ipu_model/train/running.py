@@ -82,7 +82,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
     job, base, config, rows = read_inputs(job)
     precision = choose_precision(job.precision, chosen.value)
-    stop.agree = instances.any_of_each
+    stop.agree = instances.any_in_each
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     if device is None:
         job = dataclasses.replace(job, geometry=set_replicas(job.geometry, instances.count))
@@ -213,7 +213,7 @@ def _require_one_place(instances: Instances, first_step: int, run_folder: Path) 
         ConfigError: the processes found different checkpoints.
     """
     mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]
-    if instances.any_of(mean != first_step):
+    if instances.any_instance(mean != first_step):
         raise ConfigError(
             f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
             "put run_folder on a disk that all hosts share"

@@ -140,7 +140,7 @@ def _require_finite(training: Training, order: UpdateRows) -> None:
     metrics, done, per_call = training.metrics, training.done, training.per_call
     if math.isfinite(metrics.loss) and math.isfinite(metrics.gradient_norm or 0.0):
         return
-    rows = [row for row in order.of_all(done - per_call, per_call).tolist() if row != NO_ROW]
+    rows = [row for row in order.all_rows(done - per_call, per_call).tolist() if row != NO_ROW]
     raise NonFiniteLoss(
         done - per_call + 1,
         metrics.loss,

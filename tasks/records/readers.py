@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipu_model.files import each_key_once
+from ipu_model.files import reject_duplicate_keys
 from tasks.records.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, ending_of, first_bytes, opened, text_lines
 from tasks.stage.errors import InputError
 
 _BEGIN, _NEXT = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
 """Text before the first record, and before the others."""
 _EMPTY, _END = re.compile(r"\s*\[\s*\]\s*"), re.compile(r"\s*\]\s*")
-_PARSER = json.JSONDecoder(object_pairs_hook=each_key_once)
+_PARSER = json.JSONDecoder(object_pairs_hook=reject_duplicate_keys)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """Possible separators of a .csv file and their names, most preferred first."""
 LOOKED_AT, LOOKED_AT_CHARACTERS = 20, 1 << 20

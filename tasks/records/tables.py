@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipu_model.files import each_key_once, parse_json
+from ipu_model.files import parse_json, reject_duplicate_keys
 from ipu_model.units import shorten
 from tasks.params.downstream import OwnDataParams
 from tasks.plan.named_files import require_readable
@@ -265,7 +265,7 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
             reading.counts[BLANK_LINES] += 1
             continue
         try:
-            values = parse_json(line, object_pairs_hook=each_key_once)
+            values = parse_json(line, object_pairs_hook=reject_duplicate_keys)
         except ValueError as error:
             raise InputError(f"{path}, line {number} is not JSON ({error}); {required} is required") from None
         if not isinstance(values, dict):

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ipu_model.files import json_text, sha256_of, write_json
+from ipu_model.files import format_json, sha256_of, write_json
 from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.gate import CODE, JUDGED, judge
@@ -124,13 +124,13 @@ class Publication:
         answered = scored.read_all(copies)
         texts = {
             CARD: card,
-            PROVENANCE: json_text(origin),
-            STAGE_RUNS: json_text(self.made_by),
-            METRICS: json_text(metrics if examples else cards.released_metrics(metrics)),
+            PROVENANCE: format_json(origin),
+            STAGE_RUNS: format_json(self.made_by),
+            METRICS: format_json(metrics if examples else cards.released_metrics(metrics)),
             SCORES: scores_json(scored, answered, scored.read_predictions(copies / subject.predictions, answered)),
         }
         if settings := cards.settings(metrics):
-            texts[SETTINGS] = json_text(settings)
+            texts[SETTINGS] = format_json(settings)
         return gather(copies, texts, subject, examples=examples)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:

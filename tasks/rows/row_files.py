@@ -26,8 +26,8 @@ from ipu_model.rows.format import (
     TOKENS,
     Column,
     Manifest,
-    columns_of,
     from_arrow,
+    get_columns,
     row_schema,
     to_arrow,
 )
@@ -44,7 +44,7 @@ __all__ = [
     "Layout",
     "RowWriter",
     "check_geometry",
-    "columns_of",
+    "get_columns",
     "from_arrow",
     "row_file",
     "row_schema",

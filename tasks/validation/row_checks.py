@@ -25,8 +25,8 @@ from tasks.rows.row_files import (
     TOKENS,
     Column,
     UnknownTokens,
-    columns_of,
     from_arrow,
+    get_columns,
 )
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
@@ -184,7 +184,7 @@ class RowData(DataSet):
         self.tokenizer_sha256, self._cls_id = sha256_of(tokenizer), special[CLS]
         self._unknown = UnknownTokens(special.get(UNK), [special[token] for token in (CLS, SEP) if token in special])
         sizes = self.manifest.sizes(vocab_size, TOKEN_TYPES, source.max_positions)
-        declared = columns_of(self.manifest.kind, self.manifest.vocab_size)
+        declared = get_columns(self.manifest.kind, self.manifest.vocab_size)
         self._ends = {column: column.end(sizes) for column in declared if column.name not in STRUCTURE}
         self.prerequisites = self._prerequisites(vocab_size)
         self.total_checks = self._total_checks(source.max_unknown_share)

@@ -165,12 +165,12 @@ def run_here(job: Job) -> Finished:
     """Run a job in this process, with one thread; errors come out as exceptions."""
     import torch
 
-    from ipu_model.distributed.process import StopRequest, only_one
+    from ipu_model.distributed.process import StopRequest, lock_run_folder
     from ipu_model.train.running import run_job
 
     torch.set_num_threads(1)
     events: List[Dict[str, Any]] = []
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         run_job(job, lambda event, **fields: events.append({"event": event, **fields}), StopRequest())
     return Finished(0, events, "")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipu_model.files import MAX_JSON_VALUES, each_key_once, parse_json, read_at_most
+from ipu_model.files import MAX_JSON_VALUES, parse_json, read_at_most, reject_duplicate_keys
 from tasks.records.text_files import NUMBERS, Reading, decode, opened, surrogate_in
 from tasks.stage.errors import InputError
 from tasks.stage.memory import ALLOWANCE, limited, require_memory
@@ -151,7 +151,7 @@ def parse_file(path: Path, key: str) -> Any:
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
         try:
             text = decode(content, path, key)
-            return articles_of(parse_document(text, size, object_pairs_hook=each_key_once))
+            return articles_of(parse_document(text, size, object_pairs_hook=reject_duplicate_keys))
         except json.JSONDecodeError as error:
             raise InputError(
                 f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "

@@ -32,7 +32,7 @@ from tiny_jobs import (
 from ipu_model.__main__ import current
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.ranks import Instances
-from ipu_model.distributed.torchrun import TorchrunInstances, buckets, under_torchrun
+from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.torch_device import _seed_of
@@ -204,7 +204,7 @@ def test_prediction_is_one_process(tmp_path: Path, answer_rows: Path) -> None:
 def test_the_place_comes_from_the_environment() -> None:
     assert current(PLACE) == TorchrunInstances(index=1, count=2, local_index=1)
     assert current({**PLACE, "RANK": "0", "WORLD_SIZE": "1"}) == Instances()
-    assert under_torchrun({"RANK": "1"}) is None
+    assert detect_torchrun({"RANK": "1"}) is None
     assert not TorchrunInstances(1, 2).is_writer
 
 
@@ -218,13 +218,13 @@ def test_the_place_comes_from_the_environment() -> None:
 )
 def test_half_a_place_is_refused(changes: Dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        under_torchrun({**PLACE, **changes})
+        detect_torchrun({**PLACE, **changes})
 
 
 def test_gradients_travel_in_buckets() -> None:
-    assert buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
-    assert buckets([3, 3, 1], 6) == [[0, 1], [2]]
-    assert buckets([], 6) == []
+    assert make_buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
+    assert make_buckets([3, 3, 1], 6) == [[0, 1], [2]]
+    assert make_buckets([], 6) == []
 
 
 def test_a_process_finds_its_own_among_what_was_gathered() -> None:

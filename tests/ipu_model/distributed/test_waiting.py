@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 WAITS = """
 import os, sys
 from ipu_model.distributed.process import StopRequest, die_with_parent
-from ipu_model.distributed.torchrun import under_torchrun
+from ipu_model.distributed.torchrun import detect_torchrun
 StopRequest().listen()
 die_with_parent()
-instances = under_torchrun(os.environ)
+instances = detect_torchrun(os.environ)
 import torch.distributed.rendezvous
 module = sys.modules["torch.distributed.rendezvous"]
 meets = module.rendezvous

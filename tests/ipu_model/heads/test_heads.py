@@ -18,7 +18,7 @@ from ipu_model.models.head import Head
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.outline import read_outline
-from ipu_model.rows.format import columns_of
+from ipu_model.rows.format import get_columns
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
@@ -36,7 +36,7 @@ def test_what_a_head_states_fits_together(name: str) -> None:
     head, labels = heads.get_head(name), 3 if heads.get_head(name).labelled else 0
     assert head.name == name
     assert head.weight in head.build(TINY, labels).state_dict()
-    known = {column.name for column in columns_of(head.row_kind(labels), TINY.vocab_size)}
+    known = {column.name for column in get_columns(head.row_kind(labels), TINY.vocab_size)}
     assert set(head.inputs) <= known
     assert head.pretrains == (not head.logits)
     assert set(head.parts) | {"loss"} <= set(head.figures(dict.fromkeys(head.sums, 1.0)))

@@ -72,7 +72,7 @@ def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
     for step, updates in ((0, 1), (3, 2), (rows // per_update - 1, 3)):
         expected = whole(step, updates)
         assert own(step, updates).tolist() == expected.reshape(updates, -1)[:, share].reshape(-1).tolist()
-        assert own.of_all(step, updates).tolist() == expected.tolist()
+        assert own.all_rows(step, updates).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("share", [slice(0, 4), slice(0, 2), slice(2, 4)])
@@ -81,7 +81,7 @@ def test_a_training_ends_with_its_last_row(share: slice) -> None:
     assert ending(0, 6).tolist() == endless(0, 6).tolist()
     expected = [*UpdateRows(10, 4, seed=1)(6)[:1].tolist(), NO_ROW, NO_ROW, NO_ROW]
     assert ending(6).tolist() == expected[share]
-    assert ending.of_all(6).tolist() == expected
+    assert ending.all_rows(6).tolist() == expected
 
 
 def test_an_empty_row_has_no_tokens_and_no_labels(pretrain_rows: Path) -> None:

@@ -245,7 +245,7 @@ class Follower(Instances):
     def join(self, runtime: str) -> None:
         """Nothing to join."""
 
-    def any_of(self, vote: bool) -> bool:
+    def any_instance(self, vote: bool) -> bool:
         self.votes.append(vote)
         return True
 

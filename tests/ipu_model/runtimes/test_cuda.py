@@ -104,7 +104,7 @@ class Elsewhere(cuda.CudaDevice):
     """The device of a GPU, its kernels and copies left out: everything else of it computes on the CPU."""
 
     def __init__(self) -> None:
-        self.place_of = torch.device("cpu")
+        self.device = torch.device("cpu")
         self._attention = PaddedAttention
 
     def _move(self, packed: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import load_file
 from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, start_job, stop_in_training, write_rows
 
-from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, only_one
+from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, lock_run_folder
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from ipu_model.optim.optimizers import _has_fused_adamw
@@ -153,7 +153,7 @@ def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, p
 
 def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
-    with only_one(Path(job.run_folder)), pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on"):
+    with lock_run_folder(Path(job.run_folder)), pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on"):
         run_here(job)
     run_here(job)
 

@@ -18,7 +18,7 @@ from tiny_jobs import LABELS, ROOT, TINY, head_of, labels_of, make_columns, make
 from ipu_model.errors import ConfigError, OutOfMemory, RowsError
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
 from ipu_model.jobs.plan import Choice
-from ipu_model.rows.format import MANIFEST, Manifest, columns_of, kinds, read_manifest
+from ipu_model.rows.format import MANIFEST, Manifest, get_columns, list_row_kinds, read_manifest
 from ipu_model.train import measuring
 from ipu_model.train.measuring import GeneratedRows, measure
 
@@ -46,7 +46,7 @@ def manifest_alone(folder: Path, kind: str) -> Manifest:
     return alone
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", list_row_kinds())
 def test_made_up_rows_are_as_full_as_the_manifest_says_and_valid(kind: str, tmp_path: Path) -> None:
     manifest = manifest_alone(tmp_path, kind)
     rows = GeneratedRows(manifest, TINY)
@@ -54,7 +54,7 @@ def test_made_up_rows_are_as_full_as_the_manifest_says_and_valid(kind: str, tmp_
     assert batch.real_tokens / 400 == pytest.approx(manifest.real_tokens / manifest.rows, rel=0.1)
     assert batch.sequences / 400 == pytest.approx(manifest.packing_factor, rel=0.1)
     rows._check_values(batch)  # what a folder of real rows is refused for
-    for column in columns_of(kind, manifest.vocab_size):
+    for column in get_columns(kind, manifest.vocab_size):
         assert batch.columns[column.name].dtype == column.type
         if "label" in column.name or column.name == "targets":
             assert batch.labels(column.name) > 0
@@ -64,7 +64,7 @@ def test_made_up_rows_are_as_full_as_the_manifest_says_and_valid(kind: str, tmp_
     assert sum(part > rows.fullest(8).real_tokens for part in parts) <= 2
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", list_row_kinds())
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
 def test_every_kind_of_job_is_measured_without_its_rows_and_writes_nothing(
     kind: str, precision: str, tmp_path: Path

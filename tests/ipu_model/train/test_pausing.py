@@ -16,7 +16,14 @@ from typing import Any, Dict, List, Sequence
 import pytest
 from tiny_jobs import ROOT, finish, make_job, run_here, start_job
 
-from ipu_model.distributed.process import PATIENCE_SECONDS, PAUSED, StopRequest, Terminated, only_one, stop_time
+from ipu_model.distributed.process import (
+    PATIENCE_SECONDS,
+    PAUSED,
+    StopRequest,
+    Terminated,
+    lock_run_folder,
+    parse_stop_time,
+)
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
@@ -28,7 +35,7 @@ NOON = 1_800_000_000.0
 
 def run_until_paused(job: Job, stop: StopRequest) -> str:
     """Run a job in this process until it stops; why it did."""
-    with only_one(Path(job.run_folder)), pytest.raises(Terminated) as stopped:
+    with lock_run_folder(Path(job.run_folder)), pytest.raises(Terminated) as stopped:
         run_job(job, lambda event, **fields: None, stop)
     return str(stopped.value)
 
@@ -78,7 +85,7 @@ def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
     monkeypatch.setattr("ipu_model.train.saving.CheckpointProcess", in_turn)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=1)
     # Of the 60 seconds that are kept for a first checkpoint, those of this size need none: the job ends in time.
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         run_job(job, lambda event, **fields: None, StopRequest(NOON, Clock(NOON - ASSUMED_SAVE_SECONDS - 2.5)))
     assert Path(job.output).is_dir()
 
@@ -107,18 +114,18 @@ def test_the_program_pauses_at_the_time_of_its_environment(tmp_path: Path, pretr
     "text", ["1800000000", "2027-01-15T08:00:00Z", "2027-01-15T09:00:00+01:00", " 2027-01-15 08:00:00+00:00 "]
 )
 def test_moments(text: str) -> None:
-    assert stop_time(text) == NOON
+    assert parse_stop_time(text) == NOON
 
 
 @pytest.mark.parametrize("text", [None, ""])
 def test_no_moment_is_never(text: Any) -> None:
-    assert stop_time(text) is None
+    assert parse_stop_time(text) is None
 
 
 @pytest.mark.parametrize("text", ["2027-01-15T08:00:00", "8 h", "nan", "inf", "2027-13-01T00:00:00Z"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="give date, time and zone"):
-        stop_time(text)
+        parse_stop_time(text)
 
 
 class Impatient(StopRequest):
@@ -157,8 +164,8 @@ def test_an_update_is_given_up_only_after_some_seconds_of_patience(monkeypatch: 
     assert stop.deadline_near()
 
 
-HOLDER = "from ipu_model.distributed.process import only_one; from pathlib import Path; import sys, time\n"
-HOLDER += "with only_one(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)\n"
+HOLDER = "from ipu_model.distributed.process import lock_run_folder; from pathlib import Path; import sys, time\n"
+HOLDER += "with lock_run_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)\n"
 
 
 def test_the_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
@@ -167,7 +174,7 @@ def test_the_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
     )
     assert owner.stdout is not None
     assert owner.stdout.readline() == "held\n"
-    with pytest.raises(ConfigError) as refused, only_one(tmp_path):
+    with pytest.raises(ConfigError) as refused, lock_run_folder(tmp_path):
         pass
     assert re.search(
         rf"{tmp_path} is in use by process {owner.pid} on {re.escape(socket.gethostname())} since 20\d\d-\d\d-\d\d "
@@ -176,7 +183,7 @@ def test_the_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
     )
     owner.kill()
     owner.communicate()
-    with only_one(tmp_path):  # what the file still says blocks nobody
+    with lock_run_folder(tmp_path):  # what the file still says blocks nobody
         assert f"process {os.getpid()} " in (tmp_path / "lock").read_text()
 
 
@@ -185,9 +192,9 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ConfigError, match=r"without locks \(No locks available\).*put runs on another disk"), only_one(
-        tmp_path
-    ):
+    with pytest.raises(
+        ConfigError, match=r"without locks \(No locks available\).*put runs on another disk"
+    ), lock_run_folder(tmp_path):
         pass
 
 
@@ -205,7 +212,7 @@ def test_no_process_leaves_before_the_checkpoint_is_written(tmp_path: Path, pret
     seen: List[str] = []
 
     class Watched(Instances):
-        def any_of_each(self, mine: Sequence[bool]) -> List[bool]:
+        def any_in_each(self, mine: Sequence[bool]) -> List[bool]:
             seen.append("asked")
             return list(mine)
 

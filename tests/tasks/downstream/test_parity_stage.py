@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.files import write_json
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.running import run_job
@@ -128,7 +128,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_this_process(job: Job, **_: object) -> JobResult:
     """Stands in for run_device_job: the same job without the seconds that importing torch takes."""
     torch.set_num_threads(1)  # more would wait for one another on a busy machine
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         return run_job(job, lambda event, **fields: None, StopRequest())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.running import run_job
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.jobs.device_job import Job, JobResult
@@ -84,7 +84,7 @@ def run(job: Job, root: Path, name: str) -> JobResult:
     """A device job in this process, with one thread."""
     torch.set_num_threads(1)
     job = dataclasses.replace(job, run_folder=str(root / "runs" / name))
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         return run_job(job, lambda event, **fields: None, StopRequest())
 
 

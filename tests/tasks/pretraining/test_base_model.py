@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.files import sha256_of
 from ipu_model.train.running import run_job
 from tasks.downstream.jobs.entry_jobs import finetune_job
@@ -171,7 +171,7 @@ def test_of_a_hub_model_only_what_is_read_is_downloaded(present: list[str], weig
 def trained(job: Job) -> None:
     """A device job in this process, with one thread."""
     torch.set_num_threads(1)
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         run_job(job, lambda event, **fields: None, StopRequest())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.running import run_job
 from tasks.downstream.jobs.entry_jobs import finetune_job
@@ -63,7 +63,7 @@ def params_with(*overrides: str) -> Params:
 
 def in_this_process(job: Job, **_: object) -> JobResult:
     torch.set_num_threads(1)  # more would wait for one another on a busy machine
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         return run_job(job, lambda event, **fields: None, StopRequest())
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.running import run_job
 from tasks.downstream import rows
 from tasks.downstream.jobs.entry_jobs import predict_job
@@ -115,7 +115,7 @@ def texts(root: Path, name: str) -> list[tuple[int, ...]]:
 def run_here(job: Job) -> JobResult:
     """A device job in this process, with one thread."""
     torch.set_num_threads(1)
-    with only_one(Path(job.run_folder)):
+    with lock_run_folder(Path(job.run_folder)):
         return run_job(job, lambda event, **fields: None, StopRequest())
 
 

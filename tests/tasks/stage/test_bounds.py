@@ -25,7 +25,7 @@ import pytest
 from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.pretraining.rows import prepared_files
 from tasks.records import readers, tables
-from tasks.records.tables import Column, check_columns, each_key_once
+from tasks.records.tables import Column, check_columns, reject_duplicate_keys
 from tasks.records.text_files import Reading, text_lines
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limited, limited_steps
@@ -406,6 +406,6 @@ def test_json_of_millions_of_empty_values(unit: str) -> None:
 def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> None:
     names = [f"n{number}" for number in range(400_000)]
     with pytest.raises(ValueError, match="'n0' occurs twice"):
-        each_key_once([(name, 0) for name in [*names, "n0"]])
+        reject_duplicate_keys([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
         check_columns(names, {"text": Column("text", "corpus.text_column", True)}, "a.csv", Reading())
