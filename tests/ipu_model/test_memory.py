@@ -119,7 +119,7 @@ def test_a_training_that_waits_for_memory_says_so_once_and_stops_on_request(
     stop, said, looks = StopRequest(), [], []
 
     def emit(event: str, **fields: Any) -> None:
-        said.extend(text for text in [fields.get("text", "")] if "waiting until" in text)
+        said.extend(text for text in [fields.get("text", "")] if "waiting for" in text)
 
     def time_is_up(seconds_needed: float) -> bool:
         looks.append(seconds_needed)
@@ -131,5 +131,5 @@ def test_a_training_that_waits_for_memory_says_so_once_and_stops_on_request(
         run_job(make_job(tmp_path / "job", "pretrain", pretrain_rows), emit, stop)
     assert len(looks) == 3
     (text,) = said
-    assert text.endswith("of memory to it")
+    assert text.endswith("of memory that other jobs on this host reserve")
     assert not list((tmp_path / "job").rglob("model.safetensors"))

@@ -161,7 +161,7 @@ def test_processes_that_see_different_checkpoints_do_not_train(
     elsewhere = dataclasses.replace(job, run_folder=str(tmp_path / "other" / "run"))
     first, second = (finish(process) for process in start_two(job, elsewhere))
     assert (first.code, second.code) == (2, 2)
-    assert "put run_folder on a disk that all their hosts see" in first.of("error")[0]["text"]
+    assert "put run_folder on a disk that all hosts share" in first.of("error")[0]["text"]
 
 
 def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:

@@ -171,7 +171,7 @@ def test_random_numbers_of_another_number_of_instances_are_refused(job: Job, pop
     manifest = read_manifest(Path(job.rows))
     plan = plan_ipu(job, FOUR_LAYERS, manifest.packing_factor, False, start_one(poprun, 1), lambda text: None)
     runtime = IpuRuntime(load_poptorch(), job, plan, make_model("pretraining"), FOUR_LAYERS, lambda event, **rest: None)
-    with pytest.raises(CheckpointError, match="random numbers of 1 instances, this training 2.*Remove the run folder"):
+    with pytest.raises(CheckpointError, match="states for 1 instances, but this training has 2.*Remove the run folder"):
         runtime.load_rng_state({"ipu": torch.zeros(8, dtype=torch.uint8)})
 
 

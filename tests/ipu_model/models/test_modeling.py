@@ -136,7 +136,7 @@ def test_predictions_take_no_dropout_and_cover_every_feature(tmp_path: Path) -> 
 def test_rows_that_do_not_cut_into_micro_batches_are_refused(tmp_path: Path) -> None:
     batch = read(tmp_path / "rows", "pretrain")
     runtime("pretraining", micro_batch=4).compile(batch)
-    with pytest.raises(ConfigError, match="12 rows do not cut into micro-batches of 5"):
+    with pytest.raises(ConfigError, match="12 rows do not split into micro-batches of 5"):
         runtime("pretraining", micro_batch=5).compile(batch)
 
 

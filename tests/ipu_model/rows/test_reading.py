@@ -152,7 +152,7 @@ def test_a_softmax_covers_the_tokens_of_one_sequence_only() -> None:
         ({"sequences": 3}, "its manifest says 3"),
         ({"kind": "question_answering"}, "has question_answering rows, but the job needs pretrain rows"),
         ({"row_length": 25}, "required"),
-        ({"vocab_size": 61}, "a vocabulary of 61 tokens, the model has 60"),
+        ({"vocab_size": 61}, "a vocabulary of 61 tokens, but the model has 60"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(pretrain_rows: Path, changes: Any, message: str) -> None:

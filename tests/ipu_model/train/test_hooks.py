@@ -141,7 +141,7 @@ def test_the_time_left_is_told_from_the_first_update_on(
     assert [name for name, _ in events].count("message") == bool(after)
     if after:
         assert kind == "message"
-        assert told["text"].startswith(f"update {after}/6 is done, about ")
+        assert told["text"].startswith(f"update {after}/6 done, about ")
     else:
         assert (kind, told["step"]) == ("step", 1)
     assert (tmp_path / "history.csv").read_text().count("\n") == 1 + sum(name == "step" for name, _ in events)

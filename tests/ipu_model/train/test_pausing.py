@@ -124,7 +124,7 @@ def test_no_moment_is_never(text: Any) -> None:
 
 @pytest.mark.parametrize("text", ["2027-01-15T08:00:00", "8 h", "nan", "inf", "2027-13-01T00:00:00Z"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="give date, time and zone"):
+    with pytest.raises(ConfigError, match="use date, time and zone"):
         parse_stop_time(text)
 
 

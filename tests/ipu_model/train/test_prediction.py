@@ -99,7 +99,11 @@ def test_only_features_that_wait_for_others_are_kept(
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({4: 3}, "holds feature 3 twice"), ({30: 2}, "holds feature 2 twice"), ({7: 500}, "lacks feature 7 of 0..500")],
+    [
+        ({4: 3}, "contains feature 3 twice"),
+        ({30: 2}, "contains feature 2 twice"),
+        ({7: 500}, "lacks feature 7 of 0..500"),
+    ],
 )
 def test_a_feature_that_is_missing_or_there_twice_is_named_and_nothing_written(
     tmp_path: Path, change: Dict[int, int], message: str
