@@ -79,7 +79,7 @@ def refuse() -> None:
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_limit", lambda: 1000)
-    monkeypatch.setattr(memory, "LOOK_S", 0.05)
+    monkeypatch.setattr(memory, "POLL_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("limit")

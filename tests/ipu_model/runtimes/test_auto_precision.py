@@ -120,7 +120,7 @@ def test_a_cpu_without_bf16_products_takes_fp32(tmp_path: Path, monkeypatch: pyt
 
     inputs, message = make_inputs(tmp_path, "pretrain"), "could not create a primitive descriptor"
     monkeypatch.setattr(auto_precision, "time_pass", refuse)
-    assert choose_faster(*inputs) == Choice("fp32", "auto: this torch has no bf16 products for this CPU")
+    assert choose_faster(*inputs) == Choice("fp32", "auto: this torch has no bf16 matrix products for this CPU")
     message = "size mismatch"
     with pytest.raises(RuntimeError, match="size mismatch"):
         choose_faster(*inputs)
@@ -228,7 +228,7 @@ def test_a_cpu_without_bf16_instructions_is_no_error(tmp_path: Path, limit: str)
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-    assert done.stdout.startswith(("auto: measured bf16 ", "auto: this torch has no bf16 products"))
+    assert done.stdout.startswith(("auto: measured bf16 ", "auto: this torch has no bf16 matrix products"))
 
 
 class Follower(Instances):

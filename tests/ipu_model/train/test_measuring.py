@@ -60,8 +60,8 @@ def test_made_up_rows_are_as_full_as_the_manifest_says_and_valid(kind: str, tmp_
             assert batch.labels(column.name) > 0
     assert (rows.take(np.arange(3)).columns["input_ids"] == batch.columns["input_ids"][:3]).all()
     parts = [rows.take(np.arange(8) + 8 * number).real_tokens for number in range(100)]
-    assert np.mean(parts) < rows.fullest(8).real_tokens <= 8 * manifest.row_length
-    assert sum(part > rows.fullest(8).real_tokens for part in parts) <= 2
+    assert np.mean(parts) < rows.take_fullest(8).real_tokens <= 8 * manifest.row_length
+    assert sum(part > rows.take_fullest(8).real_tokens for part in parts) <= 2
 
 
 @pytest.mark.parametrize("kind", list_row_kinds())

@@ -96,7 +96,7 @@ def test_without_time_for_an_update_nothing_is_compiled(
     monkeypatch.setattr("ipu_model.train.running._compile", None)  # calling it would fail
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     why = run_until_paused(job, StopRequest(NOON, lambda: NOON - ASSUMED_SAVE_SECONDS + 1))
-    assert why.endswith("(PODIUM_STOP_AT), before the first update")
+    assert why == "stopped because of PODIUM_STOP_AT (2027-01-15 08:00:00 UTC), before the first update"
 
 
 def test_the_program_pauses_at_the_time_of_its_environment(tmp_path: Path, pretrain_rows: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_program_pauses_at_the_time_of_its_environment(tmp_path: Path, pretr
     done = finish(start_job(job, {"PODIUM_STOP_AT": "2020-01-01T00:00:00Z"}))
     assert done.code == PAUSED, done.stderr
     assert done.events[-1]["event"] == "paused"
-    assert "ends at 2020-01-01 00:00:00 UTC" in done.events[-1]["text"]
+    assert "stopped because of PODIUM_STOP_AT (2020-01-01 00:00:00 UTC)" in done.events[-1]["text"]
     done = finish(start_job(job, {"PODIUM_STOP_AT": "noon"}))
     assert done.code == 2
     assert "PODIUM_STOP_AT='noon' is no moment" in done.of("error")[0]["text"]
@@ -178,7 +178,7 @@ def test_the_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
         pass
     assert re.search(
         rf"{tmp_path} is in use by process {owner.pid} on {re.escape(socket.gethostname())} since 20\d\d-\d\d-\d\d "
-        r"\d\d:\d\d:\d\d UTC: wait for it, stop it, or give this job another run_folder",
+        r"\d\d:\d\d:\d\d UTC: wait for it, stop it, or set another run_folder for this job",
         str(refused.value),
     )
     owner.kill()

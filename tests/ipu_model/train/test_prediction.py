@@ -79,13 +79,13 @@ def test_only_features_that_wait_for_others_are_kept(
 ) -> None:
     monkeypatch.setattr(prediction, "FEATURES_PER_RECORD_BATCH", batch)
     kept: List[int] = []
-    add = prediction._InOrder.add
+    add = prediction._OrderedWriter.add
 
     def watched(self: Any, answer: Logits) -> None:
         add(self, answer)
         kept.append(len(self._waiting) + len(self._ready))
 
-    monkeypatch.setattr(prediction._InOrder, "add", watched)
+    monkeypatch.setattr(prediction._OrderedWriter, "add", watched)
     chunk = 12  # ids are mixed within chunks, as packing does
     mixed = np.random.default_rng(3).permutation(chunk)
     whole, rest = count() // chunk, np.arange(count() // chunk * chunk, count())
