@@ -1,1 +1,1 @@
-"""How fast this project trains, measured beside what people would use instead. See bench/README.md."""
+"""Benchmarks of this project's speed against common alternatives. See bench/README.md."""

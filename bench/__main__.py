@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, compare with the bars, write reports/bench/. See bench/README.md."""
+"""`python -m bench`: measure, compare with the targets, write reports/bench/. See bench/README.md."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ REPORTS = Path("reports/bench")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure speed beside Hugging Face's Trainer.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Compare speed with Hugging Face's Trainer.")
     parser.add_argument("--data", type=Path, help="folder with wikitext/, squad/ and vocab/; default: generated data")
-    parser.add_argument("--vocabulary", type=Path, help="a vocab.txt; default: that of --data, or trained")
-    parser.add_argument("--only", action="append", default=[], metavar="CASE", help="this case; may be repeated")
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="these configurations only")
+    parser.add_argument("--vocabulary", type=Path, help="a vocab.txt; default: that of --data, or a trained one")
+    parser.add_argument("--only", action="append", default=[], metavar="CASE", help="measure this case (repeatable)")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     parser.add_argument("--quick", action="store_true", help="few rounds, one thread")
-    parser.add_argument("--rounds", type=int, help="rounds of every case")
-    parser.add_argument("--updates", type=int, help="updates of a round")
+    parser.add_argument("--rounds", type=int, help="rounds per case")
+    parser.add_argument("--updates", type=int, help="updates per round")
     parser.add_argument("--output", type=Path, default=REPORTS)
     return parser.parse_args(arguments)
 
 
 def choose(data: Data, options: argparse.Namespace) -> list[Case]:
-    """The cases that were asked for, at the size asked for; their rows are made now.
+    """Return the selected cases in the selected size, and make their rows.
 
     Raises:
         ParamsError: no such case.
@@ -58,7 +58,7 @@ def choose(data: Data, options: argparse.Namespace) -> list[Case]:
 
 
 def resized(case: Case, options: argparse.Namespace) -> Case:
-    """The case with the rounds, updates and threads of the command line."""
+    """Return the case with the rounds, updates and threads of the command line."""
     if options.quick:
         case = dataclasses.replace(case, rounds=min(2, case.rounds), threads=case.threads[:1], seconds=case.seconds / 4)
     if options.rounds is not None:
@@ -69,7 +69,7 @@ def resized(case: Case, options: argparse.Namespace) -> Case:
 def main() -> None:
     arguments = sys.argv[1:]
     options = parse(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started this in the background, deaf to Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell disables SIGINT for background processes
         signal.signal(number, signal.default_int_handler)
     facts: dict[str, Any] = {**host_facts(arguments), "load_at_start": load_average()}
     print(f"bench: {facts['cpu']}, {facts['cores']} cores, load {facts['load_at_start']}")
@@ -91,16 +91,16 @@ def main() -> None:
 
 
 def measure(cases: list[Case], results: Results, save: Callable[[], None]) -> bool:
-    """Run the cases, saving after each; False when Ctrl-C ended it early."""
+    """Run the cases and save after each; return False if Ctrl-C ended the run early."""
     passes = [(case, threads) for case in cases for threads in case.threads]
     left = sum(case.seconds / len(case.threads) for case, _ in passes)
     expected = spent = 0.0
     try:
         for number, (case, threads) in enumerate(passes):
-            pace = spent / expected if expected else 1.0  # of this host, beside the one the seconds are from
+            pace = spent / expected if expected else 1.0  # of this host, relative to the one of Case.seconds
             print(
                 f"[{number + 1}/{len(passes)}] {case.name}, threads {threads}: {case.title}; "
-                f"all that is left: about {left * pace / 60:.0f} min",
+                f"about {left * pace / 60:.0f} min left in total",
                 flush=True,
             )
             started = time.monotonic()
@@ -110,18 +110,18 @@ def measure(cases: list[Case], results: Results, save: Callable[[], None]) -> bo
             expected += case.seconds / len(case.threads)
             left -= case.seconds / len(case.threads)
     except KeyboardInterrupt:
-        print("interrupted: what was finished is kept")
+        print("interrupted: finished cases are saved")
         return False
     return True
 
 
 def say(text: str) -> None:
-    """A line of progress, at once."""
+    """Print a line of progress and flush."""
     print(text, flush=True)
 
 
 def write_reports(folder: Path, results: Results, facts: dict[str, object]) -> None:
-    """bench.json and bench.md, each whole or not at all."""
+    """Write bench.json and bench.md atomically."""
     write_json(folder / "bench.json", as_json(results, facts))
     write_text(folder / "bench.md", markdown(results, facts))
 

@@ -1,4 +1,4 @@
-"""What the project promises of its speed. The one table of it; nothing measured stands here."""
+"""Speed targets of the project, in one table; measured values are elsewhere."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from bench.results import Results
 from bench.statistics import Summary, summarise
 
 OURS, OURS_FP32, OURS_BF16, OURS_COMPILED = "podium", "podium fp32", "podium bf16", "podium compiled"
-"""Variants; bars speak of the first, default settings of a job and precision auto, unless they say compiled."""
+"""Variants. Unless a target says compiled, it is about the first: default settings of a job and precision auto."""
 
 Measure = Callable[[Results], Summary | None]
-"""None while the configurations it needs were not measured."""
+"""Computes the value of a target; None until its configurations are measured."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One promise: a ratio to a peer, or a share in percent."""
+    """Speed target: a ratio to a peer, or a share in percent."""
 
     text: str
     bar: float
@@ -25,10 +25,10 @@ class Bar:
     measure: Measure
     unit: str = "x"
     at_most: bool = False
-    """The figure is to stay under the bar, not above it."""
+    """True if the bar is an upper limit, not a lower one."""
 
     def meets(self, value: float, bar: float) -> bool:
-        """Whether a figure is on the right side of `bar`."""
+        """Return whether a value meets `bar`."""
         return value <= bar if self.at_most else value >= bar
 
 
@@ -37,7 +37,7 @@ def _ratio(case: str, theirs: str, threads: int = 1, ours: str = OURS) -> Measur
 
 
 def _memory(case: str, theirs: str) -> Measure:
-    """Their peak over ours."""
+    """Return a measure of their peak memory over ours."""
 
     def measure(results: Results) -> Summary | None:
         ours, peer = (results.fact(case, name, "peak_memory_mb") for name in (OURS, theirs))
@@ -47,20 +47,20 @@ def _memory(case: str, theirs: str) -> Measure:
 
 
 def _share_of_peak(case: str, threads: int, gemm: str) -> Measure:
-    """Model FLOPs per second of every round over the matrix peak found in the same run, in percent."""
+    """Return a measure of model FLOPs per second over the matrix peak of the same run, in percent per round."""
 
     def measure(results: Results) -> Summary | None:
         ours, peak = results.find(case, OURS, threads), results.find(case, gemm, threads)
         if ours is None or peak is None:
             return None
-        best = max(peak.wall_rates) * 1e9  # a quiet moment shows what the CPU can do
+        best = max(peak.wall_rates) * 1e9  # the round with the least other load
         return summarise([100 * rate / best for rate in ours.note_rates("flops")])
 
     return measure
 
 
 def _share_of_reading(case: str) -> Measure:
-    """CPU time of reading rows over that of whole updates, in percent."""
+    """Return a measure of the CPU time of reading rows over that of whole updates, in percent."""
 
     def measure(results: Results) -> Summary | None:
         ours = results.find(case, OURS, 1)

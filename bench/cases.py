@@ -1,4 +1,4 @@
-"""What is measured: cases, each over its own data."""
+"""Benchmark cases with their data."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from bench.setup import Training
 from bench.variants import Variant
 
 LENGTHS = (64, 128, 256, 384, 512)
-"""Tokens of a row, of the plot of cost against length."""
+"""Tokens per row in the plot of cost by length."""
 TOKENS_PER_UPDATE = 4096
-"""The same for all of them."""
+"""Tokens per update, equal for all LENGTHS."""
 SEVERAL_THREADS_ROUNDS = 3
 SHARES = (0.25, 1, 4, 16)
-"""Sizes of the corpus, of the plot of cost against it."""
+"""Relative corpus sizes in the plot of cost by corpus size."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Configurations that do the same job, measured in interleaved rounds."""
+    """Benchmark case: configurations of the same task, measured in interleaved rounds."""
 
     name: str
     title: str
     unit: str
     variants: tuple[Variant, ...]
     inputs: dict[str, Any]
-    """For the worker; plain data."""
+    """Plain data for the worker."""
     updates: int
-    """Updates in one round."""
+    """Updates per round."""
     rounds: int
-    """With one thread; the wall times of several threads are worth fewer (SEVERAL_THREADS_ROUNDS)."""
+    """Rounds with one thread; wall times with several threads get fewer (SEVERAL_THREADS_ROUNDS)."""
     seconds: float
-    """Both passes take about so long on 2 cores of a Xeon; for the time that is left, nothing else."""
+    """Approximate time of both passes on 2 cores of a Xeon; used for the remaining time only."""
     warmup: int = 2
     threads: tuple[int, ...] = (1, 2)
     fresh: bool = False
-    """A new process for every round: what one round leaves in its caches must not help the next."""
+    """True to start a new process for every round, so that caches of one round do not speed up the next."""
 
     def rounds_at(self, threads: int) -> int:
-        """Rounds of a pass; of a case with a single pass all of them."""
+        """Return the rounds of a pass; a single pass gets all rounds."""
         return self.rounds if threads == self.threads[0] else min(self.rounds, SEVERAL_THREADS_ROUNDS)
 
     def spec(self, variant: Variant, threads: int) -> dict[str, Any]:
-        """What bench.child needs to know."""
+        """Return the specification for bench.child."""
         return {
             **self.inputs,
             **variant.inputs,
@@ -83,7 +83,7 @@ def _squad_tiny(data: Data) -> Case:
 
 def _utilisation(data: Data) -> Case:
     inputs = _trained("pretrain", "base", data.pretrain_rows(), 32)
-    what = ("utilisation", "base-size step beside the matrix peak, 32 sequences of 128", "real tokens")
+    what = ("utilisation", "base-size step against the matrix peak, 32 sequences of 128", "real tokens")
     return Case(*what, variants.UTILISATION, inputs, updates=1, rounds=5, seconds=55, warmup=1, threads=(2,))
 
 
@@ -180,9 +180,9 @@ CASES: dict[str, Callable[[Data], Case]] = {
     "corpus-rows": _corpus_rows,
     "corpus-training": _corpus_training,
 }
-"""Name -> what builds it; in the order in which they are measured."""
+"""Name -> function that builds the case, in the order of measurement."""
 
 
 def make_cases(data: Data, names: Sequence[str]) -> list[Case]:
-    """The cases of these names; the rows they need are made now."""
+    """Build the cases with these names, and make their rows."""
     return [build(data) for name, build in CASES.items() if name in names]

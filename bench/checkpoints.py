@@ -1,9 +1,9 @@
-"""What checkpoints cost a training on a CPU: `python -m bench.checkpoints`, some minutes on one core.
+"""Cost of checkpoints for a training on a CPU: `python -m bench.checkpoints`, some minutes on one core.
 
-The same updates of a fine-tuning with random rows, three ways by turns: without checkpoints, with checkpoints written
-in turn with the training, and beside it. Every round prints the wall seconds of each and the seconds of CPU time of the
-training's own process; the end, what one checkpoint held the training up for, as the median over the rounds, and what
-share that is of a training that makes one every ten minutes. On a host that does other work trust the CPU time alone.
+It runs the same updates of a fine-tuning on random rows in three modes: without checkpoints, with synchronous and with
+asynchronous checkpoints. Every round prints the wall time and the CPU time of the training process for each mode. The
+summary prints the delay per checkpoint, as the median over the rounds, and its share of a training with a checkpoint
+every ten minutes. On a busy host, rely on the CPU time only.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ipu_model.train.history import History
 from ipu_model.train.saving import CheckpointWriter
 
 HEAD = "question_answering"
-NONE, IN_TURN, BESIDE = "none", "in turn", "beside"
+NONE, SYNCHRONOUS, ASYNCHRONOUS = "none", "synchronous", "asynchronous"
 VOCABULARY = 30522
 RATE = 1e-5
 MINUTES = 10
-"""The default of checkpoint_every_minutes."""
+"""Default of checkpoint_every_minutes."""
 
 
 def batch_of(rows: int, length: int, seed: int) -> Batch:
-    """[rows, length] tokens, one sequence a row and no padding."""
+    """Make a batch of random tokens [rows, length], one sequence per row, without padding."""
     rng = np.random.default_rng(seed)
     at, one = np.arange(length, dtype=np.uint16), np.ones((rows, 1), np.int16)
     columns: dict[str, np.ndarray] = {
@@ -60,82 +60,83 @@ def batch_of(rows: int, length: int, seed: int) -> Batch:
     return Batch(np.arange(rows), columns)
 
 
-def measured(way: str, words: argparse.Namespace, folder: Path) -> tuple[float, float]:
-    """Train one way; wall seconds, and CPU seconds of this process."""
-    model = ModelConfig(VOCABULARY, words.hidden, words.layers, words.hidden // 64, 4 * words.hidden)
+def measured(mode: str, options: argparse.Namespace, folder: Path) -> tuple[float, float]:
+    """Train in one mode; return wall seconds and CPU seconds of this process."""
+    model = ModelConfig(VOCABULARY, options.hidden, options.layers, options.hidden // 64, 4 * options.hidden)
     network = build_model(HEAD, model)
     initialise(network, model, 1)
     optimizer = dataclasses.replace(OPTIMIZER, learning_rate=RATE)
-    runtime = TorchRuntime(network, HEAD, words.rows, "fp32", optimizer, 1)
+    runtime = TorchRuntime(network, HEAD, options.rows, "fp32", optimizer, 1)
     paths: dict[str, Any] = {"rows": "", "output": "", "run_folder": str(folder)}
-    every = words.every if way == BESIDE else 0
+    every = options.every if mode == ASYNCHRONOUS else 0
     job = Job(
         "finetune",
         HEAD,
         **paths,
-        geometry=BatchGeometry(words.rows),
+        geometry=BatchGeometry(options.rows),
         model=model,
         optimizer=optimizer,
-        schedule=ScheduleConfig(steps=words.updates),
+        schedule=ScheduleConfig(steps=options.updates),
         checkpoint_every_updates=every,
     )
     checkpoints = Checkpoints(folder, {}, _ignore)
-    batches = [batch_of(words.rows, words.length, seed) for seed in range(4)]
-    runtime.train_step(batches[0], RATE)  # its first makes room for gradients and moments
+    batches = [batch_of(options.rows, options.length, seed) for seed in range(4)]
+    runtime.train_step(batches[0], RATE)  # the first step allocates gradients and moments
     history = History(folder, (), job.log_every_updates, _ignore)
     with closing(CheckpointWriter(job, runtime, checkpoints, history, None, StopRequest(), _ignore)) as keep:
         wall, cpu = time.perf_counter(), time.process_time()
-        for done in range(1, words.updates + 1):
+        for done in range(1, options.updates + 1):
             runtime.train_step(batches[done % 4], RATE)
             keep.collect()
-            if way != NONE and done % words.every == 0:
+            if mode != NONE and done % options.every == 0:
                 keep.save(done)
         return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def _ignore(event: str, **fields: Any) -> None:
-    """Nobody watches."""
+    """Discard events."""
 
 
-def _rounds(words: argparse.Namespace) -> Iterator[dict[str, tuple[float, float]]]:
-    for _ in range(words.rounds):
-        found = {}
-        for way in (NONE, IN_TURN, BESIDE):
-            with tempfile.TemporaryDirectory(dir=words.folder) as folder:
-                found[way] = measured(way, words, Path(folder))
-        yield found
+def _rounds(options: argparse.Namespace) -> Iterator[dict[str, tuple[float, float]]]:
+    for _ in range(options.rounds):
+        times = {}
+        for mode in (NONE, SYNCHRONOUS, ASYNCHRONOUS):
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                times[mode] = measured(mode, options, Path(folder))
+        yield times
 
 
-def _words() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What checkpoints cost a training on a CPU.")
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the cost of checkpoints for a training on a CPU.")
     sizes = {"layers": 6, "hidden": 384, "rows": 4, "length": 64, "updates": 40, "every": 20, "rounds": 3, "threads": 1}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
-    parser.add_argument("--folder", help="on the disk to write to; default: that of temporary files")
+    parser.add_argument("--folder", help="folder on the disk to measure; default: that of temporary files")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, and print a line a round and the medians."""
-    words = _words()
-    torch.set_num_threads(words.threads)
+    """Measure, and print a line per round and the medians."""
+    options = _parse()
+    torch.set_num_threads(options.threads)
     keep_freed_memory()
-    saves = words.updates // words.every
-    say = sys.stdout.write
-    say(f"{words.updates} updates of {words.rows} x {words.length} tokens, {words.layers} layers of {words.hidden}, ")
-    say(f"{saves} checkpoints, threads {words.threads}, load {os.getloadavg()[0]:.1f}\n")
-    held: dict[str, list[tuple[float, float]]] = {IN_TURN: [], BESIDE: []}
+    saves = options.updates // options.every
+    write = sys.stdout.write
+    write(f"{options.updates} updates of {options.rows} x {options.length} tokens, ")
+    write(f"{options.layers} layers of {options.hidden}, ")
+    write(f"{saves} checkpoints, threads {options.threads}, load {os.getloadavg()[0]:.1f}\n")
+    delays: dict[str, list[tuple[float, float]]] = {SYNCHRONOUS: [], ASYNCHRONOUS: []}
     update: list[float] = []
-    for found in _rounds(words):
-        say("; ".join(f"{way}: {wall:.2f} s, CPU {cpu:.2f} s" for way, (wall, cpu) in found.items()) + "\n")
-        update.append(found[NONE][1] / words.updates)
-        for way, rounds in held.items():
-            rounds.append(tuple((one - none) / saves for one, none in zip(found[way], found[NONE], strict=True)))
-    say(f"an update: CPU {statistics.median(update):.3f} s\n")
-    for way, rounds in held.items():
+    for times in _rounds(options):
+        write("; ".join(f"{mode}: {wall:.2f} s, CPU {cpu:.2f} s" for mode, (wall, cpu) in times.items()) + "\n")
+        update.append(times[NONE][1] / options.updates)
+        for mode, rounds in delays.items():
+            rounds.append(tuple((one - none) / saves for one, none in zip(times[mode], times[NONE], strict=True)))
+    write(f"update: CPU {statistics.median(update):.3f} s\n")
+    for mode, rounds in delays.items():
         wall, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
         shares = f"{wall / (60 * MINUTES):.2%} wall, {cpu / (60 * MINUTES):.2%} CPU"
-        say(f"{way}, a checkpoint: wall {wall:.2f} s, CPU {cpu:.2f} s; one every {MINUTES} minutes: {shares}\n")
+        write(f"{mode} checkpoint: wall {wall:.2f} s, CPU {cpu:.2f} s; one every {MINUTES} minutes: {shares}\n")
 
 
 if __name__ == "__main__":

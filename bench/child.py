@@ -1,6 +1,6 @@
-"""`python -m bench.child SPEC`: one measured configuration in a process of its own.
+"""`python -m bench.child SPEC`: measure one configuration in a separate process.
 
-Allocator, threads and peak memory belong to a process; sharing one would let configurations disturb each other.
+Allocator, threads and peak memory belong to a process, so configurations in a shared process would affect each other.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ WORKERS = {
     "start": "bench.starts:start",
     "packing": "bench.prepare:packing_ours",
 }
-"""What a spec may ask for -> module:function(spec, session)."""
+"""Worker of a spec -> module:function(spec, session)."""
 JOBS = ("ours", "predict-ours", "start")
-"""Those that run a device job, whose threads wait as `python -m ipu_model` tells them to."""
+"""Workers that run a device job, with the thread settings of `python -m ipu_model`."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def main() -> int:
     session.finish(peak_memory_mb=peak_memory_mb())
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # nothing is left to save, and a library's clean-up takes seconds at times
+    os._exit(0)  # nothing is left to save, and clean-up of libraries can take seconds
 
 
 if __name__ == "__main__":

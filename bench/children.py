@@ -1,4 +1,4 @@
-"""The parent's end of a measuring child: start it, ask for rounds, end it."""
+"""Parent side of a measuring child process: start it, request rounds, stop it."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from bench.protocol import Sample
 from tasks.stage.process import describe_exit
 
 OF_PEERS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-"""Everything is on this disk. Set for children alone: whoever imports the benchmark may want the Hub."""
+"""Offline settings, because all files are local. Only children get them: code that imports bench may need the Hub."""
 TUNED_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""What keep_freed_memory (ipu_model/runtimes/host.py) sets from inside, for other programs: glibc reads it at start."""
+"""Settings of keep_freed_memory (ipu_model/runtimes/host.py) for other programs: glibc reads them at start."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "PODIUM_WORKERS")
 TAIL_LINES = 12
 PATIENCE_SECONDS = 900.0
-"""A round, or a start with compiling, takes less even on a host that does other work too."""
+"""Time limit of a round, or of a start with compilation, also on a busy host."""
 
 
 class ChildFailed(Exception):
-    """A child ended, or fell silent, before it had measured; the message ends with the last lines of its stderr."""
+    """A child that ended or stopped responding early; the message ends with the last lines of its stderr."""
 
 
 class Child:
-    """One configuration in a process of its own.
+    """A configuration in a separate process.
 
     Args:
         spec: For bench.child.
-        environment: Variables on top of this process's own.
+        environment: Variables added to the environment of this process.
 
     Raises:
-        ChildFailed: it ended before it was warm.
+        ChildFailed: it ended before its warm-up was complete.
     """
 
     def __init__(self, spec: dict[str, Any], environment: dict[str, str]) -> None:
@@ -63,19 +63,19 @@ class Child:
             raise
 
     def measure(self, number: int) -> list[Sample]:
-        """One round.
+        """Measure one round.
 
         Raises:
-            ChildFailed: it ended instead.
+            ChildFailed: the child ended.
         """
         self._write({"round": number})
         return [Sample(**sample) for sample in self._read("samples")]
 
     def stop(self) -> dict[str, Any]:
-        """Ask for the last word and wait for the end; facts such as peak_memory_mb.
+        """Stop the child; return its final facts, such as peak_memory_mb.
 
         Raises:
-            ChildFailed: it ended without.
+            ChildFailed: it ended without final facts.
         """
         self._write({"stop": True})
         self.finished = self._read("finished")
@@ -84,7 +84,7 @@ class Child:
         return self.finished
 
     def kill(self) -> None:
-        """End it now; may be called again."""
+        """Kill the child; further calls do nothing."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The rows that are trained on: the user's own texts and questions, or generated ones, through the project's stages."""
+"""Benchmark data: your own or generated texts and questions, converted to rows by the project's stages."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ SETTINGS = (
     "downstream.squad.rows.doc_stride=128",
     f"tokenizer.vocabulary_size={VOCABULARY}",
 )
-"""128 tokens and five maskings as in the original BERT's data, 384 / 128 as in its SQuAD recipe."""
+"""128 tokens and five maskings as in the data of the original BERT, 384 / 128 as in its SQuAD recipe."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Corpus, questions, tokenizer and rows in one folder, and where they come from."""
+    """Corpus, questions, tokenizer and rows in one folder, with their source."""
 
     folder: Path
     stages: tuple[str, ...]
-    """section.key=value laid over params.yaml."""
+    """Overrides of params.yaml, section.key=value."""
     source: str
-    """For people."""
+    """Description of the source, for reports."""
 
     @property
     def corpus(self) -> Path:
@@ -64,17 +64,17 @@ class Data:
         return self.folder / "questions" / f"{split}.parquet"
 
     def pretrain_rows(self, row_length: int = 128, corpus: Path | None = None) -> Path:
-        """Rows of this length over the corpus (or another one), made when first asked for."""
+        """Return the folder of rows of this length, of this or another corpus; make them on first use."""
         corpus = corpus or self.corpus
         folder = self.folder / "rows" / f"{corpus.name}-{row_length}"
         if not folder.exists():
             own = (f"pretrain_rows.phase1.row_length={row_length}", "pretrain_rows.held_out_fraction=0.0")
-            stages = (*self.stages, *own)  # the peer trains on all of the text
+            stages = (*self.stages, *own)  # no held-out rows, because the peer trains on the whole text
             write_pretrain_rows(params_for(stages).pretrain_rows, "phase1", corpus, self.tokenizer, folder)
         return folder
 
     def squad_rows(self, split: str) -> Path:
-        """Rows of train or dev, made when first asked for."""
+        """Return the folder of rows of train or dev; make them on first use."""
         folder = self.folder / "rows" / f"squad-{split}"
         if not folder.exists():
             task = part_of(entry_of(params_for(self.stages), "squad"), "rows")
@@ -82,7 +82,7 @@ class Data:
         return folder
 
     def sized_corpus(self, share: float) -> Path:
-        """The first `share` of the documents, or, above 1, all of them so many times; made when first asked for."""
+        """Return a corpus of the first `share` of the documents, above 1 of that many copies; make it on first use."""
         folder = self.folder / f"corpus-{share:g}"
         if not folder.exists():
             whole = pa.concat_tables(pq.read_table(path) for path in sorted(self.corpus.glob("*.parquet")))
@@ -93,32 +93,32 @@ class Data:
 
 
 def params_for(stages: tuple[str, ...] | list[str]) -> Params:
-    """params.yaml with `stages` laid over it."""
+    """Return params.yaml with the overrides `stages`."""
     return check(resolve(read_yaml(artifacts.PARAMS), None, stages))
 
 
-def make_data(given: Path | None, vocabulary: Path | None) -> Data:
-    """Corpus, questions and tokenizer from the files under `given`, made once and kept for the next run.
+def make_data(folder: Path | None, vocabulary: Path | None) -> Data:
+    """Make corpus, questions and tokenizer from the files in `folder`, once; later runs reuse them.
 
     Args:
-        given: Folder with corpus/ or wikitext/ (text), squad/*train*.json, squad/*dev*.json and, where
-            `vocabulary` is not given, vocab/*.txt; None generates all but the vocabulary.
+        folder: Contains corpus/ or wikitext/ (text), squad/*train*.json, squad/*dev*.json and, without
+            `vocabulary`, vocab/*.txt; None generates all but the vocabulary.
         vocabulary: A vocab.txt; None with generated texts trains one on them.
 
     Raises:
-        InputError: something is missing there.
+        InputError: a file is missing.
     """
     source = "generated articles and questions"
-    if given is None:
-        given = WORK / "generated"
-        if not given.exists():
-            write_generated(given)
+    if folder is None:
+        folder = WORK / "generated"
+        if not folder.exists():
+            write_generated(folder)
     else:
-        source = f"{given.name}: text and {_only(given, 'squad/*train*.json').name}"
-        vocabulary = vocabulary or _only(given, "vocab/*.txt")
-    stages = _stages(given, vocabulary)
+        source = f"{folder.name}: text and {_only(folder, 'squad/*train*.json').name}"
+        vocabulary = vocabulary or _only(folder, "vocab/*.txt")
+    stages = _stages(folder, vocabulary)
     words = "a vocabulary trained on it" if vocabulary is None else f"vocabulary {vocabulary.name}"
-    digest = hashlib.sha256(json.dumps([stages, _sizes(given)]).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps([stages, _sizes(folder)]).encode()).hexdigest()[:12]
     data = Data(WORK / f"data-{digest}", stages, f"{source}, {words}")
     if not data.folder.exists():
         with new_folder(data.folder) as partial:
@@ -126,29 +126,29 @@ def make_data(given: Path | None, vocabulary: Path | None) -> Data:
     return data
 
 
-def _stages(given: Path, vocabulary: Path | None) -> tuple[str, ...]:
-    text = given / ("corpus" if (given / "corpus").exists() else "wikitext")
+def _stages(folder: Path, vocabulary: Path | None) -> tuple[str, ...]:
+    text = folder / ("corpus" if (folder / "corpus").exists() else "wikitext")
     files = (
         "corpus.source=files",
         f"corpus.path={text}",
         "downstream.squad.data.source=files",
-        f"downstream.squad.data.train_path={_only(given, 'squad/*train*.json')}",
-        f"downstream.squad.data.dev_path={_only(given, 'squad/*dev*.json')}",
+        f"downstream.squad.data.train_path={_only(folder, 'squad/*train*.json')}",
+        f"downstream.squad.data.dev_path={_only(folder, 'squad/*dev*.json')}",
     )
     words = () if vocabulary is None else ("tokenizer.source=file", f"tokenizer.path={vocabulary}")
     return (*SETTINGS, *files, *words)
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise InputError(f"{folder} holds {len(found)} files {pattern}, exactly one is required: see bench/README.md")
-    return found[0]
+    paths = sorted(folder.glob(pattern))
+    if len(paths) != 1:
+        raise InputError(f"{folder} has {len(paths)} files {pattern}, exactly one is required: see bench/README.md")
+    return paths[0]
 
 
-def _sizes(given: Path) -> list[Any]:
-    """So that other files under the same path are made into rows again."""
-    return [(str(path), path.stat().st_size) for path in sorted(given.rglob("*")) if path.is_file()]
+def _sizes(folder: Path) -> list[Any]:
+    """Return names and sizes of all files, so that rows are made again when files change."""
+    return [(str(path), path.stat().st_size) for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _write(params: Params, data: Data) -> None:

@@ -1,10 +1,10 @@
-"""Cost of data preparation against the size of the corpus: seconds a MB, peak memory and disk of every stage.
+"""Cost of data preparation by corpus size: seconds per MB, peak memory and disk use of every stage.
 
     python -m bench.data_scale [--sizes 10 100 1000] [--source demo|files] [--quick] [--again]
 
-Each stage is the command of dvc.yaml in a folder of its own, with PODIUM_WORKERS processes. CPU seconds count all of
-its processes and are little disturbed by what else the host does; memory is the sum over its processes of their
-share of resident pages (PSS), looked at several times a second. A stage that was measured is not measured again.
+Each stage runs its command of dvc.yaml in a separate folder, with PODIUM_WORKERS processes. CPU seconds include all of
+its processes and depend little on other load of the host. Memory is the sum of the processes' proportional set sizes
+(PSS), sampled several times per second. A stage that was measured before is not measured again.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ OUTS = {
     "pretrain_rows@phase2": artifacts.rows_folder("phase2"),
 }
 FLAT = 1.15
-"""Cost of a MB at any size, over that at the smallest: at most."""
+"""Maximum ratio of the cost per MB at any size to that at the smallest."""
 MOST_MEMORY_MB = 2000.0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One stage at one size."""
+    """Measurement of one stage at one size."""
 
     stage: str
     megabytes: float
@@ -68,18 +68,18 @@ class Measured:
     wall_s: float
     peak_mb: float
     disk_mb: float
-    """What it wrote; 0 for verdicts."""
+    """Size of the output; 0 for validation stages."""
     load: float
-    """Load average of the host when it began."""
+    """Load average of the host at the start."""
 
     @property
     def per_mb(self) -> float:
-        """CPU seconds a MB."""
+        """CPU seconds per MB."""
         return self.cpu_s / self.megabytes
 
 
 def prepare(folder: Path, megabytes: int, source: str) -> None:
-    """A folder that the stages run in: params.yaml for so much text, and the text where it is read from a file."""
+    """Make a folder for the stages: params.yaml for that much text, and for --source files the text."""
     base = read_yaml(artifacts.PARAMS)
     one = check(resolve(base, None, [f"corpus.demo_documents={SAMPLE_DOCUMENTS}"])).corpus
     documents = round(megabytes * SAMPLE_DOCUMENTS / (expected_mb(one) or 1))
@@ -113,18 +113,18 @@ def measure(stage: str, folder: Path) -> Measured:
 
 
 def text_bytes(corpus: Path) -> int:
-    """Bytes of text in a corpus, as UTF-8; its Parquet files add four to each document."""
+    """Return the UTF-8 bytes of text in a corpus; Parquet files add four bytes per document."""
     total = 0
     for path in sorted(corpus.glob("*.parquet")):
         with pq.ParquetFile(path) as parquet:
             groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-            place = parquet.schema_arrow.get_field_index("text")
-            total += sum(group.column(place).total_uncompressed_size - 4 * group.num_rows for group in groups)
+            column = parquet.schema_arrow.get_field_index("text")
+            total += sum(group.column(column).total_uncompressed_size - 4 * group.num_rows for group in groups)
     return total
 
 
 def table(found: Sequence[Measured]) -> list[str]:
-    """Lines for people: one a stage and size, in the order of both."""
+    """Return the lines of a text table, one per stage and size, in order."""
     lines = [
         f"{'stage':<22} {'MB':>7} {'cpu s/MB':>9} {'of smallest':>11} {'wall s/MB':>9} {'peak MB':>8} {'disk MB':>8}"
     ]
@@ -140,7 +140,7 @@ def table(found: Sequence[Measured]) -> list[str]:
 
 
 def marginal(found: Sequence[Measured]) -> list[str]:
-    """What a MB costs without the start of the processes: from each size to the next."""
+    """Return the cost of a further MB from each size to the next, without the start of the processes."""
     lines = []
     for stage in STAGES:
         own = sorted((one for one in found if one.stage == stage), key=lambda one: one.megabytes)
@@ -149,12 +149,12 @@ def marginal(found: Sequence[Measured]) -> list[str]:
             for a, b in zip(own, own[1:], strict=False)
         ]
         if steps:
-            lines.append(f"{stage:<22} cpu s of another MB: {', '.join(steps)}")
+            lines.append(f"{stage:<22} cpu s per further MB: {', '.join(steps)}")
     return lines
 
 
 def validation(found: Sequence[Measured]) -> list[str]:
-    """Return what the stages of validation take together, one line a size; nothing is required of it."""
+    """Return the total cost of the validation stages, one line per size; it has no target."""
     lines = []
     for megabytes in sorted({one.megabytes for one in found}):
         own = [one for one in found if one.megabytes == megabytes and one.stage.startswith("validate@")]
@@ -164,7 +164,7 @@ def validation(found: Sequence[Measured]) -> list[str]:
 
 
 def promises(found: Sequence[Measured]) -> list[str]:
-    """Whether cost is flat and memory bounded, one line each."""
+    """Return a line each on whether the cost is flat and memory is bounded."""
     worst, where = 0.0, "nothing"
     for stage in STAGES:
         own = sorted((one for one in found if one.stage == stage), key=lambda one: one.megabytes)
@@ -175,23 +175,23 @@ def promises(found: Sequence[Measured]) -> list[str]:
     flat = "met" if worst <= FLAT else "NOT met"
     small = "met" if peak.peak_mb < MOST_MEMORY_MB else "NOT met"
     return [
-        f"promise: cost of a MB at most {FLAT:.2f} of that at the smallest size: {worst:.2f} ({where}): {flat}",
-        f"promise: peak memory under {MOST_MEMORY_MB:.0f} MB: {peak.peak_mb:.0f} MB ({peak.stage} at "
+        f"target: cost per MB at most {FLAT:.2f} times that at the smallest size: {worst:.2f} ({where}): {flat}",
+        f"target: peak memory under {MOST_MEMORY_MB:.0f} MB: {peak.peak_mb:.0f} MB ({peak.stage} at "
         f"{peak.megabytes:.0f} MB): {small}",
     ]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.data_scale",
-        description="Measure data preparation against the size of the corpus.",
+        description="Measure the cost of data preparation by corpus size.",
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="MB", help="of text")
     parser.add_argument("--quick", action="store_true", help=f"sizes {QUICK}")
     parser.add_argument("--source", choices=("demo", "files"), default="demo", help="generated, or read from a .txt")
-    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
-    parser.add_argument("--work", type=Path, default=WORK, help="where the data lie; may be removed afterwards")
+    parser.add_argument("--again", action="store_true", help="repeat earlier measurements")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of the data; you may remove it afterwards")
     parser.add_argument("--output", type=Path, default=REPORTS)
     return parser.parse_args(arguments)
 
@@ -214,10 +214,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found[key] = measure(stage, folder)
         print(table([found[key]])[-1], flush=True)
         write_json(records, {name: asdict(one) for name, one in found.items()})
-    asked = [found[key] for key in keys]
+    chosen = [found[key] for key in keys]
     facts = {**host_facts([]), "workers": workers, "source": options.source, "load": load_average()}
-    write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in asked]})
-    print("\n".join(["", *table(asked), "", *marginal(asked), "", *validation(asked), "", *promises(asked)]))
+    write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in chosen]})
+    print("\n".join(["", *table(chosen), "", *marginal(chosen), "", *validation(chosen), "", *promises(chosen)]))
 
 
 if __name__ == "__main__":

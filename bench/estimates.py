@@ -1,7 +1,7 @@
-"""`python -m bench.estimates`: what `podium plan --measure` finds, next to what real jobs of the same shape then take.
+"""`python -m bench.estimates`: compare the results of `podium plan --measure` with real jobs of the same shape.
 
-Each of twelve trainings on a CPU is measured on made-up rows, and then run for some updates on rows of generated texts,
-each in a process of its own. Peak memory may differ by 15 %, seconds of an update by 20 %.
+Each of twelve trainings on a CPU is measured on generated rows, and then run for some updates on rows of generated
+texts, in separate processes. Peak memory may differ by 15 %, seconds per update by 20 %.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MORE_SIZES = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """One training of few updates."""
+    """A training of few updates."""
 
     task: str
     size: str
@@ -56,17 +56,17 @@ class Configuration:
     precision: str
     updates: int
     more: tuple[str, ...] = ()
-    """evaluates, checkpoints or recompute."""
+    """Any of evaluates, checkpoints and recompute."""
 
     @property
     def name(self) -> str:
-        """Say what it is."""
+        """Description of the configuration, for tables."""
         batch = f"{self.micro_batch} x {self.accumulation}"
         words = (self.task, self.size, str(self.row_length), batch, self.optimizer, self.precision, *self.more)
         return ", ".join(words)
 
     def job(self, rows: Path, sequences_of_row: float, folder: Path) -> Job:
-        """Return its job over these rows, which writes into `folder`."""
+        """Return the job of this configuration over these rows, with its output in `folder`."""
         held_out = EvaluationConfig(str(rows), self.updates, max_rows=2 * self.micro_batch, keep="best")
         return Job(
             kind="pretrain" if self.task == "pretrain" else "finetune",
@@ -106,7 +106,7 @@ CONFIGURATIONS = [
 
 
 def compare(one: Configuration, data: Data) -> tuple[float, float, float, float]:
-    """Return the measured and the real MB, and the measured and the real seconds of an update."""
+    """Return the estimated and actual MB, and the estimated and actual seconds of an update."""
     rows = data.pretrain_rows(one.row_length) if one.task == "pretrain" else data.squad_rows("train")
     manifest = read_manifest(rows)
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def compare(one: Configuration, data: Data) -> tuple[float, float, float, float]
 
 
 def lines(chosen: Sequence[Configuration]) -> Iterator[str]:
-    """Yield the table in Markdown, each line as soon as it is measured, and how far off the worst figures are."""
+    """Yield the Markdown table, each line as soon as it is measured, and then the range of the ratios."""
     yield HEAD
     data, ratios = make_data(None, None), []
     for one in chosen:
@@ -130,26 +130,26 @@ def lines(chosen: Sequence[Configuration]) -> Iterator[str]:
         )
     for what, found in zip(("memory", "seconds"), zip(*ratios, strict=True), strict=True):
         middle = statistics.median(found)
-        yield f"\n{what}: {min(found):.2f} to {max(found):.2f} of what the job took, median {middle:.2f}"
+        yield f"\n{what}: {min(found):.2f} to {max(found):.2f} times the actual value, median {middle:.2f}"
 
 
 def main() -> None:
-    """Print the table; with --docs put it into the page."""
+    """Print the table; with --docs also write it to the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.estimates", description="Compare measurements with jobs.")
     parser.add_argument("--only", default="", metavar="WORDS", help="configurations whose name has these words")
-    parser.add_argument("--docs", action="store_true", help=f"put the table into {DOCS}")
+    parser.add_argument("--docs", action="store_true", help=f"write the table to {DOCS}")
     options = parser.parse_args(sys.argv[1:])
     chosen = [one for one in CONFIGURATIONS if options.only in one.name]
     if not chosen:
         raise ParamsError(f"--only {options.only!r}: no configuration has that in its name")
-    os.environ[LEDGER] = ""  # these jobs are no work of this host
-    made = []
+    os.environ[LEDGER] = ""  # do not record these jobs in the ledger of this host
+    printed = []
     for line in lines(chosen):
         print(line, flush=True)
-        made.append(line)
+        printed.append(line)
     if options.docs:
         before, _, rest = DOCS.read_text(encoding="utf-8").partition(BEGIN)
-        write_text(DOCS, f"{before}{BEGIN}\n" + "\n".join(made) + f"\n{END}{rest.partition(END)[2]}")
+        write_text(DOCS, f"{before}{BEGIN}\n" + "\n".join(printed) + f"\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

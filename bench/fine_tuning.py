@@ -1,8 +1,8 @@
-"""`python -m bench.fine_tuning`: one BERT fine-tuned on one file of questions, by us and by Hugging Face's Trainer.
+"""`python -m bench.fine_tuning`: fine-tune one BERT on the same questions with this project and with HF's Trainer.
 
-Both get the same questions, windows, batch, learning rate and epochs, and their models answer the same development
-questions by the same code of ours. What is compared is the CPU time of the training and the official scores. Each side
-is a process of its own, one after the other.
+Both use the same questions, windows, batch size, learning rate and epochs, and our code evaluates both models on the
+same development questions. The comparison covers the CPU time of the training and the official scores. The sides run
+one after the other, in separate processes.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ ENTRY, OURS = "squad", "podium"
 REPORT = Path("reports/bench/fine-tuning.json")
 CONFIDENCE = 0.95
 BATCH = 32
-"""Rows of a forward pass where the models are judged; the same for all."""
+"""Rows per forward pass in the evaluation, equal for all sides."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What both sides do; files and folders are absolute."""
+    """Settings shared by all sides; files and folders are absolute."""
 
     model: str
     train: str
@@ -60,14 +60,14 @@ class Recipe:
     seed: int
     threads: int
     limit: int | None
-    """Questions to learn from and as many to be judged on, drawn with the seed; None: all."""
+    """Number of questions sampled for training, and of those for evaluation; None: all."""
 
     @property
     def params(self) -> Params:
-        """The parameters of our side, which also say how long windows are and how the optimizer is set."""
-        found = read_architecture(Path(self.model), f"--model {self.model}")
-        own = {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
-        places = {"base_model.path": self.model, "tokenizer.path": self.model}
+        """Parameters of our side, which also define the windows and optimizer of the others."""
+        model = read_architecture(Path(self.model), f"--model {self.model}")
+        own = {f"model.{name}": getattr(model, name) for name in ModelParams.model_fields}
+        paths = {"base_model.path": self.model, "tokenizer.path": self.model}
         data: dict[str, Any] = {"source": "files", "train_path": self.train, "dev_path": self.dev, "seed": self.seed}
         data |= {"limit_train": self.limit, "limit_dev": self.limit}
         tuning = {"epochs": self.epochs, "learning_rate": self.learning_rate, "global_batch_size": self.batch_size}
@@ -78,26 +78,26 @@ class Recipe:
             for section, values in sections.items()
             for name, value in values.items()
         }
-        stated = {**own, **places, "device.runtime": "cpu", "device.precision": "fp32", **entry}
-        return check(resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in stated.items()]))
+        values = {**own, **paths, "device.runtime": "cpu", "device.precision": "fp32", **entry}
+        return check(resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in values.items()]))
 
 
 @dataclass(frozen=True)
 class Side:
-    """One way to train."""
+    """Side of the comparison: one way to train."""
 
     name: str
     worker: str
-    """module:function(recipe, params, folder, settings) -> figures; leaves the model in the folder, the current one."""
+    """module:function(recipe, params, folder, settings) -> figures; saves the model in the folder, the current one."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def sides(padded_updates: int | None) -> tuple[Side, ...]:
-    """Ours, Trainer at its fastest, Trainer with random batches, and Trainer as the run_qa example sets it up.
+    """Return all sides: ours, Trainer at its fastest, with random batches, and as set up by the run_qa example.
 
     Args:
-        padded_updates: the last is measured for so many updates and not judged; None: to its end.
+        padded_updates: updates of the last side, which is then not evaluated; None: the whole training.
     """
     peer = "bench.fine_tuning_peer:train"
     return (
@@ -109,7 +109,7 @@ def sides(padded_updates: int | None) -> tuple[Side, ...]:
 
 
 def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Our side: the stages from the given model and the examples to the fine-tuned model, in the current folder."""
+    """Fine-tune with our stages, from the base model and the examples, in the current folder."""
     from tasks.downstream.jobs.entry_jobs import finetune_job
     from tasks.downstream.rows import write_rows
     from tasks.jobs.device_job import run_device_job
@@ -136,21 +136,21 @@ def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]
 
 
 def _cpu_of_children() -> float:
-    found = os.times()
-    return found.children_user + found.children_system
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def say(text: str) -> None:
-    """Progress, beside the figures that standard output is for."""
+    """Print progress to standard error; standard output is for figures."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def run_side(side: Side, recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """Train one side in a process of its own; its figures.
+    """Train one side in a separate process and return its figures.
 
     Raises:
-        PodiumError: it failed; what it said stands above.
+        PodiumError: it failed; its output is above.
     """
     folder.mkdir()
     threads = dict.fromkeys(THREAD_VARIABLES, str(recipe.threads))
@@ -159,13 +159,13 @@ def run_side(side: Side, recipe: Recipe, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, **OF_PEERS, **threads, **side.environment, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise PodiumError(f"{side.name} ended with {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        raise PodiumError(f"{side.name} ended with exit code {done.returncode}")
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def judge(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
-    """The official scores of a model that one side left; its predictions.json lies in `folder` then."""
+    """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
     evaluated = evaluate(applied_entry(model), model, dev, folder, How(Place("cpu", "fp32"), BATCH, say))
     print(f"{name}:\n{evaluated.words}")
@@ -173,13 +173,13 @@ def judge(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[s
 
 
 def compare(recipe: Recipe, chosen: Sequence[Side], folder: Path) -> dict[str, Any]:
-    """Train and judge all sides; the figures by side, and the differences of scores.
+    """Train and evaluate all sides; return figures by side and the differences of scores.
 
     Args:
-        folder: for everything that is made; new.
+        folder: a new folder for all files.
     """
-    made = make_examples(part_of(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
-    print(made)
+    summary = make_examples(part_of(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
+    print(summary)
     dev = folder / "dev.jsonl"
     write_dev(dev_of(folder), dev)
     found: dict[str, Any] = {}
@@ -195,20 +195,20 @@ def compare(recipe: Recipe, chosen: Sequence[Side], folder: Path) -> dict[str, A
 
 
 def dev_of(folder: Path) -> Path:
-    """The development questions, as the stage examples writes them."""
+    """Return the file of development questions, in the format of the stage examples."""
     return folder / "examples" / "dev.parquet"
 
 
 def difference(theirs: Path, ours: Path, dev: Path) -> dict[str, float]:
-    """By how many points our F1 exceeds theirs on the same questions, with the interval of the paired bootstrap."""
+    """Return our F1 minus theirs on the same questions, in points, with the interval of the paired bootstrap."""
     first, second = (side / "evaluation" / "predictions.json" for side in (theirs, ours))
     points: dict[str, float] = compare_files(dev, first, second, CONFIDENCE)["f1_difference"]
-    print("F1 of {} above {}: {mean:+.2f} ({low:+.2f} to {high:+.2f})".format(ours.name, theirs.name, **points))
+    print("F1 of {} minus {}: {mean:+.2f} ({low:+.2f} to {high:+.2f})".format(ours.name, theirs.name, **points))
     return points
 
 
 def write_dev(examples: Path, target: Path) -> None:
-    """The development questions as JSON lines, as `podium evaluate` reads them."""
+    """Write the development questions as JSON lines for `podium evaluate`."""
     import pyarrow.parquet as pq
 
     lines = (json.dumps(one, ensure_ascii=False) for one in pq.read_table(examples).to_pylist())
@@ -216,7 +216,7 @@ def write_dev(examples: Path, target: Path) -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Every side a line: CPU seconds, real tokens by CPU second, ours as a share of theirs, scores."""
+    """Return a table with a line per side: CPU seconds, real tokens per CPU second, our share, scores."""
     ours = _seconds_a_token(found[OURS])
     lines = [f"{'':20}{'updates':>8}{'CPU s':>9}{'tokens/CPU s':>14}{'podium is':>11}{'F1':>8}{'peak MB':>9}"]
     for name, one in found.items():
@@ -233,9 +233,9 @@ def _seconds_a_token(figures: dict[str, Any]) -> float:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.fine_tuning", description="Compare a whole fine-tuning.")
-    parser.add_argument("--model", type=Path, help="a BERT's folder, with its tokenizer")
+    parser.add_argument("--model", type=Path, help="folder of a BERT with its tokenizer")
     parser.add_argument("--train", type=Path, help="questions, SQuAD v1.1 JSON")
     parser.add_argument("--dev", type=Path, help="other questions")
     parser.add_argument("--epochs", type=float, default=2)
@@ -243,43 +243,43 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit", type=int, help="so many questions of either file, a sample; default: all")
-    parser.add_argument("--padded-updates", type=int, help="end the padded Trainer early; it has no scores then")
+    parser.add_argument("--limit", type=int, help="sample this many questions of each file; default: all")
+    parser.add_argument("--padded-updates", type=int, help="stop the padded Trainer early, without scores")
     parser.add_argument(
         "--only", action="append", metavar="SIDE", help="compare with this side (repeatable); default: all"
     )
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for all that is made; default: none")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all files in this new folder")
     parser.add_argument("--report", type=Path, default=REPORT)
     parser.add_argument("--side", type=json.loads, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    stated = parse(sys.argv[1:])
-    if stated.side is not None:
-        _be(Side(**stated.side["side"]), Recipe(**stated.side["recipe"]), stated.keep)
+    options = parse(sys.argv[1:])
+    if options.side is not None:
+        _train_side(Side(**options.side["side"]), Recipe(**options.side["recipe"]), options.keep)
         return
     for name in ("model", "train", "dev"):
-        if getattr(stated, name) is None or not getattr(stated, name).exists():
-            raise InputError(f"--{name} {getattr(stated, name)} is not there: name a folder with a BERT and two files")
-    files: dict[str, Any] = {name: str(getattr(stated, name).resolve()) for name in ("model", "train", "dev")}
-    numbers = {name: getattr(stated, name) for name in ("epochs", "learning_rate", "batch_size", "seed", "threads")}
-    recipe = Recipe(**files, **numbers, limit=stated.limit)
+        if getattr(options, name) is None or not getattr(options, name).exists():
+            raise InputError(f"--{name} {getattr(options, name)} not found: pass the folder of a BERT and two files")
+    files: dict[str, Any] = {name: str(getattr(options, name).resolve()) for name in ("model", "train", "dev")}
+    numbers = {name: getattr(options, name) for name in ("epochs", "learning_rate", "batch_size", "seed", "threads")}
+    recipe = Recipe(**files, **numbers, limit=options.limit)
     facts = {**host_facts(sys.argv[1:]), "load_at_start": load_average(), "recipe": dataclasses.asdict(recipe)}
     with contextlib.ExitStack() as stack:
-        folder = stated.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-")))
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-")))
         folder = folder.absolute()
-        folder.mkdir(parents=True, exist_ok=stated.keep is None)
-        chosen = [x for x in sides(stated.padded_updates) if x.name in (OURS, *(stated.only or [x.name]))]
+        folder.mkdir(parents=True, exist_ok=options.keep is None)
+        chosen = [x for x in sides(options.padded_updates) if x.name in (OURS, *(options.only or [x.name]))]
         found = compare(recipe, chosen, folder)
-    write_json(stated.report, {**facts, "sides": found})
-    print(f"\n{table(found)}\n{stated.report}")
+    write_json(options.report, {**facts, "sides": found})
+    print(f"\n{table(found)}\n{options.report}")
 
 
-def _be(side: Side, recipe: Recipe, folder: Path) -> None:
-    """Train one side in `folder`; the figures are the last line of standard output."""
+def _train_side(side: Side, recipe: Recipe, folder: Path) -> None:
+    """Train one side in `folder`; print the figures as the last line of standard output."""
     module, _, function = side.worker.partition(":")
-    params = recipe.params  # presets are read from the current folder, and stages count from it
+    params = recipe.params  # before chdir: presets and stage paths are relative to the current folder
     with contextlib.chdir(folder):
         figures = getattr(importlib.import_module(module), function)(recipe, params, folder, side.settings)
     print(json.dumps(figures))

@@ -1,4 +1,4 @@
-"""Hugging Face's side of bench.fine_tuning: its Trainer on BertForQuestionAnswering, fed as the run_qa example does."""
+"""Hugging Face's side of bench.fine_tuning: Trainer on BertForQuestionAnswering, with data as in the run_qa example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.params.schema import Params
 def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Fine-tune and save the model in `folder`.
 
-    Settings: padding (max_length, longest), sampling (random, group_by_length), updates (end there, nothing saved).
+    Settings: padding (max_length, longest), sampling (random, group_by_length), updates (stop there without saving).
     """
     disable_progress_bars()
     logging.disable_progress_bar()
@@ -55,7 +55,7 @@ def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]
 
 
 def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> Dataset:
-    """The windows of the training questions, as run_qa cuts them."""
+    """Return the windows of the training questions, as run_qa makes them."""
     rows = entry_of(params, ENTRY).rows
     assert isinstance(rows, WindowParams)
     examples = Dataset.from_parquet(str(folder.parent / "examples/train.parquet"), cache_dir=str(folder / "cache"))
@@ -64,7 +64,7 @@ def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> D
 
 
 def arguments(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> TrainingArguments:
-    """Our recipe in Trainer's words."""
+    """Convert our recipe to Trainer's arguments."""
     tuning = entry_of(params, ENTRY).params.finetune
     return TrainingArguments(
         str(folder / "trainer"),
@@ -85,7 +85,7 @@ def arguments(recipe: Recipe, params: Params, folder: Path, settings: dict[str, 
 
 
 class Counting:
-    """A collator that counts the real tokens it passes on."""
+    """Collator that counts the real tokens of its batches."""
 
     def __init__(self, collate: DataCollatorWithPadding) -> None:
         self._collate = collate

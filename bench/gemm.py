@@ -1,4 +1,4 @@
-"""The matrix peak of this host, now: the best of several large products."""
+"""Current matrix peak of this host: the fastest of several large matrix products."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from bench.protocol import Sample, Session, Stopwatch
 
 SHAPES = ((1024, 768, 3072), (4096, 768, 3072), (4096, 3072, 768), (2048, 2048, 2048), (4096, 4096, 4096))
-"""[M, K] x [K, N]: those of a base-size layer, and square ones."""
+"""[M, K] x [K, N]: products of a base-size layer, and square ones."""
 REPEATS = 5
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def measure(spec: dict[str, Any], session: Session) -> None:
-    """One sample a round, of the fastest product found in it; units are GFLOP."""
+    """Report one sample per round, of its fastest product; units are GFLOP."""
     torch.set_num_threads(spec["threads"])
     dtype = DTYPES[spec["settings"]["precision"]]
     shapes = spec.get("shapes", SHAPES)
@@ -26,7 +26,7 @@ def measure(spec: dict[str, Any], session: Session) -> None:
 
 
 def best_of_round(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Sample:
-    """The sample with most operations per second; a product is x W^T, as in a linear layer."""
+    """Return the sample with most operations per second; a product is x W^T, as in a linear layer."""
     samples = []
     watch = Stopwatch()
     for left, right in pairs:

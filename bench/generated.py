@@ -1,7 +1,7 @@
-"""Texts and questions that anybody can make, from the project's invented world, as long as real ones.
+"""Generated texts and questions from the project's demo world, with realistic lengths.
 
-A document of the world has about 50 tokens. Articles of WikiText and contexts of SQuAD are longer, and how much a
-trainer gains by dropping padding depends on lengths, so several documents are joined.
+A document of the world has about 50 tokens. Articles of WikiText and contexts of SQuAD are longer, and the gain from
+dropping padding depends on lengths, so several documents are joined.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SEED = 1
 ARTICLES, DOCUMENTS_PER_ARTICLE = 1000, 8
 QUESTIONS: dict[world.Split, int] = {"train": 6000, "dev": 900}
 MOST_DOCUMENTS_PER_CONTEXT = 5
-"""A context has 1, 2, ... 5 documents in turn: about 180 tokens with the question on average, SQuAD's mean."""
+"""Contexts cycle through 1, 2, ... 5 documents: about 180 tokens on average with the question, the mean of SQuAD."""
 
 
 def write_generated(folder: Path) -> None:
-    """corpus/articles.jsonl, squad/train.json and squad/dev.json, whole or not at all."""
+    """Write corpus/articles.jsonl, squad/train.json and squad/dev.json atomically."""
     with new_folder(folder) as partial:
         articles = []
         for number in range(ARTICLES):

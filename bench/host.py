@@ -1,4 +1,4 @@
-"""Facts of the host and of the run, so that a figure can be judged later."""
+"""Facts about the host and the run, to interpret results later."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ipu_model.distributed import process
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile")
-"""Flags of the CPU that decide how fast matrices are multiplied."""
+"""CPU flags that determine the speed of matrix products."""
 
 
 def host_facts(arguments: list[str]) -> dict[str, Any]:
-    """CPU, memory, versions, revision and command."""
+    """Return CPU, memory, versions, revision and command."""
     cpuinfo = _cpuinfo()
     flags = set(cpuinfo.get("flags", "").split())
     return {
@@ -36,9 +36,9 @@ def host_facts(arguments: list[str]) -> dict[str, Any]:
 
 
 def peak_memory_mb(status: Path = Path("/proc/self/status")) -> float:
-    """Peak resident memory of this program, MB of 2**20 bytes.
+    """Return the peak resident memory of this program in MB of 2**20 bytes.
 
-    Where Linux tells it from VmHWM: what getrusage says begins with the memory of the process that started this one.
+    On Linux it is VmHWM, because getrusage starts from the memory of the parent process.
     """
     lines = status.read_text(encoding="utf-8").splitlines() if status.is_file() else []
     found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
@@ -46,7 +46,7 @@ def peak_memory_mb(status: Path = Path("/proc/self/status")) -> float:
 
 
 def load_average() -> list[float]:
-    """The load of the last 1, 5 and 15 minutes."""
+    """Return the load averages of the last 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]
 
 
@@ -61,6 +61,6 @@ def _cpuinfo(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def _revision() -> str:
-    """The checkout's revision; "unknown" outside one."""
+    """Return the revision of the checkout; "unknown" outside one."""
     found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"

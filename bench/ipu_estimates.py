@@ -1,6 +1,6 @@
-"""`python -m bench.ipu_estimates`: fit the time of IPUs to what was published, judge known layouts, propose others.
+"""`python -m bench.ipu_estimates`: fit IPU times to published results, check known layouts, propose better ones.
 
-Prints the tables of docs/ipu-estimates.md; with --write puts them there. A test compares.
+It prints the tables of docs/ipu-estimates.md, and with --write updates the document. A test compares them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MB = 1e6
 
 
 def tables() -> dict[str, list[str]]:
-    """The lines of each table, by its name in the document."""
+    """Return the lines of each table, by its name in the document."""
     return {"time": time_lines(), "fits": fitting_lines(), "bad": bad_lines(), "balance": balance_lines()}
 
 
 def fitting_lines() -> list[str]:
-    """Jobs of presets with the same verdict of the same IPU stand in one line."""
+    """Return the table of preset jobs, with one line for jobs that have the same verdict on the same IPU."""
     found: dict[tuple[str, ...], list[str]] = {}
     for known in published():
         memory = known.fullest()
@@ -37,7 +37,7 @@ def fitting_lines() -> list[str]:
 
 
 def bad_lines() -> list[str]:
-    """What is known not to fit."""
+    """Return the table of layouts that are known not to fit."""
     head = ["published layout", "pushed by", "because", "certain MB", "low", "verdict", "largest term, MB", "knob"]
     lines = []
     for bad, memory, refused in bad_verdicts():
@@ -49,7 +49,7 @@ def bad_lines() -> list[str]:
 
 
 def balance_lines() -> list[str]:
-    """What is proposed for BERT base and large on POD4 and POD16, beside what is published."""
+    """Return the table of proposed and published layouts for BERT base and large on POD4 and POD16."""
     head = ["recipe", "published", "rows/s", "proposed", "rows/s", "gain", "likely MB of 941", "margin, ms a row"]
     lines = []
     for preset in BALANCED:
@@ -90,19 +90,19 @@ def _table(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def put_in(text: str, found: dict[str, list[str]]) -> str:
-    """The document with its tables replaced: each stands between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+    """Return the document with new tables, each between `<!-- NAME -->` and `<!-- end of NAME -->`."""
     for name, lines in found.items():
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         block = "\n".join(lines)
         text, times = marked.subn(lambda match, block=block: match[1] + block + "\n" + match[2], text)  # type: ignore[misc]
         if times != 1:
-            raise LookupError(f"{DOCUMENT.name} has {times} places for the table {name}")
+            raise LookupError(f"{DOCUMENT.name} must mark the table {name} once; found {times} markers")
     return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.ipu_estimates", description="Estimates of IPUs, judged.")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/ipu-estimates.md")
+    parser = argparse.ArgumentParser(prog="python -m bench.ipu_estimates", description="Check the estimates for IPUs.")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/ipu-estimates.md")
     options = parser.parse_args()
     found = tables()
     for name, lines in found.items():

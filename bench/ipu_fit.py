@@ -1,9 +1,9 @@
-"""The constants of ipu_model/estimates/ipu_constants.py, fitted to published rows, and the error of every row.
+"""Fit of the constants in ipu_model/estimates/ipu_constants.py to published rows, with the error of every row.
 
-Seconds are linear in the constants, so what a constant counts in a row is its seconds with that constant 1 and the
-others 0. Fitted is the least sum of squared relative errors over the rows, no constant below 0. Each row is estimated
-by the constants of the rows of other layouts: all rows of its model, row length and head are left out, of both
-generations, all pods and frameworks.
+Seconds are linear in the constants, so the coefficient of a constant in a row is the row's seconds with that constant 1
+and the others 0. The fit minimises the sum of squared relative errors over the rows, with constants of at least 0. Each
+row is estimated with constants fitted to rows of other layouts: all rows with its model, row length and head are left
+out, for both generations, all pods and frameworks.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ NOTHING = Fitted(*[0.0] * len(NAMES))
 
 @dataclass(frozen=True)
 class Judged:
-    """A row, and what it was estimated to be."""
+    """A published row with its estimates."""
 
     row: Published
     estimated: float
-    """Sequences a second, by the constants of rows of other layouts."""
+    """Sequences per second, with constants fitted to rows of other layouts."""
     between: Interval
-    """Sequences a second, the interval by the same constants."""
+    """Interval of sequences per second, with the same constants."""
     stated: Interval
-    """Sequences a second by the constants as they are stated, fitted to this row as well."""
+    """Interval of sequences per second with the constants in use, which are fitted to this row as well."""
 
     @property
     def error(self) -> float:
-        """Return the error of an estimate, against the published figure."""
+        """Relative error of the estimate."""
         return self.estimated / self.row.rate - 1
 
     def is_inside(self, interval: Interval) -> bool:
-        """Tell whether an interval covers what was published."""
+        """Return whether an interval covers the published rate."""
         return interval.low <= self.row.rate <= interval.high
 
 
 def seconds_of(row: Published, fitted: Fitted) -> float:
-    """Seconds of an update of the row, its share of the call included."""
+    """Return the seconds of an update of the row, including its share of the call overhead."""
     training = dataclasses.replace(row.training(), fitted=fitted)
     host = fitted.host / training.updates_per_call if row.pytorch else 0.0
     return update_seconds(training).likely + host
 
 
 def counts_of(row: Published) -> tuple[float, ...]:
-    """What each constant is multiplied with in the seconds of an update."""
+    """Return the coefficient of each constant in the seconds of an update."""
     nothing = seconds_of(row, NOTHING)
     return tuple(seconds_of(row, dataclasses.replace(NOTHING, **{name: 1.0})) - nothing for name in NAMES)
 
 
 def fit(rows: Sequence[Published]) -> Fitted:
-    """The constants that explain these rows best."""
+    """Return the constants that fit these rows best."""
     left = list(range(len(NAMES)))
     relative = np.array([np.array(counts_of(row)) / row.update_seconds for row in rows])
     explained = np.array([1.0 - seconds_of(row, NOTHING) / row.update_seconds for row in rows])
@@ -74,7 +74,7 @@ def fit(rows: Sequence[Published]) -> Fitted:
 
 
 def judge(rows: Sequence[Published] = PUBLISHED) -> list[Judged]:
-    """Every row, estimated from rows of other layouts."""
+    """Estimate every row from rows of other layouts."""
     others = {row.layout: fit([x for x in rows if x.fitted and x.layout != row.layout]) for row in rows}
     found = []
     for row in rows:
@@ -85,20 +85,20 @@ def judge(rows: Sequence[Published] = PUBLISHED) -> list[Judged]:
 
 
 def _interval_of(row: Published, fitted: Fitted) -> Interval:
-    """Return the sequences a second that an estimate states for the row."""
+    """Return the estimated interval of sequences per second for the row."""
     call = call_interval(dataclasses.replace(row.training(), fitted=fitted))
     sequences = row.rows_per_update * row.packing_factor * row.updates_per_call
     return Interval(*(sequences / seconds for seconds in (call.high, call.likely, call.low)))
 
 
 def errors(judged: Sequence[Judged], head: str) -> tuple[float, float]:
-    """Median and worst error of the rows of a head, without their sign."""
+    """Return the median and maximum absolute error of the rows of a head."""
     found = [abs(one.error) for one in judged if one.row.head == head]
     return statistics.median(found), max(found)
 
 
 def time_lines() -> list[str]:
-    """The table of docs/ipu-estimates.md."""
+    """Return the table of times in docs/ipu-estimates.md."""
     judged = judge()
     lines = ["| BERT, row length | system | framework, source | published | estimated | error | interval |"]
     lines.append("|---|---|---|---|---|---|---|")

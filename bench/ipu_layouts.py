@@ -1,8 +1,8 @@
-"""Layouts that are known to fit the memory of IPUs, those of the presets, and some that are known not to.
+"""Layouts that are known to fit the memory of IPUs (those of the presets), and layouts that are known not to.
 
-No report of a user who ran out of memory with a BERT on IPUs was found that carries its whole configuration (threads of
+No published report of a BERT that ran out of memory on IPUs includes its whole configuration (threads of
 graphcore/poptorch, graphcore/examples and huggingface/optimum-graphcore, and Graphcore's documents, were searched). So
-what is known not to fit are published layouts pushed past one term, each with the arithmetic that says so.
+the layouts that do not fit are published ones with one term increased beyond the limit, each with its calculation.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tasks.params.schema import PHASES, check
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = ROOT / "presets"
 CERTAIN = ("weights", "accumulated gradients", "optimizer state", "stashed activations", "streams")
-"""Terms that follow from the shapes, with nothing assumed."""
+"""Terms that follow from the shapes without any assumption."""
 
 
 @dataclass(frozen=True)
 class KnownJob:
-    """A job of a preset, on rows of which only the shape is known."""
+    """A job of a preset, on rows known only by their shape."""
 
     preset: str
     name: str
@@ -42,33 +42,33 @@ class KnownJob:
     rows: Manifest
 
     def fullest(self) -> MemoryEstimate:
-        """The memory of its fullest IPU."""
+        """Estimate the memory of the fullest IPU."""
         return estimate_ipus(self.job, self.model, self.rows).memory[0]
 
     def verdict(self) -> str:
-        """Of all its IPUs."""
+        """Return the verdict over all IPUs of the job."""
         return estimate_ipus(self.job, self.model, self.rows).verdict
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A published layout pushed past what an IPU holds."""
+    """A published layout changed so that it exceeds the memory of an IPU."""
 
     preset: str
     name: str
     change: str
-    """In words."""
+    """Description of the change."""
     why: str
     micro_batch_size: int = 0
     """Rows; 0 = as published."""
     length: int = 0
-    """Tokens of a row; 0 = as published."""
+    """Tokens per row; 0 = as published."""
     precision: str = ""
     keys: dict[str, Any] = field(default_factory=dict)
-    """Of the ipu_config, otherwise than published."""
+    """Changed keys of the ipu_config."""
 
     def job(self) -> KnownJob:
-        """The job so changed; its global batch still has 512 micro-batches for each replica."""
+        """Return the changed job; its global batch still has 512 micro-batches per replica."""
         known = next(one for one in preset_jobs(self.preset) if one.name == self.name)
         job, rows = known.job, known.rows
         config = {**(job.ipu_config or {}), **self.keys}
@@ -132,14 +132,14 @@ BAD: tuple[Bad, ...] = (
 
 
 def published() -> Iterator[KnownJob]:
-    """Every job of every preset for IPUs."""
+    """Yield every job of every preset for IPUs."""
     for path in sorted(PRESETS.glob("*ipu-*.yaml")):
         yield from preset_jobs(path.stem)
 
 
 @functools.cache
 def preset_jobs(name: str) -> tuple[KnownJob, ...]:
-    """The jobs of a preset, as `podium plan` builds them; a preset of IPUs has one entry of downstream."""
+    """Return the jobs of a preset, as `podium plan` builds them; an IPU preset has one downstream entry."""
     params = check(resolve({}, name, [], PRESETS))
     [entry] = entries(params)
     stages = [f"{PRETRAIN}@{phase}" for phase in PHASES if params.pretrain.enabled]
@@ -148,14 +148,14 @@ def preset_jobs(name: str) -> tuple[KnownJob, ...]:
     for planned in planned_jobs(params, ROOT, ROOT / "not there", stages):
         group, _, item = planned.stage.partition("@")
         model = planned.job.model
-        assert model is not None  # it is planned to start from fresh weights
-        of = item if group == PRETRAIN else group
-        found.append(KnownJob(name, of, planned.job, model, planned.rows.manifest))
+        assert model is not None  # the plan starts from random weights
+        kind = item if group == PRETRAIN else group
+        found.append(KnownJob(name, kind, planned.job, model, planned.rows.manifest))
     return tuple(found)
 
 
 def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
-    """Each layout that is known not to fit, its fullest IPU, and whether it is estimated so."""
+    """Return each layout that is known not to fit, its fullest IPU, and whether the estimate agrees."""
     found = []
     for bad in BAD:
         job = bad.job()
@@ -164,5 +164,5 @@ def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
 
 
 def certain_bytes(memory: MemoryEstimate) -> float:
-    """Of an IPU, what follows from the shapes."""
+    """Return the bytes of an IPU that follow from the shapes."""
     return sum(term.amount for term in memory.terms if term.name in CERTAIN)

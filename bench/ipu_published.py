@@ -1,4 +1,4 @@
-"""Published throughput of BERT on IPUs, with the layouts that it was reached with. Data, and nothing else.
+"""Published throughput of BERT on IPUs, with the layouts used. Data only.
 
 Sources: Graphcore's page of performance results (fp16.16, Bow Pods; a release of the SDK in brackets), the README of
 PaddleNLP's examples/language_model/bert/static_ipu, all_results.json of Graphcore/bert-base-uncased on the Hub, and two
@@ -23,37 +23,37 @@ FOUR = {"base": (0, 4, 4, 4), "large": (3, 7, 7, 7)}
 EIGHT = (2, 3, 3, 3, 3, 3, 3, 4)
 PRETRAINING, ANSWERS = "pretraining", "question_answering"
 PACKING = {128: 1.17, 512: 2.0}
-"""Sequences in a packed row on Wikipedia: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
+"""Sequences per packed row on Wikipedia: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
 PAGE = "Graphcore's page"
 
 
 @dataclass(frozen=True)
 class Published:
-    """One figure."""
+    """A published throughput."""
 
     model: str
     length: int
     masked: int
-    """Slots of a row; a packed one has two more."""
+    """Masked slots per row; a packed row has two more."""
     generation: Generation
     replicas: int
     framework: str
     rate: float
-    """Sequences a second."""
+    """Sequences per second."""
     rows_per_update: int
     micro_batch_size: int
     source: str
     packed: bool = False
     head: str = PRETRAINING
     layers: tuple[int, ...] = field(default=())
-    """On each IPU; () = the four of FOUR."""
+    """Layers on each IPU; () = those of FOUR."""
     offchip: bool = True
-    """The optimizer state."""
+    """True if the optimizer state is off chip."""
     updates_per_call: int = 1
 
     @property
     def layout(self) -> tuple[str, int, str, int]:
-        """Return the model, row length, head and number of IPUs that rows of one layout share."""
+        """Model, row length, head and number of IPUs, equal for rows of one layout."""
         return self.model, self.length, self.head, len(self.placed)
 
     @property
@@ -63,26 +63,26 @@ class Published:
 
     @property
     def pytorch(self) -> bool:
-        """The host's cost of a call is that of PyTorch."""
+        """True if a call has the host overhead of PyTorch."""
         return self.framework == "PyTorch"
 
     @property
     def fitted(self) -> bool:
-        """Whether the constants are fitted to it: SQuAD on a Bow Pod16 is left out, as its layout is a guess."""
+        """True if the constants are fitted to this row: SQuAD on a Bow Pod16 is excluded, as its layout is a guess."""
         return self.head == PRETRAINING or self.generation is MK2
 
     @property
     def packing_factor(self) -> float:
-        """Sequences in a row."""
+        """Sequences per row."""
         return PACKING[self.length] if self.packed else 1.0
 
     @property
     def update_seconds(self) -> float:
-        """What the figure says that an update takes."""
+        """Seconds per update at the published rate."""
         return self.rows_per_update * self.packing_factor / self.rate
 
     def training(self) -> IpuProgram:
-        """What the estimate is made from; accumulation is what the rows of an update need."""
+        """Return the program to estimate; gradient accumulation follows from the rows per update."""
         model = MODELS[self.model]
         placement = place(self.head, model.num_layers, list(self.placed), len(self.placed))
         rows = RowShape(self.length, self.masked, 3 if self.packed else 1, self.packing_factor)

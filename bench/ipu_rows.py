@@ -1,10 +1,10 @@
-"""How long IPUs wait for rows: `python -m bench.ipu_rows`, with a stand-in for their work that keeps Python's lock.
+"""Time that IPUs wait for rows: `python -m bench.ipu_rows`, with simulated IPU calls that hold Python's GIL.
 
-A call of an executor keeps that lock for the seconds that an update takes at the published rate. The seconds that the
-host then needs until it could begin the next call are what the IPUs wait: with rows made in turn, in the process of the
-training, and with rows made ahead by another one. With --instances: the CPU seconds of that process for an update, for
-each number of instances that share its rows; one after the other, as each has cores of its own where they train. With
---memory: what both processes hold as calls go by.
+A simulated executor call holds the GIL for the seconds of an update at the published rate. The IPUs then wait as long
+as the host needs until it can start the next call. This is measured with rows prepared in the training process, and
+with rows prepared ahead by another process. With --instances, it measures the CPU seconds per update of that process
+for each number of instances that share its rows, one instance after the other, because in a real training each has its
+own cores. With --memory, it measures the memory of both processes over the calls.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tasks.rows.row_files import RowWriter
 MODEL = ModelConfig(vocab_size=30522)
 WRITTEN_AT_ONCE = 8192
 MICRO_BATCH = 2
-"""Rows; the fewest of a preset that pre-trains on rows which are not packed."""
+"""Rows; the minimum of the presets that pre-train on unpacked rows."""
 MEMORY_CALL_SECONDS = 0.001
-"""For --memory, which asks for many calls and not for how long they take."""
+"""Call time for --memory, which needs many calls of any length."""
 PROMISE = 0.005
-"""Of an update: what the host may let the IPUs wait."""
+"""Target: maximum wait of the IPUs as a share of an update."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Case:
     name: str
     head: str
     rows: int
-    """Of one update."""
+    """Rows per update."""
     row_length: int
     max_sequences: int
     max_predictions: int
@@ -57,12 +57,12 @@ class Case:
 
     @property
     def seconds(self) -> float:
-        """Of one update."""
+        """Seconds per update."""
         return self.rows / self.rows_per_second
 
     @property
     def kind(self) -> str:
-        """Of its rows."""
+        """Kind of its rows."""
         return heads.get_head(self.head).row_kind(0)
 
 
@@ -75,11 +75,11 @@ CASES = (
     Case("base, SQuAD", "question_answering", 256, 384, 1, 0, 720.877, "Hugging Face's notebook, Mk2 POD16"),
     Case("large, SQuAD", "question_answering", 256, 384, 1, 0, 1183, f"{GC}Bow Pod16, PopART"),
 )
-"""The fastest that was published of each: the shortest updates."""
+"""The fastest published training of each kind, with the shortest updates."""
 
 
 def write_folder(folder: Path, case: Case, rows: int) -> RowFolder:
-    """Full rows of random tokens, in sequences of equal length."""
+    """Write full rows of random tokens, in sequences of equal length."""
     shape = (case.row_length, case.max_sequences, case.max_predictions, MODEL.vocab_size)
     folder.mkdir()
     with RowWriter(folder, case.kind, *shape) as writer:
@@ -119,15 +119,15 @@ def _columns(case: Case, rows: int, first: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Wait:
-    """What stands between two calls of an executor."""
+    """Time between two calls of an executor."""
 
     seconds: float
     cpu_seconds: float
-    """Of this thread: less than `seconds` where it waits, for rows or, on a busy host, for a core."""
+    """CPU time of this thread: less than `seconds` if it waits for rows or, on a busy host, for a core."""
 
 
 def waits(source: RowSource, feed: Feed, seconds: float) -> Iterator[Wait]:
-    """From now to the first of the calls, which keep Python's lock for `seconds`, then between every two."""
+    """Yield the wait before the first call and between calls, each of which holds the GIL for `seconds`."""
     execute = ctypes.PyDLL(None).usleep
     with closing(source):
         began, used = time.perf_counter(), time.thread_time()
@@ -138,95 +138,95 @@ def waits(source: RowSource, feed: Feed, seconds: float) -> Iterator[Wait]:
 
 
 def measure(case: Case, updates: int, folder: Path) -> None:
-    """Print what the IPUs wait before an update, with rows made in turn and ahead."""
+    """Print the wait of the IPUs before an update, with rows prepared on demand and ahead."""
     rows = write_folder(folder / case.name, case, 2 * case.rows)
     order, steps = UpdateRows(len(rows), case.rows, SEED), range(updates + 1)
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     print(f"{case.name}: {case.rows:,} rows, an update takes {case.seconds:.3f} s ({case.source})")
-    print_waits("in turn", case, in_turn(rows, order, steps, inputs), inputs, updates)
+    print_waits("on demand", case, in_turn(rows, order, steps, inputs), inputs, updates)
     print_waits("ahead", case, Ahead(rows, order, steps, inputs), inputs, updates)
 
 
 def print_waits(name: str, case: Case, source: RowSource, inputs: Inputs, updates: int) -> None:
-    """One line of `measure`."""
+    """Print one line of `measure`."""
     feed = Feed(source, updates + 1, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
-    first, *found = waits(source, feed, case.seconds)
-    median = statistics.median(wait.seconds for wait in found)
-    cpu = statistics.median(wait.cpu_seconds for wait in found)
+    first, *further = waits(source, feed, case.seconds)
+    median = statistics.median(wait.seconds for wait in further)
+    cpu = statistics.median(wait.cpu_seconds for wait in further)
     verdict = "met" if median < PROMISE * case.seconds else "NOT met"
     print(
-        f"  {name:8} {median * 1e3:8.2f} ms, {median / case.seconds:8.3%} of an update (at work {cpu * 1e3:.2f} ms, "
+        f"  {name:9} {median * 1e3:8.2f} ms, {median / case.seconds:8.3%} of an update (CPU {cpu * 1e3:.2f} ms, "
         f"{cpu / case.seconds:.3%}; before the first call {first.seconds:.2f} s); under {PROMISE:.1%}: {verdict}"
     )
 
 
 def cpu_seconds(process: int) -> float:
-    """Of a process so far (schedstat of proc(5), in nanoseconds)."""
+    """Return the CPU seconds of a process so far (schedstat of proc(5), in nanoseconds)."""
     return int(Path(f"/proc/{process}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
 
 
 def work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[float]:
-    """CPU seconds that the worker of each instance took for so many updates, its start included."""
+    """Return the CPU seconds of each instance's row worker for `updates` updates, including its start."""
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
-    found = []
+    seconds = []
     for index in range(instances):
         order = UpdateRows(len(rows), case.rows, SEED, Instances(index, instances).share(case.rows))
         with closing(Ahead(rows, order, range(updates), inputs)) as source:
             for _ in range(updates):
                 next(source)
-            found.append(cpu_seconds(source.process.pid))
-    return found
+            seconds.append(cpu_seconds(source.process.pid))
+    return seconds
 
 
 def main() -> None:
-    """Read the command line and print what was measured."""
-    parser = argparse.ArgumentParser(description="How long IPUs wait for rows, with a stand-in for their work.")
-    parser.add_argument("--only", choices=[case.name for case in CASES], help="one training")
-    parser.add_argument("--updates", type=int, default=5, help="measured of each, after a first one")
+    """Parse the command line and print the measurements."""
+    parser = argparse.ArgumentParser(description="Measure how long IPUs wait for rows, with simulated IPU calls.")
+    parser.add_argument("--only", choices=[case.name for case in CASES], help="measure one training")
+    parser.add_argument("--updates", type=int, default=5, help="updates to measure, after a first one")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--instances", type=int, nargs="+", help="work of each instance instead, for these numbers")
-    instead.add_argument("--memory", action="store_true", help="memory instead, at the first of the calls and after it")
-    asked = parser.parse_args()
-    cases = [case for case in CASES if asked.only in (None, case.name)]
+    instead.add_argument("--instances", type=int, nargs="+", help="measure CPU time for these numbers of instances")
+    instead.add_argument("--memory", action="store_true", help="measure memory over the calls")
+    options = parser.parse_args()
+    cases = [case for case in CASES if options.only in (None, case.name)]
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases if asked.instances is None else cases[:1]:
-            if asked.memory:
-                remember(case, asked.updates, write_folder(Path(folder) / case.name, case, 2 * case.rows))
+        for case in cases if options.instances is None else cases[:1]:
+            if options.memory:
+                remember(case, options.updates, write_folder(Path(folder) / case.name, case, 2 * case.rows))
                 continue
-            if asked.instances is None:
-                measure(case, asked.updates, Path(folder))
+            if options.instances is None:
+                measure(case, options.updates, Path(folder))
                 continue
-            share(case, asked.instances, asked.updates, write_folder(Path(folder) / "rows", case, 2 * case.rows))
+            share(case, options.instances, options.updates, write_folder(Path(folder) / "rows", case, 2 * case.rows))
 
 
 def own_megabytes(process: int | str) -> float:
-    """Memory of a process that no file stands behind and none shares (proc(5)), MB of 2**20."""
+    """Return the private anonymous memory of a process (proc(5)) in MB of 2**20 bytes."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
 
 
 def remember(case: Case, updates: int, rows: RowFolder) -> None:
-    """Print what the training's process and its worker hold as calls go by."""
+    """Print the memory of the training process and its row worker over the calls."""
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     source = Ahead(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
     feed = Feed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
-    seen = [
+    sizes = [
         (own_megabytes("self"), own_megabytes(source.process.pid)) for _ in waits(source, feed, MEMORY_CALL_SECONDS)
     ]
     for call in sorted({min(SLOTS, updates - 1), updates // 4, updates // 2, updates - 1}):
-        print(f"{case.name}, call {call + 1} of {updates}: {seen[call][0]:.1f} MB, its worker {seen[call][1]:.1f} MB")
+        print(f"{case.name}, call {call + 1} of {updates}: {sizes[call][0]:.1f} MB, worker {sizes[call][1]:.1f} MB")
 
 
 def share(case: Case, numbers: list[int], updates: int, rows: RowFolder) -> None:
-    """Print what an update costs each of so many instances, beside its part of what it costs the first number."""
+    """Print the cost of an update per instance, and its ideal share of the cost with the first number of instances."""
     alone = math.nan
     for count in numbers:
         start, whole = (statistics.mean(work(rows, case, count, calls)) for calls in (1, updates + 1))
         each = (whole - start) / updates
         alone = each * count if math.isnan(alone) else alone
         print(
-            f"{case.name}, instances: {count}, CPU seconds of each: an update {each:.4f} "
-            f"(1/{count}: {alone / count:.4f}), the start {start - each:.2f}"
+            f"{case.name}, instances: {count}, CPU seconds each: per update {each:.4f} "
+            f"(1/{count}: {alone / count:.4f}), start {start - each:.2f}"
         )
 
 

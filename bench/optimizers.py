@@ -1,4 +1,4 @@
-"""The optimizer step alone, on the parameters of a pre-training model, ours and the plain loops it stands beside."""
+"""Optimizer step alone, on the parameters of a pre-training model: ours, and plain loops for comparison."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ipu_model.runtimes.host import keep_freed_memory
 
 
 class PlainLamb(torch.optim.Optimizer):
-    """LAMB as one writes it down: tensor by tensor, the formula of optim.optimizers.Lamb with bias correction."""
+    """Plain LAMB, tensor by tensor: the formula of optim.optimizers.Lamb with bias correction."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> None:
         super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
@@ -53,7 +53,7 @@ class PlainLamb(torch.optim.Optimizer):
 
 def step(spec: dict[str, Any], session: Session) -> None:
     """Measure steps with fixed gradients; units are steps."""
-    keep_freed_memory()  # for both sides: what is compared here is the arithmetic
+    keep_freed_memory()  # for both sides, to compare the computation only
     torch.set_num_threads(spec["threads"])
     config = model_config(spec["size"])
     model = build_model("pretraining", config)
@@ -77,7 +77,7 @@ def step(spec: dict[str, Any], session: Session) -> None:
 
 
 def set_gradients(model: nn.Module) -> None:
-    """The same small gradients on every call, of norm about 1 over the model."""
+    """Set small random gradients, the same on every call, with a norm of about 1 over the model."""
     generator = torch.Generator().manual_seed(SEED)
     scale = 1 / math.sqrt(sum(p.numel() for p in model.parameters()))
     for parameter in model.parameters():
@@ -85,7 +85,7 @@ def set_gradients(model: nn.Module) -> None:
 
 
 def make(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """lamb, adamw: what a job gets; lamb-plain, adamw-plain: tensor by tensor."""
+    """Make an optimizer. lamb, adamw: as in a job; lamb-plain, adamw-plain: tensor by tensor."""
     if not name.endswith("-plain"):
         return make_optimizer(dataclasses.replace(OPTIMIZER, name=name), model)
     named = list(model.named_parameters())

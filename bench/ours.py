@@ -1,4 +1,4 @@
-"""Our side: the project's own runtime over its own rows, as `python -m ipu_model` sets them up."""
+"""Our side: the project's runtime and rows, set up as by `python -m ipu_model`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ipu_model.train.training import learning_rate
 
 
 def train(spec: dict[str, Any], session: Session) -> None:
-    """Measure updates, reading of the rows included; units are real tokens."""
+    """Measure updates including reading the rows; units are real tokens."""
     prepare_host(spec["threads"])
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
@@ -60,23 +60,23 @@ def train(spec: dict[str, Any], session: Session) -> None:
 
 
 def prepare_host(threads: int) -> None:
-    """What `python -m ipu_model` does to its process before a job."""
+    """Apply the process settings of `python -m ipu_model`."""
     keep_freed_memory()
     torch.set_num_threads(threads)
 
 
 def flops_of(training: Training, batch: Batch) -> int:
-    """The operations of one update over these rows (flops.py)."""
+    """Return the operations of one update over these rows (flops.py)."""
     ids = batch.columns["sequence_ids"].astype(np.int64) + 256 * np.arange(len(batch.rows))[:, None]
-    found, counts = np.unique(ids, return_counts=True)
-    lengths = counts[found % 256 != 0].tolist()
+    distinct, counts = np.unique(ids, return_counts=True)
+    lengths = counts[distinct % 256 != 0].tolist()
     if training.task == "pretrain":
         return pretraining_flops(training.model, lengths, batch.labels("masked_labels"))
     return answering_flops(training.model, lengths)
 
 
 def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
-    """The job of a training; `settings` are laid over its fields, so that a variant is data."""
+    """Make the job of a training; `settings` override its fields, so that variants are plain data."""
     job = Job(
         kind="pretrain" if training.task == "pretrain" else "finetune",
         head=training.head,
@@ -94,7 +94,7 @@ def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
 
 
 def start(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
-    """The runtime of a job with freshly drawn weights, by the same steps as ipu_model.train.running."""
+    """Make the runtime of a job with random weights, by the steps of ipu_model.train.running."""
     chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
     assert job.model is not None
@@ -107,9 +107,9 @@ def start(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
 
 
 def precision_of(plan: JobPlan) -> dict[str, str]:
-    """The facts of a configuration that say what it computed in, and why."""
+    """Return the precision of a configuration and its reason."""
     return {"precision": plan.precision, "precision_reason": plan.precision_reason}
 
 
 def say_nothing(event: str, **fields: Any) -> None:
-    """Nobody reads the events of a measured job."""
+    """Discard the events of a measured job."""

@@ -1,4 +1,4 @@
-"""The other side: Hugging Face's Trainer on its own BERT models, with the same sequences and optimizer."""
+"""Peer side: Hugging Face's Trainer on its own BERT models, with the same sequences and optimizer settings."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import RowFolder
 
 GROUPED_BATCHES = 50
-"""Trainer sorts by length inside groups of so many batches."""
+"""Batches per group; Trainer sorts by length within a group."""
 
 
 def train(spec: dict[str, Any], session: Session) -> None:
-    """Measure updates of Trainer, collating included; units are real tokens.
+    """Measure updates of Trainer including collation; units are real tokens.
 
     Settings: precision (fp32, bf16), padding (max: to the row length; longest: of the batch), sampling.
     """
@@ -36,9 +36,9 @@ def train(spec: dict[str, Any], session: Session) -> None:
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
     updates = spec["updates"] * spec["rounds"] + spec["warmup"]
     grouped = settings.get("sampling") == "group_by_length"
-    # Grouped: one group of batches, so that every epoch sees every length; a round should be whole epochs.
-    wanted = GROUPED_BATCHES if grouped else updates
-    sequences = read_sequences(rows, training.sequences * wanted, SEED)
+    # Grouped: use one group of batches, so that every epoch has every length; a round should be whole epochs.
+    batches = GROUPED_BATCHES if grouped else updates
+    sequences = read_sequences(rows, training.sequences * batches, SEED)
     padded_to = rows.manifest.row_length if settings.get("padding", "max") == "max" else None
     collator = Collator(training.task, padded_to)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,14 +65,14 @@ def train(spec: dict[str, Any], session: Session) -> None:
 
 
 def quiet() -> dict[str, Any]:
-    """Arguments of Trainer that keep it on the CPU and from writing anything."""
+    """Return arguments that keep Trainer on the CPU and turn off its output."""
     return {"use_cpu": True, "report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
 
 
 class Rounds(TrainerCallback):
-    """Cuts Trainer's steps into the rounds that the parent asks for.
+    """Callback that groups Trainer's steps into the rounds that the parent requests.
 
-    A step counts from the end of the one before, so that loading and collating its batch is part of it.
+    A step is measured from the end of the previous one, so it includes loading and collating its batch.
     """
 
     def __init__(self, spec: dict[str, Any], session: Session, collator: Collator) -> None:
@@ -97,7 +97,7 @@ class Rounds(TrainerCallback):
 
 
 def make_model(training: Training) -> torch.nn.Module:
-    """Hugging Face's model of the task, with the weights that ours starts from."""
+    """Make Hugging Face's model of the task, with the initial weights of ours."""
     config = training.model
     theirs = (BertForPreTraining if training.task == "pretrain" else BertForQuestionAnswering)(
         BertConfig(
@@ -116,7 +116,7 @@ def make_model(training: Training) -> torch.nn.Module:
     ours = build_model(training.head, config)
     initialise(ours, config, SEED)
     missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)
-    # The decoder shares its weight with the embeddings and its bias with the head: those names are the same tensors.
+    # The decoder shares its weight with the embeddings and its bias with the head, so these names are not missing.
     assert not unexpected, unexpected
     assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing
     return theirs

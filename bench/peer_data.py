@@ -1,4 +1,4 @@
-"""Our packed rows cut back into single sequences, and batches of them as Hugging Face's scripts make them."""
+"""Data of the peer: our packed rows split into single sequences, and batches as in Hugging Face's scripts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 Item = dict[str, Any]
 ROWS_AT_ONCE = 64
 LABELS = {"pretrain": ("next_sentence_label",), "squad": ("start_positions", "end_positions"), "predict": ()}
-"""One per sequence."""
+"""Labels with one value per sequence."""
 
 
 def cut(batch: Batch) -> list[Item]:
-    """Every sequence of the rows alone: input_ids and token_type_ids as lists, its labels counted from its own start.
+    """Split rows into sequences: input_ids and token_type_ids as lists, and labels relative to the sequence.
 
-    pretrain: labels (-100 where nothing is masked), next_sentence_label; squad: start_positions, end_positions,
+    pretrain: labels (-100 for unmasked tokens), next_sentence_label; squad: start_positions, end_positions,
     feature_id.
     """
     columns, items = batch.columns, []
@@ -46,7 +46,7 @@ def cut(batch: Batch) -> list[Item]:
 
 
 class Sequences(Dataset[Item]):
-    """Items by number, as Trainer reads them."""
+    """Dataset of sequences for Trainer."""
 
     def __init__(self, items: list[Item]) -> None:
         self._items = items
@@ -58,24 +58,21 @@ class Sequences(Dataset[Item]):
         return self._items[index]
 
 
-def read_sequences(rows: RowFolder, wanted: int, seed: int) -> Sequences:
-    """The first `wanted` sequences in the order in which our training visits the rows; again from the start at the end.
-
-    Where there are fewer than wanted in one epoch, the next one follows, as in our training.
-    """
+def read_sequences(rows: RowFolder, count: int, seed: int) -> Sequences:
+    """Return the first `count` sequences in the row order of our training, if necessary over several epochs."""
     order, items, step = UpdateRows(len(rows), min(ROWS_AT_ONCE, len(rows)), seed), list[Item](), 0
-    while len(items) < wanted:
+    while len(items) < count:
         items += cut(rows.take(order(step)))
         step += 1
-    return Sequences(items[:wanted])
+    return Sequences(items[:count])
 
 
 class Collator:
-    """Items to padded tensors; notes the real tokens of each batch, oldest first.
+    """Collator of items to padded tensors; it records the real tokens of each batch, oldest first.
 
     Args:
-        task: pretrain, squad, or predict, which has no labels.
-        padded_to: Tokens of every batch; None pads to its longest sequence.
+        task: pretrain, squad, or predict (without labels).
+        padded_to: Length of every batch; None pads to its longest sequence.
     """
 
     def __init__(self, task: str, padded_to: int | None) -> None:

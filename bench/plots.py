@@ -1,4 +1,4 @@
-"""Pictures of the results: rates of every case, and cost per real token against length and corpus size."""
+"""Plots of the results: rates of every case, and cost per real token by length and by corpus size."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ PANEL_INCHES = (5.2, 2.7)
 
 
 def write_plots(results: Results, folder: Path) -> list[str]:
-    """Write those pictures whose cases were measured, as SVG and PNG; their names."""
-    made = {"rates": rates(results), "cost-by-length": by_length(results), "cost-by-corpus": by_corpus(results)}
-    for name, figure in made.items():
+    """Write the plots of measured cases as SVG and PNG; return their names."""
+    plots = {"rates": rates(results), "cost-by-length": by_length(results), "cost-by-corpus": by_corpus(results)}
+    for name, figure in plots.items():
         if figure is not None:
             for ending in ("svg", "png"):
                 figure.savefig(folder / f"{name}.{ending}", dpi=140, bbox_inches="tight")
-    return [name for name, figure in made.items() if figure is not None]
+    return [name for name, figure in plots.items() if figure is not None]
 
 
 def rates(results: Results) -> Figure | None:
-    """One panel per case: units per CPU second with one thread, medians, with the range of the rounds."""
+    """Plot one panel per case: median units per CPU second with one thread, with the range of the rounds."""
     panels = [(title, of_case(results, case)) for case, title in PANELS]
     panels = [(title, found) for title, found in panels if found]
     if not panels:
@@ -52,7 +52,7 @@ def rates(results: Results) -> Figure | None:
 
 
 def of_case(results: Results, case: str) -> list[Measured]:
-    """What was measured of a case with one thread, in the order of its variants."""
+    """Return the measurements of a case with one thread, in the order of its variants."""
     return [one for one in results.measured if one.case == case and one.threads == 1 and one.rounds]
 
 
@@ -63,10 +63,10 @@ def _bars(axis: Axes, title: str, found: list[Measured]) -> None:
     spread = [[s.median - s.low for s in summaries], [s.high - s.median for s in summaries]]
     colours = [OURS_COLOUR if name.startswith(OURS) else THEIRS_COLOUR for name in names]
     axis.barh(names, medians, xerr=spread, color=colours, height=0.65, error_kw={"lw": 1, "ecolor": "#444444"})
-    for place, summary in enumerate(summaries):
+    for index, summary in enumerate(summaries):
         axis.annotate(
             f"{summary.median:,.0f}" if summary.median >= 100 else f"{summary.median:.2g}",
-            (summary.high, place),
+            (summary.high, index),
             xytext=(4, 0),
             textcoords="offset points",
             va="center",
@@ -82,7 +82,7 @@ def _bars(axis: Axes, title: str, found: list[Measured]) -> None:
 
 
 def by_length(results: Results) -> Figure | None:
-    """Cost of training a real token against the length of a row."""
+    """Plot the cost of training per real token by row length."""
     lines: dict[str, list[tuple[float, Summary]]] = {}
     for one in results.measured:
         if one.case.startswith("length-") and one.rounds:
@@ -96,14 +96,14 @@ def by_length(results: Results) -> Figure | None:
         colour, marker = LINES.get(name, ("#777777", "x"))
         _line(axis, name, points, colour, marker)
     axis.set_xticks(sorted({length for points in lines.values() for length, _ in points}))
-    _finish(axis, "tokens in a row", PER_TOKEN)
+    _finish(axis, "tokens per row", PER_TOKEN)
     axis.set_title("Pre-training, 2 layers of 128, 4,096 tokens per update", fontsize=10, loc="left")
     axis.legend(fontsize=8, frameon=False, loc="upper left", ncols=len(lines))
     return figure
 
 
 def by_corpus(results: Results) -> Figure | None:
-    """Cost of making rows and of training on them against the size of the corpus."""
+    """Plot the cost of making rows and of training on them by corpus size."""
     cases = (("corpus-rows", "Making pre-training rows"), ("corpus-training", "Pre-training, 2 layers of 128"))
     found = [(title, of_case(results, case)) for case, title in cases]
     found = [(title, measured) for title, measured in found if measured]
@@ -115,13 +115,13 @@ def by_corpus(results: Results) -> Figure | None:
         _line(axis, OURS, points, OURS_COLOUR, "o")
         axis.set_xscale("log", base=2)
         axis.set_xticks([size for size, _ in points], labels=[f"{size:g}" for size, _ in points])
-        _finish(axis, "size of the corpus (1: the text given; above: repeated)", PER_TOKEN)
+        _finish(axis, "corpus size (1: the input text; above: repeated)", PER_TOKEN)
         axis.set_title(title, fontsize=10, loc="left")
     return figure
 
 
 def cost(one: Measured) -> Summary:
-    """CPU microseconds per unit."""
+    """Return the CPU microseconds per unit."""
     return summarise([1e6 / rate for rate in one.cpu_rates])
 
 
@@ -129,8 +129,8 @@ def _line(axis: Axes, name: str, points: list[tuple[float, Summary]], colour: st
     points = sorted(points, key=lambda point: point[0])
     medians = [s.median for _, s in points]
     spread = [[s.median - s.low for _, s in points], [s.high - s.median for _, s in points]]
-    places = [x for x, _ in points]
-    axis.errorbar(places, medians, yerr=spread, color=colour, marker=marker, label=name, capsize=2, lw=1.5)
+    sizes = [x for x, _ in points]
+    axis.errorbar(sizes, medians, yerr=spread, color=colour, marker=marker, label=name, capsize=2, lw=1.5)
 
 
 def _finish(axis: Axes, x: str, y: str) -> None:

@@ -1,4 +1,4 @@
-"""Start and end logits of all development features: our predict, writing its file, and Trainer.predict, padded."""
+"""Start and end logits of all development features: our predict including its file, and padded Trainer.predict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.setup import SEED, Training
 
 
 def ours(spec: dict[str, Any], session: Session) -> None:
-    """A pass over all rows a round; units are features."""
+    """Measure a pass over all rows per round; units are features."""
     from bench.ours import make_job, precision_of, prepare_host, say_nothing, start
     from ipu_model.distributed.process import StopRequest
     from ipu_model.jobs.job import Job
@@ -42,7 +42,7 @@ def ours(spec: dict[str, Any], session: Session) -> None:
 
 
 def peer(spec: dict[str, Any], session: Session) -> None:
-    """The same features through Trainer.predict; settings: precision, padding, batch (8 is run_qa's default)."""
+    """Measure the same features with Trainer.predict; settings: precision, padding, batch (8 is run_qa's default)."""
     import numpy as np
     import torch
     from transformers import Trainer, TrainingArguments

@@ -1,4 +1,4 @@
-"""Questions to features, and text to pre-training rows: ours, and run_qa's way with datasets.map."""
+"""Data preparation: questions to features (ours and run_qa's with datasets.map), and text to pre-training rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -
 
 
 def questions_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.downstream.rows, its files written; units are questions."""
+    """Measure tasks.downstream.rows including its files; units are questions."""
     from tasks.downstream.rows import write_rows
     from tasks.params.entries import entry_of
     from tasks.plan.kinds import part_of
@@ -34,9 +34,9 @@ def questions_ours(spec: dict[str, Any], session: Session) -> None:
 
 
 def questions_peer(spec: dict[str, Any], session: Session) -> None:
-    """run_qa's prepare_train_features under datasets.map; settings: num_proc, pad (to the full length).
+    """Measure run_qa's prepare_train_features with datasets.map; settings: num_proc, pad (to the full length).
 
-    The result stays in memory, which spares it the writing that ours does.
+    The result stays in memory, so the peer does not write files, while ours does.
     """
     from datasets import Dataset, disable_progress_bars
     from transformers import AutoTokenizer
@@ -72,7 +72,7 @@ def questions_peer(spec: dict[str, Any], session: Session) -> None:
 
 
 def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.pretraining.rows.pretrain_rows, its files written; units are real tokens of the rows."""
+    """Measure tasks.pretraining.rows.pretrain_rows including its files; units are real tokens of the rows."""
     from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 
     params = params_for(spec["stages"]).pretrain_rows
@@ -80,14 +80,14 @@ def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
 
         def once() -> float:
             rows = Path(folder) / "rows"
-            made = write_pretrain_rows(params, "phase1", Path(spec["corpus"]), Path(spec["tokenizer"]), rows)
-            return made.manifest.real_tokens
+            summary = write_pretrain_rows(params, "phase1", Path(spec["corpus"]), Path(spec["tokenizer"]), rows)
+            return summary.manifest.real_tokens
 
         _rounds(spec, session, once)
 
 
 def packing_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.rows.packing on as many features as asked for, with the lengths of the given rows; units are sequences."""
+    """Measure tasks.rows.packing on the requested number of lengths, drawn from the rows; units are sequences."""
     import numpy as np
 
     from bench.setup import Training

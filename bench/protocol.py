@@ -1,13 +1,13 @@
-"""How the parent and a measuring child talk: one JSON object a line, both ways.
+"""Protocol between the parent and a measuring child: one JSON object per line in both directions.
 
-    child  -> {"ready": {...}}            warmed up, with facts about itself
-    parent -> {"round": 0}                measure one round now
-    child  -> {"samples": [...]}          what it measured
+    child  -> {"ready": {...}}            warm-up complete, with facts about the child
+    parent -> {"round": 0}                measure one round
+    child  -> {"samples": [...]}          measurements
     parent -> {"stop": true}
-    child  -> {"finished": {...}}         peak memory and facts known only at the end
+    child  -> {"finished": {...}}         peak memory and other final facts
 
 Children stay alive between rounds, so that rounds of several configurations follow each other closely and
-are compared under the same load of the host.
+run under the same load of the host.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from typing import IO, Any
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured stretch of work."""
+    """A single measurement."""
 
     cpu: float
-    """Seconds of CPU time of the whole process, all threads."""
+    """CPU seconds of the whole process, over all threads."""
     wall: float
-    """Seconds."""
+    """Wall seconds."""
     units: float
-    """Work done in it: real tokens, features, steps, ... as the case says."""
+    """Completed units: real tokens, features, steps, ..., as defined by the case."""
     notes: dict[str, float] = field(default_factory=dict)
-    """Figures beside it: loss, FLOPs, ..."""
+    """Further figures: loss, FLOPs, ..."""
 
 
 class Stopwatch:
-    """CPU and wall time since it was started; the CPU time of processes it waited for counts too."""
+    """Stopwatch for CPU and wall time; includes the CPU time of child processes that were waited for."""
 
     def __init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        """Begin again."""
+        """Reset the stopwatch."""
         self._cpu, self._wall = _cpu_seconds(), time.perf_counter()
 
     def sample(self, units: float, **notes: float) -> Sample:
-        """What was used since the start; the watch begins again."""
-        made = Sample(_cpu_seconds() - self._cpu, time.perf_counter() - self._wall, units, notes)
+        """Return the time since the start, and reset the stopwatch."""
+        sample = Sample(_cpu_seconds() - self._cpu, time.perf_counter() - self._wall, units, notes)
         self.start()
-        return made
+        return sample
 
 
 def _cpu_seconds() -> float:
@@ -58,16 +58,16 @@ def _cpu_seconds() -> float:
 
 
 class Session:
-    """The child's end."""
+    """Child side of the protocol."""
 
     def __init__(self, reads: IO[str], writes: IO[str]) -> None:
         self._reads, self._writes = reads, writes
         self._ready = False
         self.facts: dict[str, Any] = {}
-        """Said at the end."""
+        """Facts to send at the end."""
 
     def next_round(self, **facts: Any) -> bool:
-        """Wait for the parent; False when it wants no more. The first call says that the child is warm."""
+        """Wait for the parent; return False after the last round. The first call reports that the child is ready."""
         if not self._ready:
             self._ready = True
             self._write({"ready": facts})
@@ -75,11 +75,11 @@ class Session:
         return bool(line) and "round" in json.loads(line)
 
     def report(self, samples: list[Sample]) -> None:
-        """Hand over the samples of a round."""
+        """Send the samples of a round."""
         self._write({"samples": [asdict(sample) for sample in samples]})
 
     def finish(self, **facts: Any) -> None:
-        """The last word."""
+        """Send the final facts."""
         self._write({"finished": {**self.facts, **facts}})
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Session:
 
 
 def take_stdout() -> IO[str]:
-    """Keep stdout for the protocol: whatever a library prints goes to stderr instead."""
+    """Reserve stdout for the protocol; output of libraries goes to stderr instead."""
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return protocol

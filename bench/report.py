@@ -1,4 +1,4 @@
-"""Results to text and JSON."""
+"""Reports of the results as text, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[str, ...]
 
 
 def as_json(results: Results, facts: dict[str, Any]) -> dict[str, Any]:
-    """Everything, every sample included; `facts` are those of the host and the run."""
+    """Return all results with every sample; `facts` are those of the host and the run."""
     return {
         "facts": facts,
         "bars": [bar_state(bar, results) for bar in BARS],
@@ -30,7 +30,7 @@ def _measured(one: Measured) -> dict[str, Any]:
 
 
 def bar_state(bar: Bar, results: Results) -> dict[str, Any]:
-    """A bar with what was measured; `met` is None where nothing was."""
+    """Return a target with its measured value; `met` is None without a measurement."""
     found = bar.measure(results)
     return {
         "text": bar.text,
@@ -45,11 +45,11 @@ def bar_state(bar: Bar, results: Results) -> dict[str, Any]:
 
 
 def bar_rows(results: Results) -> list[Row]:
-    """Lines of the table of bars, with a heading."""
-    rows: list[Row] = [("promise", "measured", "lowest", "highest", "bar", "stretch", "met")]
+    """Return the rows of the table of targets, with a header."""
+    rows: list[Row] = [("target", "measured", "lowest", "highest", "bar", "stretch", "met")]
     for state in (bar_state(bar, results) for bar in BARS):
         found, unit = state["measured"], state["unit"]
-        shown = (
+        values = (
             ("not measured", "", "")
             if found is None
             else tuple(f"{found[key]:.2f}{unit}" for key in ("median", "low", "high"))
@@ -57,13 +57,13 @@ def bar_rows(results: Results) -> list[Row]:
         stretch = "" if state["stretch"] is None else f"{state['stretch']:g}{unit}"
         met = {None: "", True: "yes", False: "NO"}[state["met"]] + (", stretch too" if state["stretch_met"] else "")
         rows.append(
-            (state["text"], *shown, f"{'under ' if state['at_most'] else ''}{state['bar']:g}{unit}", stretch, met)
+            (state["text"], *values, f"{'under ' if state['at_most'] else ''}{state['bar']:g}{unit}", stretch, met)
         )
     return rows
 
 
 def rate_rows(results: Results) -> list[Row]:
-    """Lines of the table of rates, with a heading."""
+    """Return the rows of the table of rates, with a header."""
     rows: list[Row] = [("case", "threads", "configuration", "rate", "lowest", "highest", "podium is", "peak MB")]
     for one in results.measured:
         where = (one.case, str(one.threads), one.variant)
@@ -83,7 +83,7 @@ def rate_rows(results: Results) -> list[Row]:
 
 
 def precision_lines(results: Results) -> list[str]:
-    """What precision `auto` chose in every case, and why."""
+    """Return a line per case with the precision that `auto` chose, and the reason."""
     found = [(one, one.facts.get("precision_reason", "")) for one in results.measured if one.variant == OURS]
     return [
         f"{one.case}, {one.threads} thread{'s' * (one.threads > 1)}: {one.facts['precision']}, {reason}"
@@ -93,18 +93,18 @@ def precision_lines(results: Results) -> list[str]:
 
 
 def figure(value: float) -> str:
-    """Whole numbers from 100 upwards, three digits below."""
+    """Format a number: without decimals from 100 upwards, else with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def text_table(rows: Sequence[Row]) -> str:
-    """Columns padded with blanks, for a terminal."""
+    """Return a table with padded columns for a terminal."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def markdown(results: Results, facts: dict[str, Any]) -> str:
-    """The tables, and under which conditions they came about."""
+    """Return the tables and the conditions of the run in Markdown."""
     lines = [f"* {name.replace('_', ' ')}: {_plain(value)}" for name, value in facts.items()]
     tables = [markdown_table(rows(results)) for rows in (bar_rows, rate_rows)]
     chosen = "\n".join(f"* {line}" for line in precision_lines(results))
@@ -118,6 +118,6 @@ def _plain(value: Any) -> str:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """The same for Markdown."""
+    """Return a table in Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

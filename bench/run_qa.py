@@ -1,4 +1,4 @@
-"""The peer's way from questions to features: tokenize with overflow, then look for the answer token by token."""
+"""Feature preparation of the peer: tokenize with overflow, then search the answer token by token."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 def prepare_train_features(
     examples: dict[str, Any], tokenizer: Any, row_length: int, doc_stride: int, pad: bool
 ) -> dict[str, Any]:
-    """What the question-answering example of transformers does in its map, in our own words.
+    """Prepare features like the question-answering example of transformers, in our own implementation.
 
     Args:
         examples: Columns question, context, answers (list of {text, answer_start}), one batch.
-        pad: To row_length, its default.
+        pad: True to pad to row_length, the example's default.
 
     Returns:
-        input_ids, token_type_ids, attention_mask, start_positions, end_positions (0 where a window lacks the answer).
+        input_ids, token_type_ids, attention_mask, start_positions, end_positions (0 if a window lacks the answer).
     """
-    made = tokenizer(
+    encoded = tokenizer(
         [question.lstrip() for question in examples["question"]],
         examples["context"],
         truncation="only_second",
@@ -28,20 +28,20 @@ def prepare_train_features(
         padding="max_length" if pad else False,
     )
     starts, ends = [], []
-    example_of = made.pop("overflow_to_sample_mapping")
-    for feature, offsets in enumerate(made.pop("offset_mapping")):
+    example_of = encoded.pop("overflow_to_sample_mapping")
+    for feature, offsets in enumerate(encoded.pop("offset_mapping")):
         answer = examples["answers"][example_of[feature]][0]
         first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
-        start, end = _answer_tokens(offsets, made.sequence_ids(feature), first, last)
+        start, end = _answer_tokens(offsets, encoded.sequence_ids(feature), first, last)
         starts.append(start)
         ends.append(end)
-    return {**made, "start_positions": starts, "end_positions": ends}
+    return {**encoded, "start_positions": starts, "end_positions": ends}
 
 
 def _answer_tokens(
     offsets: list[tuple[int, int]], sequence_ids: list[int | None], first: int, last: int
 ) -> tuple[int, int]:
-    """Tokens of the characters first..last-1 of the context; (0, 0), the [CLS], where they are not all inside."""
+    """Return the tokens of the first and last character of first..last-1; (0, 0), the [CLS], if not all are inside."""
     start = 0
     while sequence_ids[start] != 1:
         start += 1

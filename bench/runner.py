@@ -1,4 +1,4 @@
-"""Cases to results: children of a case side by side, one round of each after the other."""
+"""Runner of a case: one child process per variant, with interleaved rounds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class _Lane:
-    """One variant on its way through the rounds."""
+class _VariantRun:
+    """A variant with its child process and measurements."""
 
     variant: Variant
     measured: Measured
@@ -27,57 +27,57 @@ class _Lane:
 def run_case(case: Case, threads: int, results: Results, say: Say) -> None:
     """Measure all variants of a case in interleaved rounds; `results` grows with every round.
 
-    A child that fails is noted and left out; the others go on. Whatever ends this function, the children end too.
+    If a child fails, its failure is recorded and the others continue. All children end with this function.
     """
-    lanes = []
+    runs = []
     for variant in case.variants:
         if threads in variant.threads:
-            lanes.append(_Lane(variant, Measured(case.name, variant.name, threads, variant.unit or case.unit)))
-    results.measured += [lane.measured for lane in lanes]
+            runs.append(_VariantRun(variant, Measured(case.name, variant.name, threads, variant.unit or case.unit)))
+    results.measured += [run.measured for run in runs]
     try:
-        for lane in lanes:
-            _guarded(lane, say, partial(_start, lane, case, threads))
+        for run in runs:
+            _attempt(run, say, partial(_start, run, case, threads))
         started, rounds = time.monotonic(), case.rounds_at(threads)
         for number in range(rounds):
-            for lane in lanes:
-                _guarded(lane, say, partial(_measure, lane, case, threads, number))
+            for run in runs:
+                _attempt(run, say, partial(_measure, run, case, threads, number))
             spent = time.monotonic() - started
             left = spent / (number + 1) * (rounds - number - 1)
             say(f"  round {number + 1} of {rounds}, {left:.0f} s left of this case")
-        for lane in lanes:
-            _guarded(lane, say, partial(_stop, lane))
+        for run in runs:
+            _attempt(run, say, partial(_stop, run))
     finally:
-        for lane in lanes:
-            if lane.child is not None:
-                lane.child.kill()
+        for run in runs:
+            if run.child is not None:
+                run.child.kill()
 
 
-def _guarded(lane: _Lane, say: Say, action: Callable[[], None]) -> None:
-    """Do it unless the lane has failed; note where it fails now."""
-    if lane.measured.failure is not None:
+def _attempt(run: _VariantRun, say: Say, action: Callable[[], None]) -> None:
+    """Run an action unless the variant has failed; record a failure."""
+    if run.measured.failure is not None:
         return
     try:
         action()
     except ChildFailed as failure:
-        lane.measured.failure = str(failure)
-        say(f"  {lane.measured.case}, {lane.measured.variant} failed: {failure}")
-        if lane.child is not None:
-            lane.child.kill()
+        run.measured.failure = str(failure)
+        say(f"  {run.measured.case}, {run.measured.variant} failed: {failure}")
+        if run.child is not None:
+            run.child.kill()
 
 
-def _start(lane: _Lane, case: Case, threads: int) -> None:
-    lane.child = Child(case.spec(lane.variant, threads), lane.variant.environment)
-    lane.measured.facts.update(lane.child.facts)
+def _start(run: _VariantRun, case: Case, threads: int) -> None:
+    run.child = Child(case.spec(run.variant, threads), run.variant.environment)
+    run.measured.facts.update(run.child.facts)
 
 
-def _measure(lane: _Lane, case: Case, threads: int, number: int) -> None:
+def _measure(run: _VariantRun, case: Case, threads: int, number: int) -> None:
     if case.fresh and number:
-        _stop(lane)
-        _start(lane, case, threads)
-    assert lane.child is not None
-    lane.measured.rounds.append(lane.child.measure(number))
+        _stop(run)
+        _start(run, case, threads)
+    assert run.child is not None
+    run.measured.rounds.append(run.child.measure(number))
 
 
-def _stop(lane: _Lane) -> None:
-    assert lane.child is not None
-    lane.measured.facts.update(lane.child.stop())
+def _stop(run: _VariantRun) -> None:
+    assert run.child is not None
+    run.measured.facts.update(run.child.stop())

@@ -1,4 +1,4 @@
-"""What both sides of a comparison share: sizes of models, optimizer, seed."""
+"""Settings that both sides of a comparison share: model sizes, optimizer, seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
 
 VOCABULARY = 30522
-"""Entries of bert-base-uncased. Rows made with a smaller vocabulary still train a model of this one."""
+"""Vocabulary size of bert-base-uncased. Models have this size even if the rows use a smaller vocabulary."""
 DROPOUT = 0.1
 SEED = 1
 OPTIMIZER = OptimizerConfig(
@@ -34,13 +34,13 @@ SIZES = {
 
 
 def model_config(size: str, dropout: float = DROPOUT, vocabulary: int = VOCABULARY) -> ModelConfig:
-    """The architecture of a size: layers/hidden 1/16 (tests), 2/128 (tiny) or 12/768 (base)."""
+    """Return the architecture of a size: layers/hidden 1/16 (tests), 2/128 (tiny) or 12/768 (base)."""
     return ModelConfig(vocabulary, hidden_dropout=dropout, attention_dropout=dropout, **SIZES[size])
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The training that a child is to measure, the same for every configuration of a case."""
+    """Training that a child measures, the same for every configuration of a case."""
 
     task: str
     """pretrain or squad."""
@@ -48,26 +48,26 @@ class Training:
     rows: str
     """Row folder."""
     sequences: int
-    """Behind one update."""
+    """Sequences per update."""
     dropout: float = DROPOUT
     vocabulary: int = VOCABULARY
 
     @property
     def head(self) -> str:
-        """The head, as ipu_model.jobs.job calls it."""
+        """Name of the head in ipu_model.heads."""
         return "pretraining" if self.task == "pretrain" else "question_answering"
 
     @property
     def row_kind(self) -> str:
-        """The kind of rows, as ipu_model.rows.format calls it."""
+        """Kind of rows in ipu_model.row_kinds."""
         return "pretrain" if self.task == "pretrain" else "question_answering"
 
     @property
     def model(self) -> ModelConfig:
-        """The architecture."""
+        """Architecture of the model."""
         return model_config(self.size, self.dropout, self.vocabulary)
 
     @staticmethod
     def from_spec(spec: dict[str, Any]) -> Training:
-        """Read what `dataclasses.asdict` gave."""
+        """Make a training from a child's specification."""
         return Training(**spec["training"])

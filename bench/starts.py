@@ -1,4 +1,4 @@
-"""How long a run takes to begin: from its rows to the end of its first update, with an empty or a filled cache."""
+"""Start time of a run: from its rows to the end of its first update, with an empty or a filled cache."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CACHE = "PODIUM_EXECUTABLE_CACHE"
 
 
 def start(spec: dict[str, Any], session: Session) -> None:
-    """Measure the start of this very process, importing left out; units are starts.
+    """Measure the start in this process without imports; units are starts.
 
-    Settings: job, fields laid over the Job; filled, whether another process has compiled the same before.
+    Settings: job, overrides of Job fields; filled, whether another process fills the cache first.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ[CACHE] = folder
@@ -33,7 +33,7 @@ def start(spec: dict[str, Any], session: Session) -> None:
 
 
 def first_update(spec: dict[str, Any]) -> Sample:
-    """Make the runtime, compile, and take one update."""
+    """Make the runtime, compile, and run one update."""
     from bench.ours import make_job, prepare_host, start
     from ipu_model.rows.reading import RowFolder, UpdateRows
 
@@ -53,5 +53,5 @@ def first_update(spec: dict[str, Any]) -> Sample:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Measure the first update of a run; bench.child starts it.")
-    parser.add_argument("spec", type=json.loads, metavar="SPEC", help="JSON, as bench.child takes it")
+    parser.add_argument("spec", type=json.loads, metavar="SPEC", help="JSON, as for bench.child")
     first_update(parser.parse_args().spec)

@@ -1,4 +1,4 @@
-"""Medians, spreads and ratios of interleaved rounds."""
+"""Medians, ranges and ratios of interleaved rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.protocol import Sample
 
 @dataclass(frozen=True)
 class Summary:
-    """A median and the range it comes from."""
+    """Median and range of some values."""
 
     median: float
     low: float
@@ -20,23 +20,23 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Median, least and greatest of at least one value."""
+    """Return the median, minimum and maximum of at least one value."""
     return Summary(statistics.median(values), min(values), max(values), len(values))
 
 
 def cpu_rate(samples: Sequence[Sample]) -> float:
-    """Units per CPU second over a round: all its units by all its seconds."""
+    """Return the units per CPU second of a round: all its units over all its seconds."""
     return sum(s.units for s in samples) / sum(s.cpu for s in samples)
 
 
 def wall_rate(samples: Sequence[Sample]) -> float:
-    """Units per second over a round."""
+    """Return the units per second of a round."""
     return sum(s.units for s in samples) / sum(s.wall for s in samples)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Ours over theirs, round by round: neighbours in time share the load of the host.
+    """Return ours over theirs by round, because adjacent rounds run under the same load of the host.
 
-    Only rounds that both finished count.
+    Only rounds that both completed count.
     """
     return [a / b for a, b in zip(ours, theirs, strict=False)]

@@ -1,4 +1,4 @@
-"""The configurations that are compared in each case. To add one, add a line."""
+"""Configurations compared in each case. To add one, add a line."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from bench.setup import OPTIMIZER
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration of a case."""
+    """Configuration of a case."""
 
     name: str
     worker: str
-    """Which worker of bench.child."""
+    """Name of a worker of bench.child."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """ours: fields laid over the Job; others: what their worker says."""
+    """ours: overrides of Job fields; others: as documented by the worker."""
     environment: dict[str, str] = field(default_factory=dict)
     updates_factor: int = 1
-    """So many times the updates of a round; for samplers that need whole epochs."""
+    """Multiplier of the updates per round, for samplers that need whole epochs."""
     threads: tuple[int, ...] = (1, 2)
-    """The passes it takes part in."""
+    """Thread counts to measure."""
     unit: str | None = None
-    """Where it counts something else than its case."""
+    """Unit, if it differs from that of the case."""
     inputs: dict[str, Any] = field(default_factory=dict)
-    """Laid over the inputs of the case."""
+    """Overrides of the inputs of the case."""
 
 
 GFLOP = "GFLOP"
@@ -99,7 +99,7 @@ LAMB_COMPILED: dict[str, Any] = {
     "compile": "optimizer",
     "optimizer": dataclasses.asdict(dataclasses.replace(OPTIMIZER, name="lamb", max_grad_norm=None)),
 }
-"""Fields of a Job: what is worth compiling on a CPU."""
+"""Job fields that turn on compilation of LAMB on a CPU."""
 EMPTY, FILLED = "empty cache", "filled cache"
 STARTS = (
     Variant(FILLED, "start", {"job": LAMB_COMPILED, "filled": True}),
