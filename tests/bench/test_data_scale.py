@@ -72,7 +72,7 @@ def test_a_stage_is_measured_once_for_each_size_and_kept(
     assert (small.megabytes, large.megabytes) == (pytest.approx(1.0, rel=0.03), pytest.approx(2.0, rel=0.03))
     assert large.disk_mb == pytest.approx(2 * small.disk_mb, rel=0.1)
     assert large.per_mb < 1.15 * small.per_mb, "the start of the process is in both"
-    assert "promise: cost of a MB" in capsys.readouterr().out
+    assert "target: cost per MB" in capsys.readouterr().out
     monkeypatch.setattr(data_scale, "measure", None)
     data_scale.main(words)
     assert json.loads((tmp_path / "data-scale.json").read_text())["measured"] == values["measured"]
