@@ -48,7 +48,7 @@ def choose(data: Data, options: argparse.Namespace) -> list[Case]:
     for name in options.only:
         if name not in CASES:
             raise ParamsError(f"--only {name}: no such case{nearest(name, list(CASES))}")
-    chosen = [resized(case, options) for case in make_cases(data, options.only or list(CASES))]
+    chosen = [resize_case(case, options) for case in make_cases(data, options.only or list(CASES))]
     if not options.variant:
         return chosen
     return [
@@ -57,7 +57,7 @@ def choose(data: Data, options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def resized(case: Case, options: argparse.Namespace) -> Case:
+def resize_case(case: Case, options: argparse.Namespace) -> Case:
     """Return the case with the rounds, updates and threads of the command line."""
     if options.quick:
         case = dataclasses.replace(case, rounds=min(2, case.rounds), threads=case.threads[:1], seconds=case.seconds / 4)

@@ -60,7 +60,7 @@ def batch_of(rows: int, length: int, seed: int) -> Batch:
     return Batch(np.arange(rows), columns)
 
 
-def measured(mode: str, options: argparse.Namespace, folder: Path) -> tuple[float, float]:
+def train_once(mode: str, options: argparse.Namespace, folder: Path) -> tuple[float, float]:
     """Train in one mode; return wall seconds and CPU seconds of this process."""
     model = ModelConfig(VOCABULARY, options.hidden, options.layers, options.hidden // 64, 4 * options.hidden)
     network = build_model(HEAD, model)
@@ -102,7 +102,7 @@ def _rounds(options: argparse.Namespace) -> Iterator[dict[str, tuple[float, floa
         times = {}
         for mode in (NONE, SYNCHRONOUS, ASYNCHRONOUS):
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                times[mode] = measured(mode, options, Path(folder))
+                times[mode] = train_once(mode, options, Path(folder))
         yield times
 
 

@@ -70,14 +70,14 @@ class Data:
         if not folder.exists():
             own = (f"pretrain_rows.phase1.row_length={row_length}", "pretrain_rows.held_out_fraction=0.0")
             stages = (*self.stages, *own)  # no held-out rows, because the peer trains on the whole text
-            write_pretrain_rows(params_for(stages).pretrain_rows, "phase1", corpus, self.tokenizer, folder)
+            write_pretrain_rows(resolve_params(stages).pretrain_rows, "phase1", corpus, self.tokenizer, folder)
         return folder
 
     def squad_rows(self, split: str) -> Path:
         """Return the folder of rows of train or dev; make them on first use."""
         folder = self.folder / "rows" / f"squad-{split}"
         if not folder.exists():
-            task = part_of(entry_of(params_for(self.stages), "squad"), "rows")
+            task = part_of(entry_of(resolve_params(self.stages), "squad"), "rows")
             write_rows(task, split, self.questions(split), self.tokenizer, folder)
         return folder
 
@@ -92,7 +92,7 @@ class Data:
         return folder
 
 
-def params_for(stages: tuple[str, ...] | list[str]) -> Params:
+def resolve_params(stages: tuple[str, ...] | list[str]) -> Params:
     """Return params.yaml with the overrides `stages`."""
     return check(resolve(read_yaml(artifacts.PARAMS), None, stages))
 
@@ -122,7 +122,7 @@ def make_data(folder: Path | None, vocabulary: Path | None) -> Data:
     data = Data(WORK / f"data-{digest}", stages, f"{source}, {words}")
     if not data.folder.exists():
         with new_folder(data.folder) as partial:
-            _write(params_for(stages), Data(partial, stages, ""))
+            _write(resolve_params(stages), Data(partial, stages, ""))
     return data
 
 

@@ -58,7 +58,7 @@ MOST_MEMORY_MB = 2000.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class StageCost:
     """Measurement of one stage at one size."""
 
     stage: str
@@ -95,7 +95,7 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
         write_text(partial / artifacts.PARAMS, yaml_text(values))
 
 
-def measure(stage: str, folder: Path) -> Measured:
+def measure(stage: str, folder: Path) -> StageCost:
     """Run a stage in `folder` and measure it.
 
     Raises:
@@ -109,7 +109,7 @@ def measure(stage: str, folder: Path) -> Measured:
         raise InputError(f"{stage} in {folder} ended with code {used.code}:\n{tail}")
     disk = sum(path.stat().st_size for path in (folder / OUTS[stage]).rglob("*")) if stage in OUTS else 0
     text, spent = text_bytes(folder / artifacts.CORPUS) / MB, (round(used.cpu_s, 2), round(used.wall_s, 2))
-    return Measured(stage, text, *spent, round(used.peak_mb, 1), round(disk / MB, 3), load)
+    return StageCost(stage, text, *spent, round(used.peak_mb, 1), round(disk / MB, 3), load)
 
 
 def text_bytes(corpus: Path) -> int:
@@ -123,7 +123,7 @@ def text_bytes(corpus: Path) -> int:
     return total
 
 
-def table(found: Sequence[Measured]) -> list[str]:
+def table(found: Sequence[StageCost]) -> list[str]:
     """Return the lines of a text table, one per stage and size, in order."""
     lines = [
         f"{'stage':<22} {'MB':>7} {'cpu s/MB':>9} {'of smallest':>11} {'wall s/MB':>9} {'peak MB':>8} {'disk MB':>8}"
@@ -139,7 +139,7 @@ def table(found: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def marginal(found: Sequence[Measured]) -> list[str]:
+def marginal(found: Sequence[StageCost]) -> list[str]:
     """Return the cost of a further MB from each size to the next, without the start of the processes."""
     lines = []
     for stage in STAGES:
@@ -153,7 +153,7 @@ def marginal(found: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def validation(found: Sequence[Measured]) -> list[str]:
+def validation(found: Sequence[StageCost]) -> list[str]:
     """Return the total cost of the validation stages, one line per size; it has no target."""
     lines = []
     for megabytes in sorted({one.megabytes for one in found}):
@@ -163,7 +163,7 @@ def validation(found: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def promises(found: Sequence[Measured]) -> list[str]:
+def check_targets(found: Sequence[StageCost]) -> list[str]:
     """Return a line each on whether the cost is flat and memory is bounded."""
     worst, where = 0.0, "nothing"
     for stage in STAGES:
@@ -200,9 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     sizes = QUICK if options.quick else sorted(options.sizes)
     records, workers = options.work / "measured.json", worker_count()
-    found: dict[str, Measured] = {}
+    found: dict[str, StageCost] = {}
     if records.is_file() and not options.again:
-        found = {key: Measured(**values) for key, values in read_json(records).items()}
+        found = {key: StageCost(**values) for key, values in read_json(records).items()}
     keys = [f"{options.source} {size} {workers} {stage}" for size in sizes for stage in STAGES]
     for key in keys:
         source, size, _, stage = key.split()
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [found[key] for key in keys]
     facts = {**host_facts([]), "workers": workers, "source": options.source, "load": load_average()}
     write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in chosen]})
-    print("\n".join(["", *table(chosen), "", *marginal(chosen), "", *validation(chosen), "", *promises(chosen)]))
+    print("\n".join(["", *table(chosen), "", *marginal(chosen), "", *validation(chosen), "", *check_targets(chosen)]))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FineTuningRecipe:
     """Settings shared by all sides; files and folders are absolute."""
 
     model: str
@@ -93,7 +93,7 @@ class Side:
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def sides(padded_updates: int | None) -> tuple[Side, ...]:
+def make_sides(padded_updates: int | None) -> tuple[Side, ...]:
     """Return all sides: ours, Trainer at its fastest, with random batches, and as set up by the run_qa example.
 
     Args:
@@ -108,7 +108,7 @@ def sides(padded_updates: int | None) -> tuple[Side, ...]:
     )
 
 
-def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Fine-tune with our stages, from the base model and the examples, in the current folder."""
     from tasks.downstream.jobs.entry_jobs import finetune_job
     from tasks.downstream.rows import write_rows
@@ -146,7 +146,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def run_side(side: Side, recipe: Recipe, folder: Path) -> dict[str, Any]:
+def run_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> dict[str, Any]:
     """Train one side in a separate process and return its figures.
 
     Raises:
@@ -164,7 +164,7 @@ def run_side(side: Side, recipe: Recipe, folder: Path) -> dict[str, Any]:
     return figures
 
 
-def judge(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
+def evaluate_side(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
     """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
     evaluated = evaluate(applied_entry(model), model, dev, folder, How(Place("cpu", "fp32"), BATCH, say))
@@ -172,7 +172,7 @@ def judge(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[s
     return {key: evaluated.metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
 
 
-def compare(recipe: Recipe, chosen: Sequence[Side], folder: Path) -> dict[str, Any]:
+def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> dict[str, Any]:
     """Train and evaluate all sides; return figures by side and the differences of scores.
 
     Args:
@@ -188,7 +188,7 @@ def compare(recipe: Recipe, chosen: Sequence[Side], folder: Path) -> dict[str, A
         print(f"{side.name} ...", flush=True)
         found[side.name] = figures = run_side(side, recipe, own)
         if figures["model"] is not None:
-            figures["scores"] = judge(figures, dev, own / "evaluation", side.name)
+            figures["scores"] = evaluate_side(figures, dev, own / "evaluation", side.name)
             if side.name != OURS:
                 figures["podium_f1_difference"] = difference(folder / own.name, folder / OURS, dev_of(folder))
     return found
@@ -257,26 +257,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> None:
     options = parse(sys.argv[1:])
     if options.side is not None:
-        _train_side(Side(**options.side["side"]), Recipe(**options.side["recipe"]), options.keep)
+        _train_side(Side(**options.side["side"]), FineTuningRecipe(**options.side["recipe"]), options.keep)
         return
     for name in ("model", "train", "dev"):
         if getattr(options, name) is None or not getattr(options, name).exists():
             raise InputError(f"--{name} {getattr(options, name)} not found: pass the folder of a BERT and two files")
     files: dict[str, Any] = {name: str(getattr(options, name).resolve()) for name in ("model", "train", "dev")}
     numbers = {name: getattr(options, name) for name in ("epochs", "learning_rate", "batch_size", "seed", "threads")}
-    recipe = Recipe(**files, **numbers, limit=options.limit)
+    recipe = FineTuningRecipe(**files, **numbers, limit=options.limit)
     facts = {**host_facts(sys.argv[1:]), "load_at_start": load_average(), "recipe": dataclasses.asdict(recipe)}
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-")))
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=options.keep is None)
-        chosen = [x for x in sides(options.padded_updates) if x.name in (OURS, *(options.only or [x.name]))]
+        chosen = [x for x in make_sides(options.padded_updates) if x.name in (OURS, *(options.only or [x.name]))]
         found = compare(recipe, chosen, folder)
     write_json(options.report, {**facts, "sides": found})
     print(f"\n{table(found)}\n{options.report}")
 
 
-def _train_side(side: Side, recipe: Recipe, folder: Path) -> None:
+def _train_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> None:
     """Train one side in `folder`; print the figures as the last line of standard output."""
     module, _, function = side.worker.partition(":")
     params = recipe.params  # before chdir: presets and stage paths are relative to the current folder

@@ -11,16 +11,16 @@ from datasets import Dataset, disable_progress_bars
 from transformers import AutoTokenizer, BertForQuestionAnswering, DataCollatorWithPadding, Trainer, TrainingArguments
 from transformers.utils import logging
 
-from bench.fine_tuning import ENTRY, Recipe
+from bench.fine_tuning import ENTRY, FineTuningRecipe
 from bench.host import peak_memory_mb
-from bench.peer import quiet
+from bench.peer import quiet_arguments
 from bench.run_qa import prepare_train_features
 from tasks.downstream.squad.params import WindowParams
 from tasks.params.entries import entry_of
 from tasks.params.schema import Params
 
 
-def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Fine-tune and save the model in `folder`.
 
     Settings: padding (max_length, longest), sampling (random, group_by_length), updates (stop there without saving).
@@ -63,7 +63,7 @@ def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> D
     return examples.map(prepare_train_features, batched=True, remove_columns=examples.column_names, fn_kwargs=shape)
 
 
-def arguments(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> TrainingArguments:
+def arguments(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]) -> TrainingArguments:
     """Convert our recipe to Trainer's arguments."""
     tuning = entry_of(params, ENTRY).params.finetune
     return TrainingArguments(
@@ -80,7 +80,7 @@ def arguments(recipe: Recipe, params: Params, folder: Path, settings: dict[str, 
         warmup_steps=tuning.warmup_fraction,
         seed=recipe.seed,
         train_sampling_strategy=settings["sampling"],
-        **quiet(),
+        **quiet_arguments(),
     )
 
 

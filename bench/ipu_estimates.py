@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from bench.ipu_fit import time_lines
-from bench.ipu_layouts import KnownJob, bad_verdicts, certain_bytes, preset_jobs, published
+from bench.ipu_layouts import KnownJob, bad_verdicts, certain_bytes, list_preset_jobs, preset_jobs
 from ipu_model.estimates.estimate import MemoryEstimate
 from ipu_model.estimates.ipu import propose_cut
 from ipu_model.estimates.ipu_balance import Cut
@@ -28,7 +28,7 @@ def tables() -> dict[str, list[str]]:
 def fitting_lines() -> list[str]:
     """Return the table of preset jobs, with one line for jobs that have the same verdict on the same IPU."""
     found: dict[tuple[str, ...], list[str]] = {}
-    for known in published():
+    for known in list_preset_jobs():
         memory = known.fullest()
         cells = (known.name, known.verdict(), memory.where, *_sums(memory), _largest(memory))
         found.setdefault(cells, []).append(f"`{known.preset}`")
@@ -89,7 +89,7 @@ def _table(head: list[str], lines: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(cells)} |" for cells in lines)]
 
 
-def put_in(text: str, found: dict[str, list[str]]) -> str:
+def replace_tables(text: str, found: dict[str, list[str]]) -> str:
     """Return the document with new tables, each between `<!-- NAME -->` and `<!-- end of NAME -->`."""
     for name, lines in found.items():
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
@@ -108,7 +108,7 @@ def main() -> None:
     for name, lines in found.items():
         print(f"## {name}\n\n" + "\n".join(lines) + "\n")
     if options.write:
-        DOCUMENT.write_text(put_in(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
+        DOCUMENT.write_text(replace_tables(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

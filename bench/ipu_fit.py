@@ -25,15 +25,15 @@ NOTHING = Fitted(*[0.0] * len(NAMES))
 
 
 @dataclass(frozen=True)
-class Judged:
+class RowEstimate:
     """A published row with its estimates."""
 
     row: Published
     estimated: float
     """Sequences per second, with constants fitted to rows of other layouts."""
-    between: Interval
+    held_out_interval: Interval
     """Interval of sequences per second, with the same constants."""
-    stated: Interval
+    fitted_interval: Interval
     """Interval of sequences per second with the constants in use, which are fitted to this row as well."""
 
     @property
@@ -46,24 +46,24 @@ class Judged:
         return interval.low <= self.row.rate <= interval.high
 
 
-def seconds_of(row: Published, fitted: Fitted) -> float:
+def estimate_seconds(row: Published, fitted: Fitted) -> float:
     """Return the seconds of an update of the row, including its share of the call overhead."""
     training = dataclasses.replace(row.training(), fitted=fitted)
     host = fitted.host / training.updates_per_call if row.pytorch else 0.0
     return update_seconds(training).likely + host
 
 
-def counts_of(row: Published) -> tuple[float, ...]:
+def find_coefficients(row: Published) -> tuple[float, ...]:
     """Return the coefficient of each constant in the seconds of an update."""
-    nothing = seconds_of(row, NOTHING)
-    return tuple(seconds_of(row, dataclasses.replace(NOTHING, **{name: 1.0})) - nothing for name in NAMES)
+    nothing = estimate_seconds(row, NOTHING)
+    return tuple(estimate_seconds(row, dataclasses.replace(NOTHING, **{name: 1.0})) - nothing for name in NAMES)
 
 
 def fit(rows: Sequence[Published]) -> Fitted:
     """Return the constants that fit these rows best."""
     left = list(range(len(NAMES)))
-    relative = np.array([np.array(counts_of(row)) / row.update_seconds for row in rows])
-    explained = np.array([1.0 - seconds_of(row, NOTHING) / row.update_seconds for row in rows])
+    relative = np.array([np.array(find_coefficients(row)) / row.update_seconds for row in rows])
+    explained = np.array([1.0 - estimate_seconds(row, NOTHING) / row.update_seconds for row in rows])
     while True:
         found = np.linalg.lstsq(relative[:, left], explained, rcond=None)[0]
         if found.min() >= 0:
@@ -73,14 +73,14 @@ def fit(rows: Sequence[Published]) -> Fitted:
     return dataclasses.replace(NOTHING, **values)
 
 
-def judge(rows: Sequence[Published] = PUBLISHED) -> list[Judged]:
+def estimate_rows(rows: Sequence[Published] = PUBLISHED) -> list[RowEstimate]:
     """Estimate every row from rows of other layouts."""
     others = {row.layout: fit([x for x in rows if x.fitted and x.layout != row.layout]) for row in rows}
     found = []
     for row in rows:
         fitted = others[row.layout]
-        estimated = row.rows_per_update * row.packing_factor / seconds_of(row, fitted)
-        found.append(Judged(row, estimated, _interval_of(row, fitted), _interval_of(row, FITTED)))
+        estimated = row.rows_per_update * row.packing_factor / estimate_seconds(row, fitted)
+        found.append(RowEstimate(row, estimated, _interval_of(row, fitted), _interval_of(row, FITTED)))
     return found
 
 
@@ -91,7 +91,7 @@ def _interval_of(row: Published, fitted: Fitted) -> Interval:
     return Interval(*(sequences / seconds for seconds in (call.high, call.likely, call.low)))
 
 
-def errors(judged: Sequence[Judged], head: str) -> tuple[float, float]:
+def errors(judged: Sequence[RowEstimate], head: str) -> tuple[float, float]:
     """Return the median and maximum absolute error of the rows of a head."""
     found = [abs(one.error) for one in judged if one.row.head == head]
     return statistics.median(found), max(found)
@@ -99,20 +99,23 @@ def errors(judged: Sequence[Judged], head: str) -> tuple[float, float]:
 
 def time_lines() -> list[str]:
     """Return the table of times in docs/ipu-estimates.md."""
-    judged = judge()
+    judged = estimate_rows()
     lines = ["| BERT, row length | system | framework, source | published | estimated | error | interval |"]
     lines.append("|---|---|---|---|---|---|---|")
     for one in judged:
         row = one.row
         pod = f"{'POD' if row.generation.name == 'Mk2' else 'Bow Pod'}{row.replicas * len(row.placed)}"
         what = f"{row.model}, {row.length}" + (", packed" if row.packed else "") + (", SQuAD" * (row.head == ANSWERS))
-        between = f"{one.between.low:,.0f} to {one.between.high:,.0f}"
+        between = f"{one.held_out_interval.low:,.0f} to {one.held_out_interval.high:,.0f}"
         cells = (what, pod, f"{row.framework}, {row.source}", f"{row.rate:,.0f}", f"{one.estimated:,.0f}")
         lines.append(f"| {' | '.join(cells)} | {one.error:+.1%} | {between} |")
     for name, head in (("Pre-training", PRETRAINING), ("SQuAD", ANSWERS)):
         median, worst = errors(judged, head)
         rows = [x for x in judged if x.row.head == head]
-        inside, by_fit = sum(x.is_inside(x.between) for x in rows), sum(x.is_inside(x.stated) for x in rows)
+        inside, by_fit = (
+            sum(x.is_inside(x.held_out_interval) for x in rows),
+            sum(x.is_inside(x.fitted_interval) for x in rows),
+        )
         covered = f"{inside} of {len(rows)} rows, of {len({x.row.layout for x in rows})} layouts"
         by_all = f"by the constants fitted to all rows {by_fit} of {len(rows)}"
         lines += ["", f"{name}: median error {median:.1%}, worst {worst:.1%}."]

@@ -51,7 +51,7 @@ class KnownJob:
 
 
 @dataclass(frozen=True)
-class Bad:
+class OversizedLayout:
     """A published layout changed so that it exceeds the memory of an IPU."""
 
     preset: str
@@ -83,55 +83,55 @@ class Bad:
         return dataclasses.replace(known, job=job, rows=rows)
 
 
-BAD: tuple[Bad, ...] = (
-    Bad("ipu-base-pod16-examples", "phase1", "micro-batch of 96 rows for 32",
+OVERSIZED: tuple[OversizedLayout, ...] = (
+    OversizedLayout("ipu-base-pod16-examples", "phase1", "micro-batch of 96 rows for 32",
         "7 micro-batches of 4 layers are stashed on IPU 1, 18.9 MB each, beside 113 MB of weights and gradients",
         micro_batch_size=96),
-    Bad("ipu-base-pod16-examples", "phase1", "micro-batch of 128 rows for 32",
+    OversizedLayout("ipu-base-pod16-examples", "phase1", "micro-batch of 128 rows for 32",
         "28 stashed activations of 25.2 MB", micro_batch_size=128),
-    Bad("ipu-base-pod16-examples", "phase1", "rows of 512 tokens with the micro-batch of phase 1",
+    OversizedLayout("ipu-base-pod16-examples", "phase1", "rows of 512 tokens with the micro-batch of phase 1",
         "28 stashed activations of 25.2 MB, and scores of 201 MB a layer", length=512),
-    Bad("ipu-base-pod16-examples", "phase1", "rows of 384 tokens with the micro-batch of phase 1",
+    OversizedLayout("ipu-base-pod16-examples", "phase1", "rows of 384 tokens with the micro-batch of phase 1",
         "28 stashed activations of 18.9 MB, and scores of 113 MB a layer", length=384),
-    Bad("ipu-base-pod16-examples", "phase2", "micro-batch of 32 rows for 8",
+    OversizedLayout("ipu-base-pod16-examples", "phase2", "micro-batch of 32 rows for 8",
         "28 stashed activations of 25.2 MB, and scores of 201 MB a layer", micro_batch_size=32),
-    Bad("ipu-base-pod16-examples", "phase2", "fp32 for fp16",
+    OversizedLayout("ipu-base-pod16-examples", "phase2", "fp32 for fp16",
         "227 MB of weights and gradients, 28 stashed activations of 12.6 MB, scores of 101 MB a layer",
         precision="fp32"),
-    Bad("ipu-large-pod16-examples", "phase1", "micro-batch of 32 rows for 8",
+    OversizedLayout("ipu-large-pod16-examples", "phase1", "micro-batch of 32 rows for 8",
         "49 stashed activations of 8.4 MB beside 353 MB of weights and gradients", micro_batch_size=32),
-    Bad("ipu-large-pod16-examples", "phase1", "rows of 512 tokens with the micro-batch of phase 1",
+    OversizedLayout("ipu-large-pod16-examples", "phase1", "rows of 512 tokens with the micro-batch of phase 1",
         "49 stashed activations of 8.4 MB beside 353 MB of weights and gradients, and scores of 67 MB a layer",
         length=512),
-    Bad("ipu-large-pod16-examples", "phase1", "fp32 for fp16",
+    OversizedLayout("ipu-large-pod16-examples", "phase1", "fp32 for fp16",
         "706 MB of weights and gradients beside 206 MB of stashed activations", precision="fp32"),
-    Bad("ipu-large-pod16-examples", "phase1", "all optimizer state on chip, on each replica",
+    OversizedLayout("ipu-large-pod16-examples", "phase1", "all optimizer state on chip, on each replica",
         "705 MB of moments beside 353 MB of weights and gradients on IPU 1",
         keys={"optimizer_state_offchip": False, "replicated_tensor_sharding": False}),
-    Bad("ipu-large-pod4-examples", "phase1", "optimizer state on chip, with one replica to share it",
+    OversizedLayout("ipu-large-pod4-examples", "phase1", "optimizer state on chip, with one replica to share it",
         "the same on a POD4, where sharding has nobody to share with", keys={"optimizer_state_offchip": False}),
-    Bad("ipu-large-pod16-examples", "phase1", "2 IPUs for 4 in a replica",
+    OversizedLayout("ipu-large-pod16-examples", "phase1", "2 IPUs for 4 in a replica",
         "12 layers and the tables are 739 MB of weights and gradients on IPU 0, before any activation",
         keys={"layers_per_ipu": [12, 12], "matmul_proportion": 0.2, "replication_factor": 8}),
-    Bad("ipu-large-pod16-examples", "phase1", "1 IPU for 4 in a replica",
+    OversizedLayout("ipu-large-pod16-examples", "phase1", "1 IPU for 4 in a replica",
         "335 million weights are 1,340 MB with their gradients",
         keys={"layers_per_ipu": [24], "matmul_proportion": 0.2, "replication_factor": 16}),
-    Bad("ipu-large-pod16-notebook", "finetune", "2 IPUs for 4 in a replica",
+    OversizedLayout("ipu-large-pod16-notebook", "finetune", "2 IPUs for 4 in a replica",
         "12 layers and the tables are 732 MB of weights and gradients on IPU 0, before any activation",
         keys={"layers_per_ipu": [12, 12], "matmul_proportion": 0.2, "replication_factor": 8,
               "gradient_accumulation_steps": None}),
-    Bad("ipu-large-pod16-notebook", "finetune", "micro-batch of 16 rows for 1",
+    OversizedLayout("ipu-large-pod16-notebook", "finetune", "micro-batch of 16 rows for 1",
         "35 stashed activations of 12.6 MB beside 353 MB of weights and gradients", micro_batch_size=16),
-    Bad("ipu-large-pod16-notebook", "finetune", "all optimizer state on chip, on each replica",
+    OversizedLayout("ipu-large-pod16-notebook", "finetune", "all optimizer state on chip, on each replica",
         "529 MB of moments beside 353 MB of weights and gradients",
         keys={"optimizer_state_offchip": False, "replicated_tensor_sharding": False}),
-    Bad("ipu-base-pod16-run-qa", "finetune", "micro-batch of 32 rows for 2",
+    OversizedLayout("ipu-base-pod16-run-qa", "finetune", "micro-batch of 32 rows for 2",
         "20 stashed activations of 18.9 MB beside 113 MB of weights and gradients, and scores of 113 MB a layer",
         micro_batch_size=32),
 )  # fmt: skip
 
 
-def published() -> Iterator[KnownJob]:
+def list_preset_jobs() -> Iterator[KnownJob]:
     """Yield every job of every preset for IPUs."""
     for path in sorted(PRESETS.glob("*ipu-*.yaml")):
         yield from preset_jobs(path.stem)
@@ -154,10 +154,10 @@ def preset_jobs(name: str) -> tuple[KnownJob, ...]:
     return tuple(found)
 
 
-def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
+def bad_verdicts() -> list[tuple[OversizedLayout, MemoryEstimate, bool]]:
     """Return each layout that is known not to fit, its fullest IPU, and whether the estimate agrees."""
     found = []
-    for bad in BAD:
+    for bad in OVERSIZED:
         job = bad.job()
         found.append((bad, job.fullest(), job.verdict() == DOES_NOT_FIT))
     return found

@@ -126,7 +126,7 @@ class Wait:
     """CPU time of this thread: less than `seconds` if it waits for rows or, on a busy host, for a core."""
 
 
-def waits(source: RowSource, feed: Feed, seconds: float) -> Iterator[Wait]:
+def measure_waits(source: RowSource, feed: Feed, seconds: float) -> Iterator[Wait]:
     """Yield the wait before the first call and between calls, each of which holds the GIL for `seconds`."""
     execute = ctypes.PyDLL(None).usleep
     with closing(source):
@@ -150,7 +150,7 @@ def measure(case: Case, updates: int, folder: Path) -> None:
 def print_waits(name: str, case: Case, source: RowSource, inputs: Inputs, updates: int) -> None:
     """Print one line of `measure`."""
     feed = Feed(source, updates + 1, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
-    first, *further = waits(source, feed, case.seconds)
+    first, *further = measure_waits(source, feed, case.seconds)
     median = statistics.median(wait.seconds for wait in further)
     cpu = statistics.median(wait.cpu_seconds for wait in further)
     verdict = "met" if median < PROMISE * case.seconds else "NOT met"
@@ -165,7 +165,7 @@ def cpu_seconds(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
 
 
-def work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[float]:
+def measure_work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[float]:
     """Return the CPU seconds of each instance's row worker for `updates` updates, including its start."""
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     seconds = []
@@ -191,12 +191,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for case in cases if options.instances is None else cases[:1]:
             if options.memory:
-                remember(case, options.updates, write_folder(Path(folder) / case.name, case, 2 * case.rows))
+                print_memory(case, options.updates, write_folder(Path(folder) / case.name, case, 2 * case.rows))
                 continue
             if options.instances is None:
                 measure(case, options.updates, Path(folder))
                 continue
-            share(case, options.instances, options.updates, write_folder(Path(folder) / "rows", case, 2 * case.rows))
+            print_shares(
+                case, options.instances, options.updates, write_folder(Path(folder) / "rows", case, 2 * case.rows)
+            )
 
 
 def own_megabytes(process: int | str) -> float:
@@ -205,23 +207,24 @@ def own_megabytes(process: int | str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
 
 
-def remember(case: Case, updates: int, rows: RowFolder) -> None:
+def print_memory(case: Case, updates: int, rows: RowFolder) -> None:
     """Print the memory of the training process and its row worker over the calls."""
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     source = Ahead(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
     feed = Feed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
     sizes = [
-        (own_megabytes("self"), own_megabytes(source.process.pid)) for _ in waits(source, feed, MEMORY_CALL_SECONDS)
+        (own_megabytes("self"), own_megabytes(source.process.pid))
+        for _ in measure_waits(source, feed, MEMORY_CALL_SECONDS)
     ]
     for call in sorted({min(SLOTS, updates - 1), updates // 4, updates // 2, updates - 1}):
         print(f"{case.name}, call {call + 1} of {updates}: {sizes[call][0]:.1f} MB, worker {sizes[call][1]:.1f} MB")
 
 
-def share(case: Case, numbers: list[int], updates: int, rows: RowFolder) -> None:
+def print_shares(case: Case, numbers: list[int], updates: int, rows: RowFolder) -> None:
     """Print the cost of an update per instance, and its ideal share of the cost with the first number of instances."""
     alone = math.nan
     for count in numbers:
-        start, whole = (statistics.mean(work(rows, case, count, calls)) for calls in (1, updates + 1))
+        start, whole = (statistics.mean(measure_work(rows, case, count, calls)) for calls in (1, updates + 1))
         each = (whole - start) / updates
         alone = each * count if math.isnan(alone) else alone
         print(

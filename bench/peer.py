@@ -56,7 +56,7 @@ def train(spec: dict[str, Any], session: Session) -> None:
             max_grad_norm=OPTIMIZER.max_grad_norm,
             warmup_steps=round(updates * WARMUP_FRACTION),
             train_sampling_strategy=settings.get("sampling", "random"),
-            **quiet(),
+            **quiet_arguments(),
         )
         measured = Rounds(spec, session, collator)
         Trainer(
@@ -64,7 +64,7 @@ def train(spec: dict[str, Any], session: Session) -> None:
         ).train()
 
 
-def quiet() -> dict[str, Any]:
+def quiet_arguments() -> dict[str, Any]:
     """Return arguments that keep Trainer on the CPU and turn off its output."""
     return {"use_cpu": True, "report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
 

@@ -19,7 +19,7 @@ LABELS = {"pretrain": ("next_sentence_label",), "squad": ("start_positions", "en
 """Labels with one value per sequence."""
 
 
-def cut(batch: Batch) -> list[Item]:
+def split_batch(batch: Batch) -> list[Item]:
     """Split rows into sequences: input_ids and token_type_ids as lists, and labels relative to the sequence.
 
     pretrain: labels (-100 for unmasked tokens), next_sentence_label; squad: start_positions, end_positions,
@@ -62,7 +62,7 @@ def read_sequences(rows: RowFolder, count: int, seed: int) -> Sequences:
     """Return the first `count` sequences in the row order of our training, if necessary over several epochs."""
     order, items, step = UpdateRows(len(rows), min(ROWS_AT_ONCE, len(rows)), seed), list[Item](), 0
     while len(items) < count:
-        items += cut(rows.take(order(step)))
+        items += split_batch(rows.take(order(step)))
         step += 1
     return Sequences(items[:count])
 

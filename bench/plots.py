@@ -7,9 +7,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.bars import OURS
-from bench.results import Measured, Results
+from bench.results import Measurement, Results
 from bench.statistics import Summary, summarise
+from bench.targets import OURS
 
 PANELS = (
     ("pretrain-tiny", "Pre-training, 2 layers of 128"),
@@ -51,12 +51,12 @@ def rates(results: Results) -> Figure | None:
     return figure
 
 
-def of_case(results: Results, case: str) -> list[Measured]:
+def of_case(results: Results, case: str) -> list[Measurement]:
     """Return the measurements of a case with one thread, in the order of its variants."""
     return [one for one in results.measured if one.case == case and one.threads == 1 and one.rounds]
 
 
-def _bars(axis: Axes, title: str, found: list[Measured]) -> None:
+def _bars(axis: Axes, title: str, found: list[Measurement]) -> None:
     names = [one.variant for one in found]
     summaries = [summarise(one.cpu_rates) for one in found]
     medians = [s.median for s in summaries]
@@ -120,7 +120,7 @@ def by_corpus(results: Results) -> Figure | None:
     return figure
 
 
-def cost(one: Measured) -> Summary:
+def cost(one: Measurement) -> Summary:
     """Return the CPU microseconds per unit."""
     return summarise([1e6 / rate for rate in one.cpu_rates])
 

@@ -47,14 +47,14 @@ def peer(spec: dict[str, Any], session: Session) -> None:
     import torch
     from transformers import Trainer, TrainingArguments
 
-    from bench.peer import make_model, quiet
-    from bench.peer_data import Collator, Sequences, cut
+    from bench.peer import make_model, quiet_arguments
+    from bench.peer_data import Collator, Sequences, split_batch
     from ipu_model.rows.reading import RowFolder
 
     torch.set_num_threads(spec["threads"])
     training, settings = Training.from_spec(spec), spec["settings"]
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
-    items = sorted(cut(rows.take(np.arange(len(rows)))), key=lambda item: item["feature_id"])
+    items = sorted(split_batch(rows.take(np.arange(len(rows)))), key=lambda item: item["feature_id"])
     for item in items:
         del item["start_positions"], item["end_positions"]
     padded_to = rows.manifest.row_length if settings.get("padding", "max") == "max" else None
@@ -67,7 +67,7 @@ def peer(spec: dict[str, Any], session: Session) -> None:
                 per_device_eval_batch_size=settings["batch"],
                 bf16=settings["precision"] == "bf16",
                 seed=SEED,
-                **quiet(),
+                **quiet_arguments(),
             ),
             data_collator=Collator("predict", padded_to),
         )

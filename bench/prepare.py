@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.data import params_for
+from bench.data import resolve_params
 from bench.protocol import Session, Stopwatch
 from bench.setup import SEED
 
@@ -27,7 +27,7 @@ def questions_ours(spec: dict[str, Any], session: Session) -> None:
     from tasks.params.entries import entry_of
     from tasks.plan.kinds import part_of
 
-    task = part_of(entry_of(params_for(spec["stages"]), "squad"), "rows")
+    task = part_of(entry_of(resolve_params(spec["stages"]), "squad"), "rows")
     with tempfile.TemporaryDirectory() as folder:
         questions, tokenizer, rows = Path(spec["questions"]), Path(spec["tokenizer"]), Path(folder) / "rows"
         _rounds(spec, session, lambda: write_rows(task, "train", questions, tokenizer, rows).examples)
@@ -45,7 +45,7 @@ def questions_peer(spec: dict[str, Any], session: Session) -> None:
     from tasks.downstream.squad.params import WindowParams
 
     disable_progress_bars()
-    params, settings = params_for(spec["stages"]).downstream["squad"].rows, spec["settings"]
+    params, settings = resolve_params(spec["stages"]).downstream["squad"].rows, spec["settings"]
     assert isinstance(params, WindowParams)
     tokenizer = AutoTokenizer.from_pretrained(spec["tokenizer"])
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
     """Measure tasks.pretraining.rows.pretrain_rows including its files; units are real tokens of the rows."""
     from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 
-    params = params_for(spec["stages"]).pretrain_rows
+    params = resolve_params(spec["stages"]).pretrain_rows
     with tempfile.TemporaryDirectory() as folder:
 
         def once() -> float:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.bars import BARS, OURS, Bar
-from bench.results import Measured, Results
+from bench.results import Measurement, Results
 from bench.statistics import summarise
+from bench.targets import OURS, TARGETS, Target
 
 Row = tuple[str, ...]
 
@@ -17,19 +17,19 @@ def as_json(results: Results, facts: dict[str, Any]) -> dict[str, Any]:
     """Return all results with every sample; `facts` are those of the host and the run."""
     return {
         "facts": facts,
-        "bars": [bar_state(bar, results) for bar in BARS],
+        "bars": [bar_state(bar, results) for bar in TARGETS],
         "measured": [_measured(one) for one in results.measured],
     }
 
 
-def _measured(one: Measured) -> dict[str, Any]:
+def _measured(one: Measurement) -> dict[str, Any]:
     summaries = {}
     if one.rounds:
         summaries = {"cpu_rate": asdict(summarise(one.cpu_rates)), "wall_rate": asdict(summarise(one.wall_rates))}
     return {**asdict(one), **summaries}
 
 
-def bar_state(bar: Bar, results: Results) -> dict[str, Any]:
+def bar_state(bar: Target, results: Results) -> dict[str, Any]:
     """Return a target with its measured value; `met` is None without a measurement."""
     found = bar.measure(results)
     return {
@@ -47,7 +47,7 @@ def bar_state(bar: Bar, results: Results) -> dict[str, Any]:
 def bar_rows(results: Results) -> list[Row]:
     """Return the rows of the table of targets, with a header."""
     rows: list[Row] = [("target", "measured", "lowest", "highest", "bar", "stretch", "met")]
-    for state in (bar_state(bar, results) for bar in BARS):
+    for state in (bar_state(bar, results) for bar in TARGETS):
         found, unit = state["measured"], state["unit"]
         values = (
             ("not measured", "", "")
@@ -77,7 +77,7 @@ def rate_rows(results: Results) -> list[Row]:
             "" if ratio is None or one.variant == OURS else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
         )
         memory = one.facts.get("peak_memory_mb")
-        rates = (f"{figure(found.median)} {unit}", figure(found.low), figure(found.high))
+        rates = (f"{format_figure(found.median)} {unit}", format_figure(found.low), format_figure(found.high))
         rows.append((*where, *rates, times, "" if memory is None else f"{memory:,.0f}"))
     return rows
 
@@ -92,7 +92,7 @@ def precision_lines(results: Results) -> list[str]:
     ]
 
 
-def figure(value: float) -> str:
+def format_figure(value: float) -> str:
     """Format a number: without decimals from 100 upwards, else with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 

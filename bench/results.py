@@ -10,7 +10,7 @@ from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
 
 
 @dataclass
-class Measured:
+class Measurement:
     """Measurements of one configuration of a case at one number of threads."""
 
     case: str
@@ -47,9 +47,9 @@ class Results:
     """All measurements so far."""
 
     def __init__(self) -> None:
-        self.measured: list[Measured] = []
+        self.measured: list[Measurement] = []
 
-    def find(self, case: str, variant: str, threads: int) -> Measured | None:
+    def find(self, case: str, variant: str, threads: int) -> Measurement | None:
         """Return the measurements of a configuration with at least one round; None if there are none."""
         for one in self.measured:
             if (one.case, one.variant, one.threads) == (case, variant, threads) and one.rounds:

@@ -9,7 +9,7 @@ from functools import partial
 
 from bench.cases import Case
 from bench.children import Child, ChildFailed
-from bench.results import Measured, Results
+from bench.results import Measurement, Results
 from bench.variants import Variant
 
 Say = Callable[[str], None]
@@ -20,7 +20,7 @@ class _VariantRun:
     """A variant with its child process and measurements."""
 
     variant: Variant
-    measured: Measured
+    measured: Measurement
     child: Child | None = None
 
 
@@ -32,7 +32,7 @@ def run_case(case: Case, threads: int, results: Results, say: Say) -> None:
     runs = []
     for variant in case.variants:
         if threads in variant.threads:
-            runs.append(_VariantRun(variant, Measured(case.name, variant.name, threads, variant.unit or case.unit)))
+            runs.append(_VariantRun(variant, Measurement(case.name, variant.name, threads, variant.unit or case.unit)))
     results.measured += [run.measured for run in runs]
     try:
         for run in runs:

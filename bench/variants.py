@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.bars import OURS, OURS_BF16, OURS_COMPILED, OURS_FP32
 from bench.children import TUNED_MALLOC
 from bench.setup import OPTIMIZER
+from bench.targets import OURS, OURS_BF16, OURS_COMPILED, OURS_FP32
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,19 @@
 
 import pytest
 
-from bench.bars import BARS, OURS, Bar
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample
-from bench.report import bar_state, figure, rate_rows
-from bench.results import Measured, Results
+from bench.report import bar_state, format_figure, rate_rows
+from bench.results import Measurement, Results
 from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
+from bench.targets import OURS, TARGETS, Target
 from ipu_model.models.config import ModelConfig
 
 
 def measured(case, variant, rates, threads=1, **facts):
     """A configuration whose rounds had these rates, by CPU and by wall time alike."""
     rounds = [[Sample(cpu=2.0, wall=2.0, units=2.0 * rate)] for rate in rates]
-    return Measured(case, variant, threads, "real tokens", rounds, facts)
+    return Measurement(case, variant, threads, "real tokens", rounds, facts)
 
 
 def test_a_rate_is_all_units_over_all_seconds():
@@ -56,19 +56,19 @@ def test_flops_of_base_are_six_per_weight_and_token():
 
 
 def test_bars_are_met_at_the_bar_and_not_below():
-    higher = Bar("ratio", 9.0, 12.0, lambda _: Summary(9.0, 8.0, 10.0, 3))
+    higher = Target("ratio", 9.0, 12.0, lambda _: Summary(9.0, 8.0, 10.0, 3))
     state = bar_state(higher, Results())
     assert (state["met"], state["stretch_met"]) == (True, False)
-    lower = Bar("share", 1.0, None, lambda _: Summary(1.1, 1.0, 1.2, 3), "%", at_most=True)
+    lower = Target("share", 1.0, None, lambda _: Summary(1.1, 1.0, 1.2, 3), "%", at_most=True)
     assert bar_state(lower, Results())["met"] is False
-    missing = Bar("nothing", 1.0, None, lambda _: None)
+    missing = Target("nothing", 1.0, None, lambda _: None)
     assert bar_state(missing, Results())["met"] is None
 
 
 def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
     """The names in the table of bars are those of cases and variants: with results for all of them none is None."""
     results = Results()
-    assert all(bar.measure(results) is None for bar in BARS)
+    assert all(bar.measure(results) is None for bar in TARGETS)
     from bench import variants
 
     by_case = {
@@ -86,9 +86,9 @@ def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
             for variant in lines:
                 sample = Sample(1.0, 1.0, 100, {"flops": 1e9, "read_cpu": 0.5})
                 results.measured.append(
-                    Measured(case, variant.name, threads, variant.unit or "x", [[sample]], {"peak_memory_mb": 7.0})
+                    Measurement(case, variant.name, threads, variant.unit or "x", [[sample]], {"peak_memory_mb": 7.0})
                 )
-    found = {bar.text: bar.measure(results) for bar in BARS}
+    found = {bar.text: bar.measure(results) for bar in TARGETS}
     assert None not in found.values(), found
     # 1 GFLOP a second beside a matrix peak of 100, and half a second of reading in each second.
     assert next(v for k, v in found.items() if "matrix peak" in k).median == pytest.approx(1.0)
@@ -100,11 +100,11 @@ def test_the_table_of_rates():
     results.measured = [
         measured("c", OURS, [3000, 4000, 5000], peak_memory_mb=812.4),
         measured("c", "peer", [1000, 1000, 1000]),
-        Measured("c", "broken", 1, "real tokens", failure="exit code 1"),
+        Measurement("c", "broken", 1, "real tokens", failure="exit code 1"),
     ]
     assert rate_rows(results)[1:] == [
         ("c", "1", OURS, "4,000 real tokens/cpu-s", "3,000", "5,000", "", "812"),
         ("c", "1", "peer", "1,000 real tokens/cpu-s", "1,000", "1,000", "4.00x (3.00-5.00)", ""),
         ("c", "1", "broken", "failed", "", "", "", ""),
     ]
-    assert (figure(1234.5), figure(99.94), figure(0.01234)) == ("1,234", "99.9", "0.0123")
+    assert (format_figure(1234.5), format_figure(99.94), format_figure(0.01234)) == ("1,234", "99.9", "0.0123")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import choose, measure, parse, write_reports
-from bench.bars import OURS
 from bench.cases import Case
 from bench.results import Results
 from bench.setup import Training
+from bench.targets import OURS
 from bench.variants import Variant
 from tasks.stage.errors import ParamsError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import data_scale
-from bench.data_scale import Measured, marginal, promises, table, validation
+from bench.data_scale import StageCost, check_targets, marginal, table, validation
 from bench.process_tree import run_measured
 from tasks.stage.errors import InputError
 
@@ -28,8 +28,8 @@ PARENT = """
 """
 
 
-def one(stage: str, megabytes: float, cpu_s: float, peak_mb: float = 100.0) -> Measured:
-    return Measured(stage, megabytes, cpu_s, cpu_s, peak_mb, 0.0, 0.0)
+def one(stage: str, megabytes: float, cpu_s: float, peak_mb: float = 100.0) -> StageCost:
+    return StageCost(stage, megabytes, cpu_s, cpu_s, peak_mb, 0.0, 0.0)
 
 
 def test_a_command_is_measured_with_all_its_processes(tmp_path: Path) -> None:
@@ -47,10 +47,10 @@ def test_flat_and_small_are_judged_against_the_smallest_size() -> None:
         one("tokenizer", 10, 5.0),
         one("tokenizer", 100, 20.0),
     ]
-    flat, small = promises(found)
+    flat, small = check_targets(found)
     assert "1.14 (corpus@text at 100 MB): met" in flat
     assert small.endswith("100 MB (corpus@text at 10 MB): met")
-    steep, large = promises([*found, one("corpus@text", 1000, 1160.0, peak_mb=2100.0)])
+    steep, large = check_targets([*found, one("corpus@text", 1000, 1160.0, peak_mb=2100.0)])
     assert "1.16 (corpus@text at 1000 MB): NOT met" in steep
     assert large.endswith("2100 MB (corpus@text at 1000 MB): NOT met")
     assert "1.156 (10 to 100 MB)" in marginal(found)[0]
@@ -68,7 +68,7 @@ def test_a_stage_is_measured_once_for_each_size_and_kept(
     words = ["--sizes", "1", "2", "--source", "files", "--work", str(tmp_path / "work"), "--output", str(tmp_path)]
     data_scale.main(words)
     values = json.loads((tmp_path / "data-scale.json").read_text())
-    small, large = (Measured(**entry) for entry in values["measured"])
+    small, large = (StageCost(**entry) for entry in values["measured"])
     assert (small.megabytes, large.megabytes) == (pytest.approx(1.0, rel=0.03), pytest.approx(2.0, rel=0.03))
     assert large.disk_mb == pytest.approx(2 * small.disk_mb, rel=0.1)
     assert large.per_mb < 1.15 * small.per_mb, "the start of the process is in both"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.fine_tuning import OURS, Recipe, parse, table
+from bench.fine_tuning import OURS, FineTuningRecipe, parse, table
 from tests.places import ROOT, SHARED
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -60,7 +60,7 @@ def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_t
 def test_both_sides_are_told_the_same_recipe(tmp_path: Path) -> None:
     write_tiny_model(tmp_path, ["a", "b"])
     files = {"model": str(tmp_path), "train": "/train.json", "dev": "/dev.json"}
-    recipe = Recipe(**files, epochs=2.0, learning_rate=5e-5, batch_size=16, seed=3, threads=1, limit=7)
+    recipe = FineTuningRecipe(**files, epochs=2.0, learning_rate=5e-5, batch_size=16, seed=3, threads=1, limit=7)
     entry = recipe.params.downstream["squad"]
     assert (entry.finetune.epochs, entry.finetune.learning_rate, entry.finetune.global_batch_size) == (2.0, 5e-5, 16)
     assert (entry.data.limit_train, entry.data.limit_dev, entry.finetune.seed) == (7, 7, 3)

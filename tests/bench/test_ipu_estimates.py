@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from bench.ipu_estimates import BALANCED, DOCUMENT, put_in, tables
-from bench.ipu_fit import NAMES, Judged, errors, fit, judge
-from bench.ipu_layouts import BAD, Bad, certain_bytes, preset_jobs, published
+from bench.ipu_estimates import BALANCED, DOCUMENT, replace_tables, tables
+from bench.ipu_fit import NAMES, RowEstimate, errors, estimate_rows, fit
+from bench.ipu_layouts import OVERSIZED, OversizedLayout, certain_bytes, list_preset_jobs, preset_jobs
 from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
 from ipu_model.estimates.ipu import estimate_ipus, propose_cut
@@ -17,21 +17,21 @@ from ipu_model.estimates.ipu_constants import FITTED, LOW, TILE_BYTES
 
 
 @pytest.fixture(scope="module")
-def judged() -> list[Judged]:
-    return judge()
+def judged() -> list[RowEstimate]:
+    return estimate_rows()
 
 
 def test_the_document_has_the_tables_that_the_command_makes() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert put_in(text, tables()) == text, "run python -m bench.ipu_estimates --write"
+    assert replace_tables(text, tables()) == text, "run python -m bench.ipu_estimates --write"
 
 
 def test_a_table_without_a_place_is_refused() -> None:
     with pytest.raises(LookupError, match="0 places for the table time"):
-        put_in("no marks", {"time": ["a"]})
+        replace_tables("no marks", {"time": ["a"]})
 
 
-def test_pretraining_is_estimated_from_other_layouts(judged: list[Judged]) -> None:
+def test_pretraining_is_estimated_from_other_layouts(judged: list[RowEstimate]) -> None:
     median, worst = errors(judged, PRETRAINING)
     assert median <= 0.10
     assert worst <= 0.20
@@ -41,24 +41,26 @@ def test_what_is_left_out_is_every_row_of_the_layout() -> None:
     """A planted row moves the constants that other layouts are estimated by, and not its own."""
     first = PUBLISHED[0]
     planted = [dataclasses.replace(first, rate=first.rate / 2), *PUBLISHED[1:]]
-    before, after = judge(), judge(planted)
+    before, after = estimate_rows(), estimate_rows(planted)
     for old, new in zip(before, after, strict=True):
         assert (old.estimated == new.estimated) == (old.row.layout == first.layout)
 
 
 @pytest.mark.parametrize("head", [PRETRAINING, ANSWERS])
-def test_the_interval_of_every_row_holds_it(judged: list[Judged], head: str) -> None:
+def test_the_interval_of_every_row_holds_it(judged: list[RowEstimate], head: str) -> None:
     of_head = [one for one in judged if one.row.head == head]
     assert len(of_head) >= 5
-    for interval in ("between", "stated"):
+    for interval in ("held_out_interval", "fitted_interval"):
         assert [one for one in of_head if not one.is_inside(getattr(one, interval))] == []
 
 
-def test_what_a_row_is_estimated_to_be_lies_in_its_own_interval(judged: list[Judged]) -> None:
-    """Both are by the constants of other layouts; `stated` is by constants that know the row."""
-    assert [one.row for one in judged if not one.between.low <= one.estimated <= one.between.high] == []
+def test_what_a_row_is_estimated_to_be_lies_in_its_own_interval(judged: list[RowEstimate]) -> None:
+    """Both are by the constants of other layouts; `fitted_interval` is by constants that know the row."""
+    assert [
+        one.row for one in judged if not one.held_out_interval.low <= one.estimated <= one.held_out_interval.high
+    ] == []
     [squad] = [one for one in judged if one.row.head == ANSWERS and one.row.model == "base"]
-    assert not squad.stated.low <= squad.estimated <= squad.stated.high
+    assert not squad.fitted_interval.low <= squad.estimated <= squad.fitted_interval.high
 
 
 def test_the_document_states_leave_one_out_coverage() -> None:
@@ -74,19 +76,19 @@ def test_the_constants_are_those_of_the_fit() -> None:
 
 
 def test_no_published_layout_is_said_not_to_fit() -> None:
-    verdicts = {(known.preset, known.name): known.verdict() for known in published()}
+    verdicts = {(known.preset, known.name): known.verdict() for known in list_preset_jobs()}
     assert len(verdicts) > 100
     assert {name for name, verdict in verdicts.items() if verdict not in (FITS, TIGHT)} == set()
 
 
 def test_published_layouts_bound_the_code() -> None:
     """What the docstring of Assumed.code says: with 290 MB and the rest at its lower end all still fit, barely."""
-    fullest = max(known.fullest().total.low for known in published() if known.job.kind != "predict")
+    fullest = max(known.fullest().total.low for known in list_preset_jobs() if known.job.kind != "predict")
     assert 280e6 <= LOW.code + TILE_BYTES - fullest <= 300e6
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.preset}-{bad.name}-{bad.change}")
-def test_what_cannot_fit_is_said_not_to(bad: Bad) -> None:
+@pytest.mark.parametrize("bad", OVERSIZED, ids=lambda bad: f"{bad.preset}-{bad.name}-{bad.change}")
+def test_what_cannot_fit_is_said_not_to(bad: OversizedLayout) -> None:
     """And the layout that it was made from is not: it is the change that does it."""
     known = bad.job()
     assert known.verdict() == DOES_NOT_FIT
@@ -95,7 +97,7 @@ def test_what_cannot_fit_is_said_not_to(bad: Bad) -> None:
 
 
 def test_there_are_enough_of_them_and_each_is_another() -> None:
-    assert len({(bad.preset, bad.name, bad.change) for bad in BAD}) == len(BAD) >= 12
+    assert len({(bad.preset, bad.name, bad.change) for bad in OVERSIZED}) == len(OVERSIZED) >= 12
 
 
 def rows_of(cut: Cut) -> int:

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.bars import OURS
 from bench.plots import cost, write_plots
 from bench.protocol import Sample
-from bench.results import Measured, Results
+from bench.results import Measurement, Results
+from bench.targets import OURS
 
 
-def measured(case: str, variant: str) -> Measured:
+def measured(case: str, variant: str) -> Measurement:
     rounds = [[Sample(cpu=cpu, wall=cpu, units=1000)] for cpu in (0.1, 0.2, 0.4)]
-    return Measured(case, variant, 1, "real tokens", rounds)
+    return Measurement(case, variant, 1, "real tokens", rounds)
 
 
 def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from bench.optimizers import make, set_gradients
 from bench.ours import flops_of, make_job, start
 from bench.peer import make_model
-from bench.peer_data import Collator, cut, read_sequences
+from bench.peer_data import Collator, read_sequences, split_batch
 from bench.setup import SEED, Training, model_config
 from ipu_model import heads
 from ipu_model.models.flat import flatten
@@ -43,7 +43,7 @@ def test_losses_agree_on_the_same_sequences(task: str, request: pytest.FixtureRe
     theirs, collate = make_model(both).eval(), Collator(task, None)
     totals: dict[str, float] = {"masked": 0.0, "single": 0.0}
     masked = sequences = 0
-    for item in cut(batch):
+    for item in split_batch(batch):
         single = collate([item])
         with torch.no_grad():
             if task == "pretrain":  # its two parts are means over different counts

@@ -16,7 +16,7 @@ Measure = Callable[[Results], Summary | None]
 
 
 @dataclass(frozen=True)
-class Bar:
+class Target:
     """Speed target: a ratio to a peer, or a share in percent."""
 
     text: str
@@ -75,18 +75,20 @@ TINY = ("pretrain-tiny", "squad-tiny", "predict-tiny")
 COMPILED = _ratio("lamb-base", "per tensor", ours=OURS_COMPILED)
 FILLED = _ratio("start", "empty cache", 2, ours="filled cache")
 PEAK, READING = _share_of_peak("utilisation", 2, "gemm bf16"), _share_of_reading("pretrain-tiny")
-BARS = (
-    Bar("pre-training tiny, against HF Trainer fp32 as is", 9.0, 12.0, _ratio("pretrain-tiny", "hf fp32")),
-    Bar("pre-training tiny, against HF bf16 with tuned malloc", 4.5, 6.0, _ratio("pretrain-tiny", "hf bf16 malloc")),
-    Bar("pre-training base, against HF bf16", 1.2, 1.5, _ratio("pretrain-base", "hf bf16")),
-    Bar("SQuAD tiny, against run_qa as is (pad to 384, fp32)", 4.0, 6.0, _ratio("squad-tiny", "hf max fp32")),
-    Bar("SQuAD tiny, against HF group_by_length bf16", 1.2, 1.6, _ratio("squad-tiny", "hf grouped bf16")),
-    *(Bar(f"{case}, precision auto against fp32", 0.95, None, _ratio(case, OURS_FP32)) for case in TINY),
-    Bar("LAMB step base, compiled, against LAMB per tensor", 2.5, 3.0, COMPILED),
-    Bar("base-size step, 2 threads: model FLOPs of the bf16 matrix peak", 45.0, 60.0, PEAK, "%"),
-    Bar("peak memory of tiny pre-training: HF fp32 over ours", 2.0, None, _memory("pretrain-tiny", "hf fp32")),
-    Bar("SQuAD prediction tiny, against HF padded fp32, batch 8", 3.0, None, _ratio("predict-tiny", "hf max 8 fp32")),
-    Bar("SQuAD features, against datasets.map of run_qa", 6.0, None, _ratio("prepare-squad", "hf map")),
-    Bar("start of a run with LAMB compiled, filled cache against empty", 8.0, None, FILLED),
-    Bar("reading rows, of the CPU time of a tiny pre-training step", 1.0, None, READING, "%", at_most=True),
+TARGETS = (
+    Target("pre-training tiny, against HF Trainer fp32 as is", 9.0, 12.0, _ratio("pretrain-tiny", "hf fp32")),
+    Target("pre-training tiny, against HF bf16 with tuned malloc", 4.5, 6.0, _ratio("pretrain-tiny", "hf bf16 malloc")),
+    Target("pre-training base, against HF bf16", 1.2, 1.5, _ratio("pretrain-base", "hf bf16")),
+    Target("SQuAD tiny, against run_qa as is (pad to 384, fp32)", 4.0, 6.0, _ratio("squad-tiny", "hf max fp32")),
+    Target("SQuAD tiny, against HF group_by_length bf16", 1.2, 1.6, _ratio("squad-tiny", "hf grouped bf16")),
+    *(Target(f"{case}, precision auto against fp32", 0.95, None, _ratio(case, OURS_FP32)) for case in TINY),
+    Target("LAMB step base, compiled, against LAMB per tensor", 2.5, 3.0, COMPILED),
+    Target("base-size step, 2 threads: model FLOPs of the bf16 matrix peak", 45.0, 60.0, PEAK, "%"),
+    Target("peak memory of tiny pre-training: HF fp32 over ours", 2.0, None, _memory("pretrain-tiny", "hf fp32")),
+    Target(
+        "SQuAD prediction tiny, against HF padded fp32, batch 8", 3.0, None, _ratio("predict-tiny", "hf max 8 fp32")
+    ),
+    Target("SQuAD features, against datasets.map of run_qa", 6.0, None, _ratio("prepare-squad", "hf map")),
+    Target("start of a run with LAMB compiled, filled cache against empty", 8.0, None, FILLED),
+    Target("reading rows, of the CPU time of a tiny pre-training step", 1.0, None, READING, "%", at_most=True),
 )
