@@ -36,7 +36,7 @@ LONGEST = (
 )
 
 
-os.environ["PODIUM_LEDGER"] = ""  # jobs of tests are no jobs of this host
+os.environ["PODIUM_LEDGER"] = ""  # jobs of tests do not count as jobs of this host
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

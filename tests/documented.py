@@ -33,7 +33,7 @@ def commands(document):
 
 
 def every_command():
-    """Command -> the documents that it stands in."""
+    """Command -> the documents that it is in."""
     found = {}
     for document in DOCUMENTS:
         for command in commands(document):

@@ -56,10 +56,10 @@ def route(hub: HubServer, area: str, request: Request) -> Response:
 
 
 def authenticate(hub: HubServer, request: Request) -> dict[str, str] | None:
-    """The user of the token; no header is nobody.
+    """The user of the token; without a header: None.
 
     Raises:
-        HubError: 401 for a token nobody has.
+        HubError: 401 for a token no one has.
     """
     header = request.headers.get("Authorization")
     if header is None:

@@ -85,7 +85,7 @@ class HubServer:
         self.granted: dict[str, tuple[str, int]] = {}
         """Signature of an upload URL -> (SHA-256, size) it is good for."""
         self.unverified: set[str] = set()
-        """SHA-256 of uploads nobody confirmed yet: they do not count as there."""
+        """SHA-256 of uploads no one confirmed yet: they do not count as there."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(area)) for area in ("hub", "storage")]
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
 

@@ -129,7 +129,7 @@ class HubStore:
         return commit
 
     def add_files(self, repository: Repository, files: dict[str, bytes], title: str = "add files") -> Commit:
-        """A commit by somebody who does not use our client."""
+        """A commit by someone who does not use our client."""
         with self.lock:
             return self.commit(repository, "main", {p: self.blob(p, d) for p, d in files.items()}, (), None, title)
 

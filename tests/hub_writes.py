@@ -57,7 +57,7 @@ def validate_yaml(hub: HubServer, request: Request) -> Response:
 def create_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
     values = fields(request.json(), {"tag": str}, {"message": str})
     if not re.fullmatch(r"[\w][\w.-]*", values["tag"]):
-        raise HubError(400, f"{values['tag']!r} is no name of a tag")
+        raise HubError(400, f"{values['tag']!r} is not a name of a tag")
     commit = repository.resolve(revision)
     if values["tag"] in repository.tags:
         raise HubError(409, f"Tag reference exists already: {values['tag']}")
@@ -212,7 +212,7 @@ def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> 
             raise HubError(400, f"{value['path']}: encoding {value['encoding']}, pre-upload said {mode}")
         return safe_path(value["path"]), hub.store.small(base64.b64decode(value["content"], validate=True))
     if line["key"] != "lfsFile":
-        raise HubError(400, f"{line['key']} is no operation")
+        raise HubError(400, f"{line['key']} is not an operation")
     fields(value, {"path": str, "algo": str, "oid": str, "size": int})
     there = hub.store.has(value["oid"], value["size"]) and value["oid"] not in hub.unverified
     if value["algo"] != "sha256" or mode != "lfs" or not there:

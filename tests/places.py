@@ -1,4 +1,4 @@
-"""Where things lie that tests read: the project itself, and real data beside it, which a checkout may lack."""
+"""Where the files that tests read are: the project itself, and real data next to it, which a checkout may lack."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ TEMPLATE = re.compile(r"\"([\w.]+\.j2)\"")
 
 
 def named_templates(path):
-    """The files of the templates that a module or a template names: beside it, or shared by all pages."""
+    """The files of the templates that a module or a template names: next to it, or shared by all pages."""
     folder = path.parent if path.suffix == ".j2" else path.parent / "templates"
     for name in TEMPLATE.findall(path.read_text(encoding="utf-8")):
         places = [place / name for place in (folder, ROOT / "tasks/pages/templates")]
@@ -159,7 +159,7 @@ def dvc_stages():
 
 
 def parameter_files(stage):
-    """Files beside params.yaml that a stage takes parameters from."""
+    """Files next to params.yaml that a stage takes parameters from."""
     return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
 
 
@@ -291,7 +291,7 @@ def test_imports_point_down_only(path):
         allowed = None if is_helper(name) else ALLOWED.get(name.split(".")[0])
         if allowed is not None:
             assert any(here == rule or (rule.endswith("/") and here.startswith(rule)) for rule in allowed), (
-                f"{here} imports {name}; only {allowed or 'nobody'} may"
+                f"{here} imports {name}; only {allowed or 'no one'} may"
             )
 
 
@@ -314,7 +314,7 @@ def code_of(stage):
 def makers_of(name):
     """The project's files that decide what a stage makes: all that its command can import, the frame left out.
 
-    What a kind says of an entry (its module `about`) stands in plan.yaml, where the stage depends on it.
+    What a kind says of an entry (its module `about`) is in plan.yaml, where the stage depends on it.
     """
     stage = dvc_stages()[name]
     module = re.fullmatch(r"python -m (tasks\.[\w.]+)( \S+)*", stage["cmd"])
@@ -526,7 +526,7 @@ def headings(path):
 BY_HAND = re.compile(
     r"json\.loads?\([^\n]*\.(read_text|read_bytes|open)\(|os\.replace\(|mkstemp\(|NamedTemporaryFile\("
 )
-"""Reading a JSON file, or writing one beside another and renaming it, without the functions for it."""
+"""Reading a JSON file, or writing one next to another and renaming it, without the functions for it."""
 
 
 def test_json_is_read_and_files_are_replaced_in_one_place():

@@ -33,7 +33,7 @@ def requirements(name, python):
 
 
 def unmet(name, python, pinned):
-    """What the pinned packages, beside what a new environment holds, ask for and do not get, in words."""
+    """What the pinned packages, next to what a new environment holds, ask for and do not get, in words."""
     held = {"pip"} if Version(python) >= Version("3.12") else {"pip", "setuptools"}
     asked = requirements(name, python)
     if name == "host.txt":

@@ -52,7 +52,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that is done, as far as DVC knows: every out is there, and dvc.lock holds what it was made of."""
+    """A project that is done, as far as DVC knows: every out is there, and dvc.lock holds what it was built from."""
     root = tmp_path_factory.mktemp("done") / "project"
     root.mkdir()
     for name in ("tasks", "ipu_model", "inputs"):

@@ -1,4 +1,4 @@
-"""Every command of the documents is run by a test, or stands in tests/documented.py with the reason why not."""
+"""Every command of the documents is run by a test, or is in tests/documented.py with the reason why not."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_every_command_is_run_by_a_test_or_has_a_reason_why_not():
     told = {*NOT_RUN, *RUN_BY, *FIRST_STEPS, *HERE}
     missing = {command: places for command, places in COMMANDS.items() if command not in told}
     assert {command: places for command, places in missing.items() if not TRAINS.match(command)} == {}
-    assert sorted(told - set(COMMANDS)) == [], "they stand in no document any more"
+    assert sorted(told - set(COMMANDS)) == [], "they are in no document any more"
     assert len(told) == len(NOT_RUN) + len(RUN_BY) + len(FIRST_STEPS) + len(HERE), "one is told twice"
 
 

@@ -56,7 +56,7 @@ def cut_questions(source, target, articles, questions):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A checkout without git, and a slice of the real input beside it."""
+    """A checkout without git, and a slice of the real input next to it."""
     folder = tmp_path_factory.mktemp("podium")
     project = folder / "project"
     project.mkdir()
@@ -157,7 +157,7 @@ def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs
         "import sys; from transformers import AutoModelForQuestionAnswering, AutoTokenizer;"
         "m = AutoModelForQuestionAnswering.from_pretrained(sys.argv[1]); "
         "t = AutoTokenizer.from_pretrained(sys.argv[1]);"
-        "print(m(**t('who?', 'nobody', return_tensors='pt')).start_logits.shape[0], t.is_fast)"
+        "print(m(**t('who?', 'noone', return_tensors='pt')).start_logits.shape[0], t.is_fast)"
     )
     loaded = run(project, [sys.executable, "-c", load, str(published)])
     assert loaded.stdout.split() == ["1", "True"], loaded.stderr

@@ -47,8 +47,8 @@ def declared(*extras):
 def needed_by(path):
     """Third-party imports of a file, each with the distributions that could bring it."""
     ours = {*PACKAGES, "tests", "constraints", "docs", *NOT_OURS_TO_INSTALL}
-    beside = {file.stem for file in (ROOT / "tests").rglob("*.py")} if path.is_relative_to(ROOT / "tests") else set()
-    tops = {name.split(".")[0] for name in imported_modules(path)} - ours - beside - set(sys.stdlib_module_names)
+    alongside = {file.stem for file in (ROOT / "tests").rglob("*.py")} if path.is_relative_to(ROOT / "tests") else set()
+    tops = {name.split(".")[0] for name in imported_modules(path)} - ours - alongside - set(sys.stdlib_module_names)
     return {top: {canonicalize_name(name) for name in BRINGS.get(top, ())} for top in tops}
 
 

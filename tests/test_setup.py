@@ -1,4 +1,4 @@
-"""`make setup` installs beside torch what the torch it got asks for, here from a small index of made-up wheels."""
+"""`make setup` installs next to torch what the torch it got asks for, here from a small index of made-up wheels."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
         wheel.writestr("podium-1.0.dist-info/RECORD", "")
     return "podium-1.0-py3-none-any.whl"
 """
-"""As setuptools is none of these wheels, the project builds itself."""
+"""As setuptools is not among these wheels, the project builds itself."""
 
 
 def make_wheel(folder, name, version, *needs):

@@ -90,7 +90,7 @@ def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
                 )
     found = {bar.text: bar.measure(results) for bar in TARGETS}
     assert None not in found.values(), found
-    # 1 GFLOP a second beside a matrix peak of 100, and half a second of reading in each second.
+    # 1 GFLOP a second next to a matrix peak of 100, and half a second of reading in each second.
     assert next(v for k, v in found.items() if "matrix peak" in k).median == pytest.approx(1.0)
     assert next(v for k, v in found.items() if "reading rows" in k).median == pytest.approx(50.0)
 

@@ -38,7 +38,7 @@ def case(rows: Path, *variants: Variant) -> Case:
 
 @pytest.mark.soak
 def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ours and the peer measured in rounds, a child that fails beside them, and all of it in the files."""
+    """Ours and the peer measured in rounds, a child that fails next to them, and all of it in the files."""
     made = case(
         pretrain_rows,
         Variant(OURS, "ours", {"precision": "fp32"}),

@@ -1,4 +1,4 @@
-"""One fine-tuning beside Trainer's: the same scores for less CPU time, on a slice of real questions."""
+"""One fine-tuning next to Trainer's: the same scores for less CPU time, on a slice of real questions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_t
     minilm: Path, tmp_path: Path
 ) -> None:
     if not SQUAD.is_dir():
-        pytest.skip(f"{SQUAD} is not there: the real questions lie beside the project")
+        pytest.skip(f"{SQUAD} is not there: the real questions are next to the project")
     report = tmp_path / "report.json"
     words = ["--model", minilm, "--train", SQUAD / "new-wiki-train.json", "--dev", SQUAD / "new-wiki-dev.json"]
     words += ["--epochs", "1", "--learning-rate", "1e-4", "--batch-size", "16", "--limit", "320"]

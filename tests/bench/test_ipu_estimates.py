@@ -1,4 +1,4 @@
-"""What docs/ipu-estimates.md says of the estimates, made anew: published throughput, known layouts, proposals."""
+"""What docs/ipu-estimates.md says of the estimates, made again: published throughput, known layouts, proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pictures are made of which results."""
+"""Which pictures are built from which results."""
 
 from pathlib import Path
 

@@ -69,6 +69,6 @@ def window(browser: Browser, *, phone: bool = False, dark: bool = False) -> Iter
 
 
 def opened(page: Page, file: Path) -> Page:
-    """The page with a file in it, as somebody who clicks on it sees it."""
+    """The page with a file in it, as someone who clicks on it sees it."""
     page.goto(file.resolve().as_uri())
     return page

@@ -170,7 +170,7 @@ def _classes(folder: Path) -> Path:
 
 
 def _questions(folder: Path) -> Path:
-    """An evaluation of one question, whose reference and answers are hostile, too."""
+    """An evaluation of one question, whose reference and answers are hostile as well."""
     answer = at("answer")
     question = Question(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
     answers = [Answer(at("prediction"), 0, 5, 1.0, 0.5), Answer(at("candidate"), 0, 3, 0.5, 0.25)]

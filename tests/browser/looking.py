@@ -115,7 +115,7 @@ def _links(page: Page, file: Path) -> list[str]:
         elif parts.scheme in ("http", "https", "mailto"):
             continue
         elif parts.scheme:
-            found.append(f"link {link['href']!r} is no link to a page")
+            found.append(f"link {link['href']!r} is not a link to a page")
         elif not parts.path:
             if parts.fragment and not page.evaluate("id => !!document.getElementById(id)", unquote(parts.fragment)):
                 found.append(f"link {link['href']!r} leads to no place on the page")
@@ -167,4 +167,4 @@ def _tip(name: str, what: str, tip: Locator, values: Sequence[str]) -> Iterator[
     if said not in values:
         yield f"{name}: {what} shows {said!r}"
     elif not re.search(r"\d", said) or not re.search(r"[a-z%]", said):
-        yield f"{name}: {said!r} is no value with its unit"
+        yield f"{name}: {said!r} is not a value with its unit"

@@ -137,7 +137,7 @@ def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float 
 
     Args:
         until: the one that ended as `last` says, and was the last; none: all ran.
-        last: "": it is at work.
+        last: "": it is running.
         skipped: stages of fewer seconds had been brought up to date by an earlier run.
         at: when it began.
     """

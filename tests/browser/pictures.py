@@ -1,6 +1,6 @@
 """`python -m tests.browser.pictures PROJECT [FOLDER]`: the pictures of the README, of the pages of a project that ran.
 
-PROJECT is a checkout in which `podium run` came to its end, better with some runs beside that one; the picture of the
+PROJECT is a checkout in which `podium run` came to its end, better with some runs next to that one; the picture of the
 plan is of a recipe for IPUs.
 """
 

@@ -10,7 +10,7 @@ EVIL = (
     '"><b data-planted>x</b><script>window.planted=1</script><img src=x onerror=window.planted=2 data-planted>'
     "' onclick='window.planted=3 {{ 7*7 }} </style></title></svg><!-- \x1b[31mred\x1b[0m \u202e[a](javascript:1)"
 )
-LONG = "/home/somebody/" + "a-very-long-name-without-a-space" * 6
+LONG = "/home/someone/" + "a-very-long-name-without-a-space" * 6
 SHOWN = "<b data-planted>x</b><script>window.planted=1</script>"
 """What a reader sees of EVIL, in any page that shows it."""
 

@@ -1,4 +1,4 @@
-"""A whole run on IPUs, which the double of PopTorch stands in for: its page shows where its jobs say that they lay."""
+"""A whole run on IPUs, which the double of PopTorch replaces: its page shows where its jobs say that they lay."""
 
 from __future__ import annotations
 
@@ -88,6 +88,6 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
     assert shown == {}
     html = file.read_text()
     assert "8 IPUs, 2 replicas of 4, fp16" in html
-    assert "Mk2" not in html, "nobody told the job which IPUs these are"
+    assert "Mk2" not in html, "no one told the job which IPUs these are"
     assert "poptorch 3.4.0-double" in html
     assert problems(browser, file) == []

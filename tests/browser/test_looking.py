@@ -57,7 +57,7 @@ DEFECTS = {
         ("</main>", "<button></button></main>", "axe button-name: button"),
         ("#there", "#nowhere", "leads to no place"),
         ("</main>", "<a href='gone.html'>gone</a></main>", "leads to no file"),
-        ("</main>", "<a href='javascript:alert(1)'>run</a></main>", "is no link to a page"),
+        ("</main>", "<a href='javascript:alert(1)'>run</a></main>", "is not a link to a page"),
         ("<h1>A page</h1>", "", "it has 0 h1"),
         (' lang="en"', "", "it states no language"),
         ("<title>A page</title>", "", "it has no title"),

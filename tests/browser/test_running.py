@@ -1,4 +1,4 @@
-"""The page of a run at work in a browser: it shows what is new where it was read, until somebody asks it not to."""
+"""The page of a running run in a browser: it shows updates in place until someone turns them off."""
 
 from __future__ import annotations
 

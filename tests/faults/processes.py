@@ -29,13 +29,13 @@ def of_case(mark: str) -> dict[int, str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it ended meanwhile
-        if command:  # a dead process that nobody has waited for has none
+        if command:  # a dead process that no one has waited for has none
             found[int(folder.name)] = command
     return found
 
 
 def trainers(mark: str) -> list[int]:
-    """Those of them that train or predict. A child that is being started, and has its parent's words still, is none."""
+    """Return those that train or predict. A child that still has its parent's command line is not counted."""
     found = [process for process, command in of_case(mark).items() if " -m ipu_model " in f"{command} "]
     return [process for process in found if _parent(process) not in found]
 
@@ -89,7 +89,7 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
 
 
 class TrainerCount:
-    """Counts the trainers of a run while the body goes on: `most` is how many there were at once."""
+    """Counts the trainers of a run while the body runs: `most` is how many there were at once."""
 
     def __init__(self, mark: str) -> None:
         self._mark, self._over, self.most = mark, threading.Event(), 0

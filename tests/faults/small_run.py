@@ -91,7 +91,7 @@ def make_project(folder: Path) -> Path:
 
 
 def code_hash() -> str:
-    """Twelve hexadecimal digits of everything a small project is made of."""
+    """Twelve hexadecimal digits of everything a small project is built from."""
     digest = hashlib.sha256(repr(SMALL).encode())
     for name in (*CODE, "inputs", "params.yaml"):
         for path in _files(ROOT / name):

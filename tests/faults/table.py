@@ -53,7 +53,7 @@ def record(row: str, outcome: str, case: str = "", seconds: float = 0.0, note: s
 
 @contextlib.contextmanager
 def case(row: str, name: str = "") -> Iterator[list[str]]:
-    """Enter what comes of the body: held, or the kind of its failure, which is passed on.
+    """Enter the result of the body: held, or the kind of its failure, which is passed on.
 
     Yields:
         a list; what the body appends to it is the case's note.

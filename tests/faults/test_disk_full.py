@@ -42,7 +42,7 @@ MOUNTED = (
     ("pretrain@phase1", ".dvc/cache", 16),
     ("pretrain_rows@phase1", ".dvc/cache", 4),
 )
-"""Stage, folder, KB of room it has (beside what is in it)."""
+"""Stage, folder, KB of room it has (next to what is in it)."""
 WHOLE = tuple(
     (stage, share)
     for stage in (
@@ -61,7 +61,7 @@ WHOLE = tuple(
 
 @contextlib.contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
-    """Lay a tmpfs over `folder` with what is in it now, and room for so many KB more; skips where none may be."""
+    """Lay a tmpfs over `folder` with what is in it now, and room for N KB more; skips where none may be."""
     kept = folder.with_name(f"{folder.name}.kept")
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(folder, kept, symlinks=True)
@@ -93,7 +93,7 @@ def starve_then_feed(case: Case, stage: str, words: list[str], disk: Path, refer
     said = [line for line in starved.stdout.splitlines() if any(word in line for word in FULL)]
     assert starved.returncode == 1, f"exit code {starved.returncode} on a full disk:\n{starved.stdout[-2500:]}"
     assert said, f"it does not say that the disk is full:\n{starved.stdout[-2500:]}"
-    assert "Traceback" not in starved.stdout, f"a traceback is no message:\n{starved.stdout[-4000:]}"
+    assert "Traceback" not in starved.stdout, f"a traceback is not a message:\n{starved.stdout[-4000:]}"
     processes.require_none(case.mark)
     leave(disk, 1 << 19)
     fed = case.run(*words)

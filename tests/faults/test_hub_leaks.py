@@ -117,7 +117,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(words: list[str], project: Path, code: int) -> None:
-    """Run in the project; what it printed is kept beside it, to be searched like everything else."""
+    """Run in the project; what it printed is kept next to it, to be searched like everything else."""
     done = subprocess.run(
         words, cwd=project, env=environment(project.parent), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -174,4 +174,4 @@ def test_a_run_of_the_flow_leaks_nothing(hub: HubServer, project: Path, way: str
     printed = (project.parent / "printed.txt").read_text()
     assert said in printed
     if code != 2 and "nothing was started" not in printed:
-        assert any(project.parent.rglob("*.db")), "the database of the server was searched, too"
+        assert any(project.parent.rglob("*.db")), "the database of the server was searched as well"

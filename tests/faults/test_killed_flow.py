@@ -12,7 +12,7 @@ from tests.faults.small_run import Case, make_project
 @pytest.mark.faults
 def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path):
     with table.case("SIGKILL, then again", "flow with a temporary server"):
-        patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # a busy machine is no fault
+        patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}  # a busy machine is not a fault
         case = Case(make_project(tmp_path / "project"), tmp_path, extra=patience)
         log = tmp_path / "flow.log"
         flow = case.start(*case.flow(), log=log)

@@ -1,6 +1,6 @@
 """Runs on workers when something is lost: a worker, a whole host, the server; and when a person cancels.
 
-What must hold: the run finishes on another worker or ends with the reason, and no stage works on for nobody. The
+What must hold: the run finishes on another worker or ends with the reason, and no stage works on without a reader. The
 stages are toys (tests/flows/workers/worker_hosts.py); one team serves all tests, in order.
 """
 
@@ -50,7 +50,7 @@ def test_a_server_that_is_away_costs_a_run_nothing(team):
     run, stage = team.start_training("pretrain.seed=7")
     count = len(team.hosts["training"].ran())
     team.server.stop()
-    team.sender.hold.unlink()  # training ends while nobody can be told
+    team.sender.hold.unlink()  # training ends while no one can be told
     wait_until(lambda: not is_alive(stage), "training's end")
     wait_until(lambda: "the Prefect server does not answer" in team.sender.said(), "the loss was noticed", alive=run)
     team.server.start()

@@ -87,7 +87,7 @@ class Disturbances:
         self._away_until, remote = None, self._team.remote
         if remote.exists():
             self.made_anew = self.made_anew or (remote / MARKER).exists()
-            remote.rename(remote.with_name("made-anew"))
+            remote.rename(remote.with_name("made-again"))
         self._elsewhere.rename(remote)
 
     @property
@@ -123,7 +123,7 @@ class Disturbances:
 
 
 def start_workers(team: Team, flows: int) -> None:
-    """Make the hosts of a team, and start their workers; that of FLOWS takes so many runs at a time."""
+    """Make the hosts of a team, and start their workers; that of FLOWS takes N runs at a time."""
     for name in (FLOWS, *CPUS):
         host = team.host(name)
         host.work = ("flows", "default", "cpu", "--limit", str(flows)) if name == FLOWS else ("cpu", "default", "cpu")

@@ -106,9 +106,9 @@ def _done(outcome: Outcome) -> Iterator[Row]:
     kills = ", ".join(f"{name} {done.count(name)}" for name in (FLOWS, *CPUS))
     yield Row("workers killed", f"{kills}; ended by themselves: {done.count(ENDED)}")
     yield Row("server restarted", str(done.count("server")))
-    found = f"{done.count('remote')} times; {'made anew meanwhile' if done.made_anew else 'nobody made another'}"
+    found = f"{done.count('remote')} times; {'made again meanwhile' if done.made_anew else 'no one made another'}"
     yield Row("tracebacks in logs", str(outcome.tracebacks))
-    yield Row("remote away", found, "not made anew", not done.made_anew)
+    yield Row("remote away", found, "not made again", not done.made_anew)
 
 
 def _named(names: Sequence[str]) -> str:
@@ -150,7 +150,7 @@ def in_flight_of(outcome: Outcome) -> list[tuple[int, Ended]]:
 
 
 def markdown(outcome: Outcome, found: Sequence[Row]) -> str:
-    """Return the tables as text that is readable in a terminal, too."""
+    """Return the tables as text that is readable in a terminal as well."""
     options = outcome.options
     words = {True: "yes", False: "NO", None: ""}
     done = outcome.disturbances

@@ -105,5 +105,5 @@ class LoadServer(Server):
         return [self.folder, *([] if self.database is None else [self.database.tables])]
 
     def processes(self) -> list[int]:
-        """The process ids at the top of all that it is made of."""
+        """The process ids at the top of all that it is built from."""
         return [self.process.pid, *([] if self.database is None else [self.database.process.pid])]

@@ -27,7 +27,7 @@ from tests.load.watching import Watch, with_children
 from tests.places import ROOT
 
 SENT_SHARE = 5
-"""One run of so many is sent by `podium run --on-workers`, the others by the deployment."""
+"""One run of every N is sent by `podium run --on-workers`, the others by the deployment."""
 SENT_AT_ONCE = 2
 LOOK_S = 3.0
 CRASHED_S = 180.0
@@ -178,7 +178,7 @@ class Trial:
         outcome.tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
 
     def _wait_for_quiet(self, client: SyncPrefectClient) -> list[str]:
-        """Return what is left at work once workers had time to end it."""
+        """Return what still runs once workers had time to end it."""
         until = time.monotonic() + QUIET_S
         while (left := list(self._left(client))) and time.monotonic() < until:
             time.sleep(2.0)

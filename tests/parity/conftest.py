@@ -1,4 +1,4 @@
-"""Our model beside transformers': same weights, same samples, no dropout, fp32."""
+"""Our model next to transformers': same weights, same samples, no dropout, fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thirteen texts that would be more than text where somebody forgot to escape, and readers of what came out."""
+"""Thirteen texts that would be more than text where someone forgot to escape, and readers of what came out."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def plant_host(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Path:
-    """params.yaml, plan.yaml and what stages need beside them, in a folder whose own name is planted.
+    """params.yaml, plan.yaml and what stages need next to them, in a folder whose own name is planted.
 
     Args:
         folder: it is made in it.
@@ -121,7 +121,7 @@ def write_vocabulary(path: Path) -> list[str]:
 
 
 def write_base_model(folder: Path, entries: list[str]) -> None:
-    """A model to start from whose configuration, metadata and weights have names of somebody's."""
+    """A model to start from whose configuration, metadata and weights have names of someone's."""
     folder.mkdir(parents=True)
     config = ModelConfig(len(entries), **MODEL)  # type: ignore[arg-type]
     model = build_model("pretraining", config)

@@ -51,7 +51,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
 
 
 def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
-    """Another entry of questions in a checkout, with a model of its own, as if its stages had run, too.
+    """Another entry of questions in a checkout, with a model of its own, as if its stages had run as well.
 
     Args:
         root: see `make_checkout`.
@@ -126,7 +126,7 @@ def write_questions(path: Path) -> None:
 
 
 def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
-    """The scores of the files that lie in `root` now; `params` are those of the checkout, if it is not all of one."""
+    """The scores of the files that are in `root` now; `params` are those of the checkout, if it is not all of one."""
     entry = entry_of(params := params or load_params(root / artifacts.PARAMS), name)
     subject = subject_of(about(entry), params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
@@ -141,7 +141,7 @@ def write_metrics(root: Path, name: str = "squad", params: Params | None = None)
 def write_gate(
     root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None, name: str = "squad"
 ) -> None:
-    """Scores, verdict and dvc.lock of what lies in `root` now; rejected against the evidence if `accepted` is False."""
+    """Scores, verdict and dvc.lock of what is in `root` now; rejected against the evidence if `accepted` is False."""
     values = parameters or parameter_values(load_params(root / artifacts.PARAMS))
     write_metrics(root, name)
     write_lock(root, check(dict(values)))

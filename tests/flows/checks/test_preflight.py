@@ -127,7 +127,7 @@ def test_settings_that_break_every_connection_are_refused_with_the_variable(
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
     error = refuse(project)
     assert said in str(error)
-    assert "PREFECT_API_URL" not in str(error), "nobody is asked over a network that cannot be used"
+    assert "PREFECT_API_URL" not in str(error), "no one is asked over a network that cannot be used"
 
 
 def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):

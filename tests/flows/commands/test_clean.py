@@ -204,7 +204,7 @@ def test_caches_are_removed_when_asked_for(two, capsys):
         (folder / "file").write_text("x")
     with Holding("fast"):
         podium(capsys, "clean", "--caches", "--yes")
-        assert (home / "file").exists(), "a run at work may use it"
+        assert (home / "file").exists(), "a running run may use it"
         assert (live / "file").exists()
     assert podium(capsys, "clean", "--caches", "--yes")[0] == 0
     assert (home.parent.exists(), live.exists()) == (False, False)
@@ -218,7 +218,7 @@ def test_a_removal_that_was_interrupted_goes_on(two, capsys, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(clean.shutil, "rmtree", killed)
         assert podium(capsys, "clean", "fast", "--yes")[0] == 130
-    assert names(two) == {".", "good"}, "half a run is none"
+    assert names(two) == {".", "good"}, "half a run does not count"
     code, said = podium(capsys, "clean", "--older-than", "1d", "--yes")
     assert "left over" in said.out
     assert [path.name for path in (two / "runs/checkouts").iterdir()] == ["good"]

@@ -33,7 +33,7 @@ STATED: dict[str, Any] = dict.fromkeys(
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """Where a user stands: a model's folder and files beside it."""
+    """Where a user stands: a model's folder and files next to it."""
     write_tiny_model(tmp_path / "my-bert", WORDS)
     for name in ("train.json", "dev.json"):
         (tmp_path / name).write_text("{}")
@@ -63,7 +63,7 @@ def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stand
 
 
 def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
-    """Its last phase, with the tokenizer that lies beside the weights."""
+    """Its last phase, with the tokenizer that lies next to the weights."""
     ctx = click.Context(finetune.command)
     ctx.obj = Place(here, here, None)
     words = STATED | {"model": "mine", "train": "train.json", "columns": (), "overrides": ()}

@@ -164,7 +164,7 @@ def test_the_memory_of_another_host_can_be_stated() -> None:
         [job, *_] = estimate_run(wanted("cuda-large-optimum"), options=EstimateOptions(limit=limit)).jobs
         assert job.verdict == verdict
     [job, *_] = estimate_run(wanted("cuda-large-optimum")).jobs
-    assert job.verdict == "", "nobody knows how much memory that GPU has"
+    assert job.verdict == "", "no one knows how much memory that GPU has"
 
 
 def test_a_plan_says_what_to_do_for_a_time_that_was_not_measured() -> None:

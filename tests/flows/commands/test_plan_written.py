@@ -1,4 +1,4 @@
-"""`podium plan --write`, and what comes of a plan.yaml that is not written again; real files, real DVC."""
+"""`podium plan --write`, and the effect of a plan.yaml that is not written again; real files, real DVC."""
 
 import shutil
 
@@ -72,13 +72,13 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
 
 
 def test_what_was_changed_by_hand_is_left_and_named(project, capsys):
-    (project / "models/phase1").write_text("weights of somebody's own")
+    (project / "models/phase1").write_text("weights of the user's own")
     write_params(project, *GIVEN)
     write()
     said = [line for line in capsys.readouterr().out.splitlines() if "models/phase1" in line]
     assert len(said) == 1
     assert said[0].startswith("models/phase1 of a stage that is no longer in the plan was changed by hand")
-    assert (project / "models/phase1").read_text() == "weights of somebody's own"
+    assert (project / "models/phase1").read_text() == "weights of the user's own"
     assert "pretrain@phase1" not in stages_of_lock(project)
 
 
@@ -91,7 +91,7 @@ def test_an_entry_that_is_taken_away_goes_and_its_neighbours_stay(project):
     write_params(project)
     write()
     left = [path for path in project.rglob("*other*") if path.relative_to(project).parts[0] != "presets"]
-    assert left == [project / "published/other"], "a release is nobody's out"
+    assert left == [project / "published/other"], "a release is not an out of a stage"
     assert (project / "models/squad").exists()
 
 
@@ -134,7 +134,7 @@ def test_half_of_a_lock_is_left_to_what_mends_it(project, half):
     params = write_params(project, *GIVEN)
     write()
     require_plan(project, params)
-    assert (project / "models/phase1").exists(), "nobody says whose it is"
+    assert (project / "models/phase1").exists(), "no one knows whose it is"
 
 
 @pytest.mark.parametrize("outs", [None, [None], ["data/corpus"], [{"hash": "md5"}], [{"path": "", "md5": "0"}]])

@@ -108,7 +108,7 @@ def test_words_of_all_languages_stay_as_they_are() -> None:
 
 
 def test_no_other_module_of_the_commands_writes_to_a_terminal() -> None:
-    """So that nobody forgets `streams`; what stands here says words of Podium's own."""
+    """So that no one forgets `streams`; modules listed here print Podium's own words."""
     own = {
         "flows/views/screen.py",  # bars, and lines that it makes printable
         "flows/commands/completion.py",  # a script for a shell

@@ -1,4 +1,4 @@
-"""`podium sweep`: which runs there are, which is the best, and a real one that is interrupted and goes on."""
+"""`podium sweep`: which runs there are, which is the best, and a real one that is interrupted and continues."""
 
 from __future__ import annotations
 

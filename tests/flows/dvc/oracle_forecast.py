@@ -203,7 +203,7 @@ def forecast_with_files(
 
 
 def _folders(path: str) -> Iterator[str]:
-    """The path, and the folders it lies in."""
+    """The path, and the folders it is in."""
     while path:
         yield path
         path = path.rpartition("/")[0]

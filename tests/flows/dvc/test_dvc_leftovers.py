@@ -21,7 +21,7 @@ def rwlock(toy_project):
 
 @contextlib.contextmanager
 def a_dvc_in(folder):
-    """A process that looks like a DVC at work there; its command line can be read only once it runs."""
+    """A process that looks like a DVC running there; its command line can be read only once it runs."""
     waits = [sys.executable, "-c", "print(flush=True); input()", "dvc"]
     with subprocess.Popen(waits, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()

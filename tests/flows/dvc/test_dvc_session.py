@@ -73,7 +73,7 @@ def test_only_stages_that_were_sent_may_run(toy_project, ran):
 
 
 def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_raises_nothing(toy_project, monkeypatch):
-    """DVC logs the files that it could not copy, and goes on."""
+    """DVC logs the files that it could not copy, and continues."""
     (toy_project / ".dvc" / "cache" / "files").mkdir(parents=True)
     (toy_project / ".dvc" / "cache" / "files" / "md5").symlink_to("/proc/nothing")
     said = []

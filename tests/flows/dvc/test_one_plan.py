@@ -152,7 +152,7 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
 
 
 def test_forecast_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project(project):
-    """There DVC hashes every file, those that .dvcignore names inside, too."""
+    """There DVC hashes every file, those that .dvcignore names inside as well."""
     outside = project.parent / "registry"
     (outside / "__pycache__").mkdir(parents=True)
     for name in ("a.txt", "big.txt.dvc", "dvc.yaml", "__pycache__/a.pyc"):

@@ -45,17 +45,17 @@ def plan(**needs):
 
 
 class Record:
-    """What begins beside what; a stage of `meets` ends when all of them have begun, one of `fails` by an error."""
+    """What begins next to what; a stage of `meets` ends when all of them have begun, one of `fails` by an error."""
 
     def __init__(self, meets=(), fails=()):
         self.meets, self.fails = meets, fails
-        self.begun, self.done, self.beside = [], [], {}
+        self.begun, self.done, self.alongside = [], [], {}
         self._all, self._lock = threading.Barrier(max(len(meets), 1), timeout=PATIENCE_S), threading.Lock()
 
     def bring(self, stage, lane):
         with self._lock:
             self.begun.append(stage)
-            self.beside[stage] = {*self.begun} - {*self.done, stage}
+            self.alongside[stage] = {*self.begun} - {*self.done, stage}
         if stage in self.meets:
             self._all.wait()
         with self._lock:
@@ -78,7 +78,7 @@ def test_never_more_at_once_than_lanes():
     known = plan(**{f"stage{number}": [] for number in range(9)})
     record = Record()
     assert bring_all(list(known), known, [Lane(), Lane()], record.bring, pytest.fail) == []
-    assert max(map(len, record.beside.values())) <= 1
+    assert max(map(len, record.alongside.values())) <= 1
     assert len(record.done) == 9
 
 
@@ -86,7 +86,7 @@ def test_a_stage_that_needs_a_device_has_the_host_for_itself():
     known = plan(text=[], questions=[], TRAIN=["text"], OTHER=["text"], judge=["TRAIN"], page=["OTHER"])
     record = Record(meets=("text", "questions"))
     assert bring_all(list(known), known, [Lane(), Lane(), Lane()], record.bring, pytest.fail) == []
-    assert (record.beside["TRAIN"], record.beside["OTHER"]) == (set(), set())
+    assert (record.alongside["TRAIN"], record.alongside["OTHER"]) == (set(), set())
     assert len(record.done) == 6
 
 
@@ -170,7 +170,7 @@ while not all(pathlib.Path(other + ".here").exists() for other in others):
     assert time.monotonic() < until, "it is alone"
     time.sleep(0.02)
 """
-"""A stage that goes on when all the others have begun."""
+"""A stage that continues when all the others have begun."""
 WRITES = """
 pathlib.Path("data").mkdir(exist_ok=True)
 pathlib.Path("data", name).write_text(name)

@@ -33,7 +33,7 @@ CORPUS = ("-c", small_run.SOME_STAGES, "corpus@text", "--no-publish")
 
 
 class RecordingProxy:
-    """A real proxy on loopback that counts who comes to it, and serves nobody."""
+    """A real proxy on loopback that counts who comes to it, and serves no one."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))

@@ -13,7 +13,7 @@ from tests.test_architecture import ROOT
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout whose corpus is to be 5 short documents: large here, too small for an estimate."""
+    """A checkout whose corpus is to be 5 short documents: large here; an estimate needs more."""
     for name in ("tasks", "ipu_model"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "inputs", tmp_path / "inputs")

@@ -172,7 +172,7 @@ def test_values_that_are_no_plain_yaml_are_refused(project):
 
 
 def sent(project, **parameters):
-    """What comes of a run that was sent to this checkout."""
+    """The result of a run that was sent to this checkout."""
     values = read_yaml(project / "params.yaml")
     honest = {
         "names": ["first"],

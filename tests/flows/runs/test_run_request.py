@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows import cli, pipeline  # noqa: F401 (what the flow imports is counted, too)
+from flows import cli, pipeline  # noqa: F401 (what the flow imports is counted as well)
 from flows.checks import preflight
 from flows.runs import checkout
 from flows.runs.run_request import resolve_request

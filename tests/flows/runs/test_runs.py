@@ -1,4 +1,4 @@
-"""Runs have names, are listed with what became of them, and are told from those at work by a lock."""
+"""Runs have names, are listed with what became of them, and are told from running ones by a lock."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def listed(capsys, *words):
 
 
 class Holding:
-    """Another process that holds a run, as one at work does."""
+    """Another process that holds a run, as a running one does."""
 
     def __init__(self, name):
         self.process = subprocess.Popen(

@@ -11,7 +11,7 @@ from flows.server import api
 
 
 class Server:
-    """Counts calls; `away` makes each fail as Prefect's client does when nobody listens."""
+    """Counts calls; `away` makes each fail as Prefect's client does when no one listens."""
 
     def __init__(self) -> None:
         self.away, self.calls = True, 0
@@ -52,7 +52,7 @@ def test_a_defect_in_such_a_call_is_not_hidden() -> None:
         ("prefect.events", "Service 'EventsWorker' failed to process item Event()", None, False),
         ("prefect.events", "Still processing items", None, True),
         ("asyncio", "Exception in callback FlowRunCancellingObserver._handle(<Task cancelled>)", OSError(), False),
-        ("asyncio", "Exception in callback of somebody else", OSError(), True),
+        ("asyncio", "Exception in callback of someone else", OSError(), True),
     ],
 )
 def test_what_services_of_prefect_say_of_a_lost_server_is_left_out_and_nothing_else(

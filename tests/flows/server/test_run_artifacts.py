@@ -178,7 +178,7 @@ def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, 
     import httpx
 
     def refuse(*words, **values):
-        raise httpx.ConnectError("nobody there")
+        raise httpx.ConnectError("no one there")
 
     monkeypatch.setattr(run_artifacts.extra, "_quiet_until", 0.0)  # put back at the end: the next test's server answers
     monkeypatch.setattr(run_artifacts, "create_markdown_artifact", refuse)
@@ -191,13 +191,13 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     schema = pipeline.pipeline.parameters.model_dump()["properties"]
     in_order = sorted(schema, key=lambda name: schema[name]["position"])
     assert in_order[:4] == ["preset", "overrides", "name", "part"]
-    assert not {"command", "log"} & set(schema), "which nobody at a form knows"
+    assert not {"command", "log"} & set(schema), "which no one at a form knows"
     preset = schema["preset"]
     assert (preset["type"], preset["default"], preset["enum"][0]) == ("string", "params.yaml", "params.yaml")
     assert {"bert", "finetune"} <= set(preset["enum"])
     parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "squad"]
     assert schema["part"]["enum"] == parts
-    assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is no null"
+    assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is not null"
     assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
     for name, one in schema.items():
         assert len(one["description"]) > 20, name

@@ -44,7 +44,7 @@ def made(project, name, *overrides, **answers):
 
 @pytest.fixture
 def project(toy_project):
-    """Two runs: the second has q1 right, too."""
+    """Two runs: the second has q1 right as well."""
     shutil.copy(ROOT / "dvc.yaml", toy_project / "dvc.yaml")
     made(toy_project, "slow")
     made(toy_project, "fast", FASTER, q1="two dogs")

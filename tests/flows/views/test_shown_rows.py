@@ -1,4 +1,4 @@
-"""`podium data show`: the first sequences of rows, told as what they were made of."""
+"""`podium data show`: the first sequences of rows, told as what they were built from."""
 
 from __future__ import annotations
 

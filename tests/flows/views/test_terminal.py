@@ -1,4 +1,4 @@
-"""What somebody sees of `podium run`, in a real terminal and in a pipe, with real keys; and how it ends."""
+"""What someone sees of `podium run`, in a real terminal and in a pipe, with real keys; and how it ends."""
 
 import io
 import json
@@ -80,7 +80,7 @@ def run_json(project):
 
 
 def wait_for_file(path, terminal):
-    """The stage says that it is at work."""
+    """The stage prints that it is running."""
     until = time.monotonic() + 120
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < until, terminal
@@ -88,7 +88,7 @@ def wait_for_file(path, terminal):
 
 
 def wait_until_gone(process):
-    """A process that was killed has ended, or waits only for somebody to ask how."""
+    """A process that was killed has ended, or waits only for someone to ask how."""
     state, until = Path(f"/proc/{process}/stat"), time.monotonic() + 10
     while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until, f"process {process} still works"
@@ -313,13 +313,13 @@ def test_lines_of_two_stages_at_once_say_whose_they_are():
     lines.begin("examples")
     lines.line("examples", "alone")
     lines.begin("corpus")
-    lines.line("examples", "beside another")
+    lines.line("examples", "next to another")
     lines.line("corpus", "64 documents")
     lines.end(StageRecord("examples", "ran", 2.0))
     lines.line("corpus", "alone again")
     lines.end(StageRecord("corpus", "ran", 3.0))
     assert stream.getvalue() == (
-        "examples: started\nalone\ncorpus: started\nexamples: beside another\ncorpus: 64 documents\n"
+        "examples: started\nalone\ncorpus: started\nexamples: next to another\ncorpus: 64 documents\n"
         "examples                         ran           2.0\nalone again\n"
         "corpus                           ran           3.0\n"
     )
@@ -366,7 +366,7 @@ def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_proj
     assert "\\x1b]0;owned\\x07[red]x[/red] \\x9b2J" in terminal.plain()
     assert terminal.plain().strip().endswith("error: stage first failed (exit code 1): \\x1b[2J[bold]gone")
     (log,) = (toy_project / "runs/logs").glob("*.log")
-    assert "\\x1b]0;owned" in log.read_text(), "which somebody shows on a terminal later, and workers at once"
+    assert "\\x1b]0;owned" in log.read_text(), "which someone shows on a terminal later, and workers at once"
     for said in (terminal.raw, log.read_text()):
         assert "\x1b]0" not in said
         assert "\x1b[2J" not in said

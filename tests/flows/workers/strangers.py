@@ -1,4 +1,4 @@
-"""Somebody else's flow on the server that a team shares, and what the server remembers of runs."""
+"""Someone else's flow on the server that a team shares, and what the server remembers of runs."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 
 class Stranger:
-    """Somebody who shares the server and knows nothing of Podium: a script, and a deployment that it serves."""
+    """Someone who shares the server and knows nothing of Podium: a script, and a deployment that it serves."""
 
     def __init__(self, team):
         self.folder, self.hold = team.folder / "stranger", team.folder / "hold"

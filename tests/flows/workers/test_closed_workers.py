@@ -1,4 +1,4 @@
-"""Whoever reaches the Prefect server, and what they can make a worker do: a real server, a real worker, no password."""
+"""Anyone who reaches the Prefect server, and what a worker does for them: a real server, a real worker, no password."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ def team(tmp_path_factory):
 
 
 class Attacker:
-    """Reaches the server, and can have files on the worker's host, too; what ran leaves its name in `mark`."""
+    """Reaches the server, and can have files on the worker's host as well; what ran leaves its name in `mark`."""
 
     def __init__(self, client, folder):
         self._client, self.mark = client, folder / "ran"

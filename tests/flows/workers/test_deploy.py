@@ -1,4 +1,4 @@
-"""What `deploy` does on a server that others use, too: their pools, queues and limits; its own automation."""
+"""What `deploy` does on a server that others use as well: their pools, queues and limits; its own automation."""
 
 from datetime import timedelta
 
@@ -76,7 +76,7 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
         deploy.make_queue(client, queue, said.append, asked)
         return client.read_work_queue_by_name("default", work_pool_name="cuda").concurrency_limit
 
-    assert limit_after(asked=False) == 1, "nobody had given it one"
+    assert limit_after(asked=False) == 1, "no one had given it one"
     there = client.read_work_queue_by_name("default", work_pool_name="cuda")
     client.update_work_queue(there.id, concurrency_limit=4)
     assert limit_after(asked=False) == 4

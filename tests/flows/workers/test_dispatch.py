@@ -121,7 +121,7 @@ def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_u
 
 
 class _Cancels:
-    """Answers for the client of a server on which somebody has cancelled the run."""
+    """Answers for the client of a server on which someone has cancelled the run."""
 
     def read_flow_run(self, run):
         return SimpleNamespace(state=Cancelled(message="by hand"))

@@ -1,4 +1,4 @@
-"""What the side that sends takes of what comes back through a server that others write to, too. Real dvc.yaml."""
+"""What the side that sends takes of what comes back through a server that others write to as well. Real dvc.yaml."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ MD5 = "0123456789abcdef0123456789abcdef"
 
 
 def read(files, **record):
-    """What comes of an artifact with these files and this record; none: without a record."""
+    """The result of an artifact with these files and this record; none: without a record."""
     sent = {"files": files, **({"record": {**RECORD, **record}} if record else {})}
     return reports.read(json.dumps(sent), NAMES, PLAN, ROOT)
 

@@ -36,7 +36,7 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         theirs = stranger.run_by_hand()
         stranger.run_deployment()
         wait_until(lambda: "pretrain@phase1" in team.hosts["plain"].ran(), "the plain run's training", alive=plain)
-        wait_until(lambda: {"theirs", "nightly"} <= running(), "the runs of somebody else", alive=theirs)
+        wait_until(lambda: {"theirs", "nightly"} <= running(), "the runs of someone else", alive=theirs)
         began = time.monotonic()
         team.hosts["training"].lose()
         wait_until(
@@ -46,7 +46,7 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         time.sleep(max(0.0, began + 2 * WINDOW.total_seconds() + 20 - time.monotonic()))
         team.sender.hold.unlink()
         assert (theirs.wait(60), plain.wait(240), sending.wait(240)) == (0, 0, 0)
-        wait_until(lambda: "nightly" not in running(), "the end of somebody else's deployment's run")
+        wait_until(lambda: "nightly" not in running(), "the end of someone else's deployment's run")
     assert histories() == {
         "podium": [IN_A_SHELL, IN_A_SHELL],  # the one that sends, and the plain one
         "theirs": [IN_A_SHELL],
@@ -59,5 +59,5 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
 
 
 def running():
-    """Names of the runs that are running now, or have been until somebody said otherwise."""
+    """Names of the runs that are running now, or were until someone changed their state."""
     return {name for name, runs in histories().items() if any(states[-1:] == ["Running"] for states in runs)}

@@ -78,7 +78,7 @@ def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
     trigger = automation().trigger
     for kind in ("heartbeat", "Completed"):
         sent = events(kind)
-        assert len({event.resource.id for event in sent}) == 6, "podium, what it sent, and somebody else's two"
+        assert len({event.resource.id for event in sent}) == 6, "podium, what it sent, and someone else's two"
         assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
 
 

@@ -131,7 +131,7 @@ run_main(main)
 
 
 def free_port():
-    """A port that nobody listens on now."""
+    """A port that no one listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -309,7 +309,7 @@ def descendants(pid):
 
 
 def kill_tree(process):
-    """SIGKILL `process` and everything below it; they are stopped first, so that nobody sees another die."""
+    """SIGKILL `process` and everything below it; they are stopped first, so that no one sees another die."""
     tree = [process.pid, *descendants(process.pid)]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in tree:

@@ -134,7 +134,7 @@ class Training:
         assert self.states() == ["Pending", "Submitting", "Running", *states]
 
     def ends_as(self, *states):
-        """The same, of a run whose worker says how it ended: nothing of it is at work by then."""
+        """The same, of a run whose worker says how it ended: nothing of it is running by then."""
         wait_until(lambda: self.state().is_final(), "the run's end")
         assert not [pid for pid in self.processes if is_alive(pid)]
         self.went_through(*states)

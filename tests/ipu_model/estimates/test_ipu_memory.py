@@ -122,7 +122,7 @@ def test_a_verdict_goes_by_the_ends(low: float, high: float, verdict: str) -> No
 
 
 def test_the_assumptions_lie_in_order() -> None:
-    """As they are stated, before the fixture of this file stands in for them."""
+    """As they are stated, before the fixture of this file replaces them."""
     for field in dataclasses.fields(Assumed):
         low, likely, high = (getattr(x, field.name) for x in (LOW, LIKELY, HIGH))
         assert low <= likely <= high, field.name

@@ -1,4 +1,4 @@
-"""Seconds of IPUs: by hand where the arithmetic is short, and beside what was published."""
+"""Seconds of IPUs: by hand where the arithmetic is short, and next to what was published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was estimated beside what was measured, and the FLOPs that tell jobs of different sizes apart."""
+"""What was estimated next to what was measured, and the FLOPs that tell jobs of different sizes apart."""
 
 from __future__ import annotations
 

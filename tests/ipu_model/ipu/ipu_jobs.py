@@ -65,7 +65,7 @@ def ipu_job(
     """One layer on each of four IPUs, micro-batches of one row, fp32, 4 updates.
 
     Args:
-        accumulation: Micro-batches of one replica; the global batch is what so many rows hold on average.
+        accumulation: Micro-batches of one replica; the global batch is what that many rows hold on average.
     """
     values: Dict[str, Any] = {
         "runtime": "ipu",

@@ -18,7 +18,7 @@ def read_part(stated: str) -> Tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", stated)
     part, parts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if not 1 <= part <= parts:
-        raise pytest.UsageError(f"PART={stated} is no part of a whole: from 1/6 to 6/6, for example")
+        raise pytest.UsageError(f"PART={stated} is not a part of a whole: from 1/6 to 6/6, for example")
     return part, parts
 
 

@@ -17,7 +17,7 @@ BASE, LARGE = (0, 4, 4, 4), (3, 7, 7, 7)
 
 
 def lamb(loss_scaling: float, **changes: Any) -> OptimizerConfig:
-    """Of Graphcore's examples; the rate is compiled as a variable and is no matter of the layout."""
+    """Of Graphcore's examples; the rate is compiled as a variable and does not change the layout."""
     return optimizer_config("lamb", loss_scaling=loss_scaling, **{"first_moment_precision": "fp32", **changes})
 
 

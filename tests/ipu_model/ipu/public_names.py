@@ -8,7 +8,7 @@ import json
 from typing import Any, Dict
 
 MADE_BY_FUNCTIONS = ("PoplarExecutor",)
-"""Classes that nobody calls: what their constructors take is nobody's business."""
+"""Classes that no one calls: their constructors do not matter."""
 
 
 def public_names() -> Dict[str, Any]:

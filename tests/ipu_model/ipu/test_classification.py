@@ -1,4 +1,4 @@
-"""Classes of sequences and of tokens, and values, on IPUs, beside the CPU: losses, weights and logits."""
+"""Classes of sequences and of tokens, and values, on IPUs, next to the CPU: losses, weights and logits."""
 
 from __future__ import annotations
 

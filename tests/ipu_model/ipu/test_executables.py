@@ -249,7 +249,7 @@ def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path: Path) -> 
         record = tmp_path / f"{name}.json"
         record.write_text("{}", encoding="utf-8")
         os.utime(str(record), (time.time() - days * 86400,) * 2)
-    (tmp_path / "half.json").unlink()  # it is just being written, or nobody's
+    (tmp_path / "half.json").unlink()  # it is just being written, or no one's
     assert prune(tmp_path, "prune", "--unused-for-days", "30", "--yes").returncode == 0
     left = ["advance_lamb-4567.json", "advance_lamb-4567.so", "half.so"]
     assert sorted(path.name for path in tmp_path.iterdir()) == left

@@ -1,4 +1,4 @@
-"""IPU jobs from start to result.json: what they write, beside the same on CPU, and how they survive their end."""
+"""IPU jobs from start to result.json: what they write, next to the same on CPU, and how they survive their end."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def texts(finished: Finished, word: str) -> List[str]:
 
 
 def check_trained(ours: Job, theirs: Job, replicas: int, iterations: int) -> None:
-    """The run folder and the model of an IPU job, beside those of the same on CPU."""
+    """The run folder and the model of an IPU job, next to those of the same on CPU."""
     mine, cpu = result_of(ours), result_of(theirs)
     assert (mine.runtime, mine.precision, mine.steps) == ("ipu", "fp32", 4)
     assert mine.plan["rows_per_update"] == cpu.plan["rows_per_update"] == 16 * replicas

@@ -67,12 +67,12 @@ CASES = [
         (config(embedding_serialization_factor=7), config(embedding_serialization_factor=6)),
     ),
     Case(
-        "IPUs that are no power of two",
+        "IPUs that are not a power of two",
         r"ipus_per_replica=3 is not a power of two.*2 or 4 entries in layers_per_ipu",
         (config(layers_per_ipu=[2, 1, 1]), config(layers_per_ipu=[1, 1, 1, 1])),
     ),
     Case(
-        "replicas that are no power of two",
+        "replicas that are not a power of two",
         r"4 IPUs x 3 replicas = 12 IPUs is not a power of two\. Set replication_factor to 2 or 4",
         (batch(27, **config(replication_factor=3)), batch(18, **config(replication_factor=2))),
     ),

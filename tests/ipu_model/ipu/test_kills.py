@@ -41,13 +41,13 @@ def hold(self, *tensors):
 poptorch.PoplarExecutor.__call__ = hold
 sys.exit(program.main())
 """
-"""The program, whose calls take so many seconds from the given one on."""
+"""The program, whose calls take that many seconds from the given one on."""
 LONG = 300
 """Seconds of a call that no test waits for."""
 
 
 def start_slow(job: Job, slow_from: int, seconds: int) -> subprocess.Popen:
-    """Start a job with slow calls; returns when the first of them is at work."""
+    """Start a job with slow calls; returns when the first of them is running."""
     environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", HOLDING, write_job(job), str(slow_from), str(seconds)]
     pipes: Dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}

@@ -20,7 +20,7 @@ from ipu_model.jobs.job import JobResult
 
 IMPORT_ALL = """
 import importlib, json, pathlib, pkgutil, socket, sys
-def refuse(*args): raise AssertionError("somebody was called at import")
+def refuse(*args): raise AssertionError("something was called at import")
 socket.socket.connect = refuse
 import ipu_model
 for module in pkgutil.walk_packages(ipu_model.__path__, "ipu_model."):

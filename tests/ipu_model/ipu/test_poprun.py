@@ -121,7 +121,7 @@ def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:
 
 
 def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
-    """Else the one that goes on waits in the next reduction for ever. One reduction tells both."""
+    """Otherwise the one that continues waits in the next reduction for ever. One reduction tells both."""
     instance = poprun(0, 2)
     hvd = importlib.import_module("horovod.torch")
     stop = StopRequest()

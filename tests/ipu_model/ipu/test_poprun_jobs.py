@@ -1,4 +1,4 @@
-"""A job of several instances, as PopRun starts them, in processes (instance_program.py) beside one instance."""
+"""A job of several instances, as PopRun starts them, in processes (instance_program.py) next to one instance."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def place(index: int, count: int) -> Dict[str, str]:
 
 
 def run_instances(job: Job, count: int, folder: Path, pause: int = 0) -> List[Finished]:
-    """Run a job as so many processes; what each said."""
+    """Run a job as N processes; what each said."""
     folder.mkdir()
     environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -78,7 +78,7 @@ def only_double(is_double: bool) -> None:
 
 
 def test_instances_that_share_the_rows_train_as_one(job: Job, tmp_path: Path, only_double: None) -> None:
-    """Two processes beside one with all replicas; without dropout, as replicas elsewhere draw other numbers."""
+    """Two processes next to one with all replicas; without dropout, as replicas elsewhere draw other numbers."""
     job = dataclasses.replace(job, model=FOUR_LAYERS)
     done = run_instances(job, 2, tmp_path / "both")
     assert [x.code for x in done] == [0, 0], done[0].stderr

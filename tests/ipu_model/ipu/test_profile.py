@@ -69,7 +69,7 @@ def test_a_profile_that_is_written_over_is_of_this_compilation(tmp_path: Path, m
 
 @pytest.mark.parametrize("options", ['{"autoReport.all": "true"}', "{}", "{", "[]"])
 def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was there before, or nobody asked for one."""
+    """It was there before, or no one asked for one."""
     opened = stand_in_for_pva(monkeypatch)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "training", 1)

@@ -1,4 +1,4 @@
-"""The fingerprint of a program beside the key that PopART would find it by: both change, or neither."""
+"""The fingerprint of a program next to the key that PopART would find it by: both change, or neither."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ OF_BOTH = [
     {"ipu_config": {"optimizer_state_offchip": True}},
 ]
 """inference_... follows training where it is not stated; where the optimizer's state lies is a session option of
-inference, too."""
+inference as well."""
 Names = Tuple[str, Set[str]]
 
 

@@ -1,6 +1,6 @@
 """Every IPU preset, compiled with all its layers: what PopTorch recorded is what placement, config and job say.
 
-Nothing is executed: the jobs are compile_only. Which jobs there are stands in preset_layouts.py.
+Nothing is executed: the jobs are compile_only. preset_layouts.py lists the jobs.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ time.sleep(600)
 
 
 def test_a_worker_ends_with_its_starter_and_by_no_signal_that_is_meant_for_it(tmp_path: Path) -> None:
-    """SIGKILL of the starter, of which nobody can be told; the worker is small, as it never loads torch."""
+    """SIGKILL of the starter, of which no one can be told; the worker is small, as it never loads torch."""
     folder = rows_of(tmp_path / "rows", "pretrain", ROWS)
     starter = start([sys.executable, "-c", STARTER, str(folder)], {**os.environ, "PYTHONPATH": str(ROOT)})
     assert starter.stdout is not None
@@ -186,7 +186,7 @@ def test_a_worker_ends_with_its_starter_and_by_no_signal_that_is_meant_for_it(tm
 
 
 def is_running(process: str) -> bool:
-    """Not gone, and not merely waiting to be collected by whoever inherited it."""
+    """Not gone, and not merely waiting to be collected by its new parent."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

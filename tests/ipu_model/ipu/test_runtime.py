@@ -129,7 +129,7 @@ def test_saving_in_the_middle_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.ipu
 def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path) -> None:
-    """Nobody detaches by hand: predict in the middle sees the newest weights, and training goes on as if alone."""
+    """No one detaches by hand: predict in the middle sees the newest weights, and training continues as if alone."""
     batches = make_batches("question_answering", 6, 32)
     job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
     alone, turns = ipu_runtime(job), ipu_runtime(job)

@@ -35,7 +35,7 @@ def shared(tmp_path: Path, said: List[str]) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, shared: Path, said: List[str]) -> Callable[[], ExecutableCache]:
-    """A cache of this host, opened anew as by another process."""
+    """A cache of this host, opened again as by another process."""
     return lambda: ExecutableCache(tmp_path / "live", said.append, str(shared))
 
 

@@ -1,4 +1,4 @@
-"""Tiny models on a four-IPU pipeline, beside the same on CPU."""
+"""Tiny models on a four-IPU pipeline, next to the same on CPU."""
 
 from __future__ import annotations
 

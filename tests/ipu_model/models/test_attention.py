@@ -11,7 +11,7 @@ from tests.row_attention import RowAttention
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
 IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
-# Where the tokens of LENGTHS lie in the flattened rows: row 0 starts at 0, row 1 at 12.
+# Where the tokens of LENGTHS are in the flattened rows: row 0 starts at 0, row 1 at 12.
 PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11), *range(17, 19), *range(19, 21)])
 
 

@@ -145,7 +145,7 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
     taken_in(whole, tmp_path / "a")
     taken_in(parts, tmp_path / "b")
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
-    assert read_model(parts).state.keys() >= read_model(tmp_path / "a").state.keys(), "ask reads shards, too"
+    assert read_model(parts).state.keys() >= read_model(tmp_path / "a").state.keys(), "ask also reads shards"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_pickled_file_cannot_run_code(tmp_path: Path) -> None:
         taken_in(folder, tmp_path / "ours")
     assert not (tmp_path / "ran").exists()
     torch.load(str(folder / "pytorch_model.bin"), **({} if OLD_TORCH else {"weights_only": False}))
-    assert (tmp_path / "ran").exists(), "the file does what it is meant to do where nobody is careful"
+    assert (tmp_path / "ran").exists(), "the file does what it is meant to do where no one is careful"
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"PK\x03\x04 cut short"])

@@ -30,7 +30,7 @@ def test_sequences_of_equal_length_attend_as_each_alone(lengths: List[int]) -> N
     expected = SequenceAttention(lengths)(query[:total], key[:total], value[:total], 2, 0.0)
     found = EqualLengthAttention(lengths)(query, key, value, 2, 0.0)
     torch.testing.assert_close(found[:total], expected, rtol=1e-12, atol=1e-12)
-    assert not found[total:].any()  # what rounds the tokens up is no key to anybody, and no NaN
+    assert not found[total:].any()  # what rounds the tokens up is not a key and not NaN
 
 
 def test_passes_hold_all_tokens_in_order_and_few_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Whatever stands in a file from outside, a reader ends well or with an error of our tree (seeded damage)."""
+"""Whatever a file from outside holds, a reader ends well or with an error of our tree (seeded damage)."""
 
 from __future__ import annotations
 

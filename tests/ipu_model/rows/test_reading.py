@@ -65,7 +65,7 @@ def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap() ->
 @pytest.mark.parametrize("share", [slice(0, 3), slice(3, 6), slice(4, 5)])
 @pytest.mark.parametrize("rows", [6, 25, 200000])
 def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
-    """Through the ends of epochs; of many rows, several lie in each bucket of the keys."""
+    """Through the ends of epochs; of many rows, several are in each bucket of the keys."""
     per_update = 6 if rows < 100 else 600 * 6
     share = slice(share.start * per_update // 6, share.stop * per_update // 6)
     whole, own = UpdateRows(rows, per_update, seed=1), UpdateRows(rows, per_update, seed=1, share=share)

@@ -80,7 +80,7 @@ def planned(finished: Any) -> Any:
 
 
 def ignore(event: str, **fields: Any) -> None:
-    """Nobody reads."""
+    """No one reads."""
 
 
 def make_inputs(folder: Path, kind: str, config: ModelConfig = TINY) -> Tuple[JobPlan, RowFolder]:

@@ -1,4 +1,4 @@
-"""Real torchrun: as many processes as wished train as one, restart after a loss, stop together, and outlive nobody."""
+"""Real torchrun: several processes train as one, restart after a loss, stop together, and end with their starter."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, p
     }
     with pytest.raises(CheckpointError, match=r"schedule\.steps: 100000 -> 100001"):
         run_here(dataclasses.replace(job, schedule=ScheduleConfig(steps=100001)))
-    # Where it logs and writes is no part of the run: it goes on, from the same update.
+    # Where it logs and writes is not part of the run: it continues, from the same update.
     elsewhere = dataclasses.replace(job, log_every_updates=1, output=str(tmp_path / "elsewhere"))
     events: List[Dict[str, Any]] = []
     stop = StopRequest()
@@ -180,7 +180,7 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
     deadline = time.monotonic() + 30
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
         if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            break  # ended; whoever inherited it has not collected it yet
+            break  # ended; its new parent has not collected it yet
         time.sleep(0.05)
     else:
         assert not Path(f"/proc/{child}").exists()

@@ -94,7 +94,7 @@ def test_every_kind_of_job_is_measured_without_its_rows_and_writes_nothing(
 def test_an_update_takes_what_its_first_micro_batch_does_and_the_others_add(
     pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A micro-batch of 4 rows takes 3 s and every update 2 s beside: an update of 3 takes 11 s."""
+    """A micro-batch of 4 rows takes 3 s and every update 2 s next to: an update of 3 takes 11 s."""
     monkeypatch.setattr(measuring, "_update", lambda runtime, rows, count, number: 2.0 + 3.0 * count / 4)
     manifest = read_manifest(pretrain_rows)
     for rows, seconds in ((4, 5.0), (8, 8.0), (12, 11.0)):

@@ -1,4 +1,4 @@
-"""Checkpoints written beside a training: the same files, of the state as it was, and none half."""
+"""Checkpoints written next to a training: the same files, of the state as it was, and none half."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def test_beside_and_in_turn_the_files_are_the_same(tmp_path: Path) -> None:
     state = Checkpoint(3, runtime.model, runtime.moments, {}, {"lines": []}, {}, {"best": torch.full((2,), 2.0)})
     checkpoints = Checkpoints(tmp_path, {}, lambda event, **fields: None)
     in_turn = contents(checkpoints.save(state))
-    beside = CheckpointProcess()
-    beside.start(tmp_path / "beside", state.tensors, {STATE: checkpoints.state_text(state).encode()})
-    assert beside.take() > 0
-    beside.close()
-    assert contents(tmp_path / "beside") == in_turn
+    alongside = CheckpointProcess()
+    alongside.start(tmp_path / "alongside", state.tensors, {STATE: checkpoints.state_text(state).encode()})
+    assert alongside.take() > 0
+    alongside.close()
+    assert contents(tmp_path / "alongside") == in_turn
     assert sorted(in_turn) == [
         "best.safetensors",
         "model.safetensors",

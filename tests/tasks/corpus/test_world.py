@@ -1,4 +1,4 @@
-"""The invented world: what it promises to whoever trains and tests on it."""
+"""The invented world: what it promises to a user who trains and tests on it."""
 
 from __future__ import annotations
 

@@ -47,9 +47,11 @@ def test_rows_that_are_there_are_believed_unless_they_will_be_made_anew(tmp_path
     assert found[artifacts.rows_folder("phase1")].manifest == made
     assert found[artifacts.rows_folder("phase1")].assumed == ()
     assert found[artifacts.rows_folder("phase2")].manifest.vocab_size == made.vocab_size, "of the same tokenizer"
-    anew = RowEstimator(params, ROOT, tmp_path, ("pretrain_rows@phase1", "tokenizer"), {}).all()
-    assert anew[artifacts.rows_folder("phase1")].manifest.row_length == params.pretrain_rows.phase1.row_length
-    assert anew[artifacts.rows_folder("phase2")].manifest.vocab_size == params.tokenizer.vocabulary_size
+    estimated_again = RowEstimator(params, ROOT, tmp_path, ("pretrain_rows@phase1", "tokenizer"), {}).all()
+    assert (
+        estimated_again[artifacts.rows_folder("phase1")].manifest.row_length == params.pretrain_rows.phase1.row_length
+    )
+    assert estimated_again[artifacts.rows_folder("phase2")].manifest.vocab_size == params.tokenizer.vocabulary_size
 
 
 def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(
     assert count == 1000
     assert "1,000 examples, going by the 0.3 MB of the file" in words
     assert train(*given, f"{entry}.limit_train=7")[0] == 7
-    count, words = train(f"{entry}.source=hub", f"{entry}.dataset=somebody/questions")
+    count, words = train(f"{entry}.source=hub", f"{entry}.dataset=someone/questions")
     assert count == NAMELESS
     assert any("nobody says" in word for word in words)
 

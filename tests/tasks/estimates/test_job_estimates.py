@@ -228,7 +228,7 @@ def test_a_job_that_cannot_be_says_why(tmp_path: Path) -> None:
 def test_auto_is_taken_as_what_this_host_has(
     there: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An IPU without PopTorch is none that a job could use."""
+    """A job cannot use an IPU without PopTorch."""
     monkeypatch.setattr(job_estimates.importlib.util, "find_spec", lambda name: None)
     device = params_of(None, "device.runtime=auto").device
     runtime, why = chosen_runtime(device, exists=lambda path: path in there)

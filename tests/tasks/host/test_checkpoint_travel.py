@@ -46,7 +46,7 @@ def place(remote: Path) -> Remote:
 
 
 def nothing(text: str) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 def test_the_newest_two_stay_by_number(place: Remote, remote: Path, tmp_path: Path) -> None:

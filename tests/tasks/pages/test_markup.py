@@ -160,7 +160,7 @@ def test_a_table_has_no_formula_for_a_spreadsheet_that_separates_by_semicolons(t
 
 
 CUT = {"run": 3, "validation": 1}
-"""Page -> how often it shows a text that may be cut: names of stages in a picture, beside which they stand in full, and
+"""Page -> how often it shows a text that may be cut: names of stages in a picture, next to which they are in full, and
 the name of an axis."""
 
 

@@ -23,10 +23,10 @@ def test_only_what_lies_between_the_marks_is_made_anew(tmp_path):
         "description: the first of all\nsource: ['a/b:c.md']\nexpected: {f1: 88.5}\n"
         "downstream: {squad: {kind: squad, finetune: {epochs: 7}}}\n"
     )
-    text = f"by hand\n{BEGIN} -->\nold\n{END}\nby hand, too\n"
+    text = f"by hand\n{BEGIN} -->\nold\n{END}\nby hand as well\n"
     made = new_page(text, tmp_path)
     assert made.startswith(f"by hand\n{BEGIN} -->\n| preset |")
-    assert made.endswith(f"{END}\nby hand, too\n")
+    assert made.endswith(f"{END}\nby hand as well\n")
     assert "old" not in made
     assert "| [`one`](#one) | auto | 128, 256, 900,000; 512, 256, 100,000 |" in made
     assert "| 32 sequences, 7 epochs, rate 5e-05 | f1 88.5 |" in made

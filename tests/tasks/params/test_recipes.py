@@ -132,7 +132,7 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
 
 
 def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
-    """From SIGTERM to the end of a training on a POD of Mk2: the call at work, and a checkpoint on a slow disk."""
+    """From SIGTERM to the end of a training on a POD of Mk2: the running call, and a checkpoint on a slow disk."""
     seconds = call_interval(plan.program(model, RowShape(row_length, masks))).likely
     return seconds + SAVE_MARGIN * ASSUMED_SAVE_SECONDS
 

@@ -28,7 +28,7 @@ THREADS = 8
 """Hashing leaves Python's lock alone; a core hashes about 0.6 GB/s, a disk reads more."""
 DAMAGED = artifacts.RUNS / "damaged"
 STAGE = "DVC_STAGE"
-"""Set by DVC for what it starts, which then is at work itself."""
+"""Set by DVC for what it starts, which then runs itself."""
 FOLDER = ".dir"
 """How DVC ends the hash of a folder, which is that of the list of its files."""
 
@@ -41,12 +41,12 @@ class _Stated(NamedTuple):
 
 
 def require(paths: Iterable[str], root: Path = Path()) -> None:
-    """Look at those of `paths` that are, or lie in, an output of dvc.lock, wherever they are there.
+    """Look at those of `paths` that are, or are in, an output of dvc.lock, wherever they are there.
 
     Raises:
         InputError: some hold other bytes than their stage wrote. They are moved to runs/damaged, and objects of DVC's
             cache that are not what their names say are removed, which DVC would put back: the next run restores the
-            files, or makes them anew.
+            files, or makes them again.
     """
     written = _outs(read_dvc_file(root / LOCK))
     _require([stated for path in paths if (stated := _stated(path, written, root)) is not None], root, root)
@@ -77,7 +77,7 @@ def _outs(lock: dict[str, Any]) -> dict[str, str]:
 
 
 def _maker(path: str, written: dict[str, str]) -> str | None:
-    """The output that a path is, or lies in."""
+    """The output that a path is, or is in."""
     folders = (path, *map(str, PurePosixPath(path).parents))
     return next((folder for folder in folders if folder in written), None)
 

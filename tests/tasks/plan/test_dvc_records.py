@@ -76,7 +76,7 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
 def test_a_file_that_is_missing_or_more_is_refused(checkout: Path) -> None:
     (checkout / "data" / "corpus" / "more.txt").write_text("")
     with pytest.raises(InputError, match="^data/corpus does not hold [^;]*: it was changed"):
-        require(["data/corpus", "data/corpus"], checkout)  # as a stage may state it: as its data, and beside them
+        require(["data/corpus", "data/corpus"], checkout)  # as a stage may state it: as its data, and next to them
 
 
 def test_only_what_is_named_is_looked_at(checkout: Path) -> None:
@@ -97,7 +97,7 @@ def test_without_a_lock_there_is_nothing_to_compare_with(tmp_path: Path) -> None
         ("data/corpus/sub/b.txt", None),
         ("data/corpus/__pycache__/c.pyc", b"compiled"),
         ("reports/corpus.json", b"[]"),
-        ("elsewhere.txt", b"nobody's"),
+        ("elsewhere.txt", b"no one's"),
     ],
 )
 def test_what_is_refused_and_what_is_left_is_as_before(

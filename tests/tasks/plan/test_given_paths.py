@@ -63,7 +63,7 @@ def folder_that_all_users_reach() -> Iterator[Path]:
 
 
 def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process whose user may not read everything: nobody, where the tests run as root."""
+    """Run Python code in a process whose user may not read everything: no one, where the tests run as root."""
     drop = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
     modules = "tasks.corpus.corpus, tasks.corpus.documents, tasks.records.text_files, tasks.plan.named_files"
     imports = f"import os, sys; import {modules}"
@@ -420,8 +420,8 @@ PLACES = [
     "own/",
     "./own",
     "inputs/../own",
-    "inputs/../../beside",
-    "../beside",
+    "inputs/../../sibling",
+    "../sibling",
     "own/../own/sub",
     "linked/../far",
     "with space/a b",
@@ -442,7 +442,7 @@ def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, na
         "../elsewhere/deep",
         "../elsewhere/far",
         "own/sub",
-        "../beside",
+        "../sibling",
         "with space/a b",
         "{x}",
         "${x}",

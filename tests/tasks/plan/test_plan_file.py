@@ -69,7 +69,7 @@ def test_stages_that_need_each_other_are_refused_by_name():
 
 
 def test_every_stage_comes_after_what_it_needs_and_dvc_sees_the_same_graph(tmp_path):
-    """DVC itself is asked: its edges, and no more than those that help is taken up beside."""
+    """DVC itself is asked: its edges, and no more than those that help is taken up next to."""
     write_parameters(tmp_path, parameter_values(everything()))
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     (tmp_path / ".dvc").mkdir()

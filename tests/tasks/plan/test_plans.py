@@ -38,7 +38,7 @@ stages:
     cmd: touch {ran} && echo made > made.txt
     outs: [made.txt]
 """
-"""What it makes lies in the folder that the stage `own` reads, which so needs it."""
+"""What it makes is in the folder that the stage `own` reads, which so needs it."""
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def unhidden(project: Path) -> None:
 
 
 def in_another_folder(project: Path) -> None:
-    """Named by nobody: with `wdir` it writes where the plan's own stages read."""
+    """Named by no one: with `wdir` it writes where the plan's own stages read."""
     foreign(project, "inputs/other/dvc.yaml", FOREIGN.replace("    outs", "    wdir: ../corpus\n    outs"))
 
 
@@ -116,7 +116,7 @@ PLANTED: dict[str, Callable[[Path], None]] = {
     "with wdir": in_another_folder,
     "with dvc.lock": locked,
     "an import": imported,
-    "in a folder that is no input": lambda project: foreign(project, "mine/dvc.yaml"),
+    "in a folder that is not an input": lambda project: foreign(project, "mine/dvc.yaml"),
 }
 CALLS = (("repro",), ("repro", "-P"), ("repro", "-R", "inputs"), ("repro", "inputs/corpus/dvc.yaml"))
 
@@ -314,7 +314,7 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     "word", in_part(["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"], 2)
 )
 def test_no_word_of_the_plan_is_run_by_plain_dvc(project: Path, word: str) -> None:
-    """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that somebody else wrote."""
+    """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that someone else wrote."""
     said, ran = compose(check(params())), project / "ran"
     named = word.format(ran)
     said["plan"] |= {"row_shares": [named], "parity": {named: {}}, "downstream": {named: {}}}

@@ -224,7 +224,7 @@ def test_where_programs_are_does_not_name_a_run(checkout):
 
 
 def test_pieces_of_the_word_table_do_not_name_a_run_and_its_placement_does(checkout):
-    """A run that needs more memory goes on from its checkpoint with more pieces."""
+    """A run that needs more memory continues from its checkpoint with more pieces."""
     job = jobs(params_with(*ON_IPU), checkout)["phase1"]
     config = job.ipu_config
     assert config is not None

@@ -1,4 +1,4 @@
-"""A stage that is stopped pauses, and goes on on another host: real stages in checkouts of their own, one remote."""
+"""A stage that is stopped pauses, and continues on another host: real stages in checkouts of their own, one remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepared pre-training data become the rows they were made of, from every layout; every defect is refused by name."""
+"""Prepared pre-training data of every layout become their original rows; every defect is refused by name."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ LAYOUTS: list[Callable[[Source, Path], Path]] = [
 
 
 def sequences(rows: Path) -> list[tuple[Any, ...]]:
-    """Every sequence of a row folder, whatever row it lies in: tokens, types, (position, label) pairs, next."""
+    """Every sequence of a row folder, whatever row it is in: tokens, types, (position, label) pairs, next."""
     columns = read_rows(rows)
     found = []
     for n in range(len(columns["input_ids"])):

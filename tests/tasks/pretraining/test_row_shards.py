@@ -47,7 +47,7 @@ KILLED = """
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Corpus, tokenizer, and `rows` of it that nobody disturbed."""
+    """Corpus, tokenizer, and `rows` of it that no one disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     word_tokenizer(folder / "tokenizer")
     write_corpus(folder / "corpus", random_texts(200), rows_per_group=10)

@@ -1,4 +1,4 @@
-"""Whatever stands in a file of the user or of the Hub, a reader ends well or with an error of our tree."""
+"""Whatever a file of the user or of the Hub holds, a reader ends well or with an error of our tree."""
 
 from __future__ import annotations
 

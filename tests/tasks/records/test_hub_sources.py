@@ -245,10 +245,10 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("failures")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
     results: dict[str, Any] = {"root": root}
     with running_hub(root / "hub") as hub:
-        for case, endpoint in (("down", nobody), ("missing", hub.endpoint)):
+        for case, endpoint in (("down", unreachable), ("missing", hub.endpoint)):
             steps = [
                 {
                     "name": f"{stage} {case}",

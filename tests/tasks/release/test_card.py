@@ -130,7 +130,7 @@ def test_an_interval_that_was_not_measured_is_not_invented() -> None:
 
 
 def with_near_duplicates(*examples: int, **without: float) -> dict[str, Any]:
-    """Metrics of 1,000 questions, so many of which have near-duplicates in each thing, and the scores without them."""
+    """Metrics of 1,000 questions, some of which have near-duplicates in each thing, and the scores without them."""
     names = ("training examples", "pre-training text", "either of them")
     parts = [
         {"in": name, "examples": count, "of": 1000, **without} for name, count in zip(names, examples, strict=False)

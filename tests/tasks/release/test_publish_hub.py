@@ -120,7 +120,7 @@ def test_a_commit_that_lands_after_we_stopped_listening_is_not_made_twice(hub: H
     done = release_on_hub(small_release(), NAME, private=True, patience=patience)
     deadline = time.monotonic() + 10
     while 0 in hub.sent(*CALLS["commit"]) and time.monotonic() < deadline:
-        time.sleep(0.05)  # until the server is through with the first request, too
+        time.sleep(0.05)  # until the server is through with the first request as well
     assert sorted(hub.sent(*CALLS["commit"])) == [200, 412]
     assert [commit.oid for commit in commits(hub)] == [done.commit]
 
@@ -186,10 +186,10 @@ def test_without_a_usable_token_nothing_is_asked_of_the_hub(
 def test_no_hub_at_the_endpoint_is_said_with_its_address(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    monkeypatch.setenv("HF_ENDPOINT", nobody)
+        unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", unreachable)
     waits: list[float] = []
-    with pytest.raises(PublishError, match=f"ConnectError.*Is {nobody} reachable.*HF_ENDPOINT"):
+    with pytest.raises(PublishError, match=f"ConnectError.*Is {unreachable} reachable.*HF_ENDPOINT"):
         publish_small(waits=waits)
     assert len(waits) == 4
 

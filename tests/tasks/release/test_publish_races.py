@@ -59,7 +59,7 @@ good = path.read_bytes()
 for number in itertools.count():
     path.write_bytes(good[:-64] + bytes([number % 2]) * 64)
     if number == 0:
-        print("at work", flush=True)
+        print("running", flush=True)
     path.write_bytes(good)
 """
 
@@ -151,7 +151,7 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
     with subprocess.Popen([sys.executable, "-c", REWRITE, name], cwd=checkout, stdout=subprocess.PIPE) as writer:
         try:
             assert writer.stdout is not None
-            assert writer.stdout.readline() == b"at work\n"
+            assert writer.stdout.readline() == b"running\n"
             for _ in range(8):
                 done = run(checkout, "-m", "tasks.release.publish")
                 assert done.returncode in (0, 1), done.stderr

@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(made: Path, tmp_path: Path) -> list[Path]:
-    """Two runs with weights of their own that publish to one folder, and that nobody judged yet."""
+    """Two runs with weights of their own that publish to one folder, and that no one judged yet."""
     found = []
     for seed in (0, 1):
         root = Path(shutil.copytree(made, tmp_path / f"run{seed}"))

@@ -109,7 +109,7 @@ def test_a_path_becomes_the_hash_that_dvc_has_of_it(tmp_path: Path) -> None:
     [
         ("rajpurkar/squad", "rajpurkar/squad"),
         ("squad", "squad"),
-        ("kunden/texte", WITHHELD),  # a folder beside params.yaml
+        ("kunden/texte", WITHHELD),  # a folder next to params.yaml
         ("/home/anna/texte", WITHHELD),
         ("./texte", WITHHELD),
         ("../kunden/texte", WITHHELD),

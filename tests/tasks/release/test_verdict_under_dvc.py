@@ -1,4 +1,4 @@
-"""A verdict under a real DVC: made anew when anything changes that it judged, and never believed for its times alone.
+"""A verdict under a real DVC: decided again when anything that it judged changes, never trusted for its times alone.
 
 The stage gate is that of the project; one stage in front of it copies what it judges, in place of training.
 """

@@ -64,7 +64,7 @@ def pretraining(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sentences_in(folder: Path) -> set[str]:
-    """Pieces of eight tokens, as text, that stand in the rows where nothing is masked."""
+    """Pieces of eight tokens, as text, that are in the rows where nothing is masked."""
     found = set()
     rows = read_rows(folder)
     for row, ids in enumerate(rows["input_ids"]):

@@ -18,7 +18,7 @@ def histogram(lengths: list[int], row_length: int) -> list[int]:
 
 def test_each_length_goes_into_the_fullest_row_that_has_room() -> None:
     # 10 opens a row; 7 and 6 open rows with 5 and 6 left; the 5 fits 7 + 5 exactly; the 3 goes to the
-    # row with 6 left, not to an empty one; the two 2s: one fills the 10, one goes beside 6 + 3.
+    # row with 6 left, not to an empty one; the two 2s: one fills the 10, one goes next to 6 + 3.
     plan = plan_packs(histogram([10, 7, 6, 5, 3, 2, 2], 12), 12, 3)
     assert sorted(plan) == [(1, (6, 3, 2)), (1, (7, 5)), (1, (10, 2))]
 
@@ -105,5 +105,5 @@ def test_real_question_features_pack_to_97_percent_in_milliseconds(tmp_path: Pat
     assert used[1] == pytest.approx(0.447, abs=0.005)
     assert used[2] > 0.87
     assert used[3] > 0.97
-    # The cost lies in the histogram: ten times the sequences need no more strategies.
+    # The cost is in the histogram: ten times the sequences need no more strategies.
     assert len(plan_packs(np.bincount(lengths) * 10, 384, 3)) < 2 * len(plan_packs(np.bincount(lengths), 384, 3))

@@ -129,7 +129,7 @@ def a_long_footer(path: Path) -> None:
 
 
 def a_small_lie(path: Path) -> None:
-    """The footer states 100 bytes where its page has 1.2 GB, so many rows as there are."""
+    """The footer states 100 bytes where its page has 1.2 GB, as many rows as there are."""
     text = pa.array(["a" * (300 << 20)])
     table = pa.chunked_array([text, text, text, text])
     pq.write_table(

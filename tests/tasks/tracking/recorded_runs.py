@@ -22,7 +22,7 @@ class Recorded:
     """Metric -> (update, value), in the order they were recorded."""
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    """The end's figures; for backends that hold them as metrics, they are in `curves`, too."""
+    """The end's figures; for backends that hold them as metrics, they are in `curves` as well."""
     status: str = ""
     group: str = ""
 

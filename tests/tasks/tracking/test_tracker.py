@@ -105,7 +105,7 @@ class Memory:
     def _answer(self) -> None:
         self.calls += 1
         if self.is_away:
-            raise ConnectionError("nobody\nthere")
+            raise ConnectionError("noone\nthere")
 
 
 def record(backend: Memory, said: list[str]) -> Tracker:
@@ -169,7 +169,7 @@ def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.Monkey
         recorder.record()
     assert [update for update, _ in backend.points] == list(range(1, 8))
     assert said == 2 * [
-        "cannot record now, and tries again (ConnectionError: nobody)",
+        "cannot record now, and tries again (ConnectionError: noone)",
         "records again, nothing was lost so far",
     ]
 

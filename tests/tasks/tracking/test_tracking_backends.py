@@ -80,7 +80,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pytest.MonkeyPatch, Server]]:
-    """Secrets are planted, nothing of the host's own settings counts, and whoever calls home calls our proxy."""
+    """Secrets are planted, nothing of the host's own settings counts, and calls home reach our proxy."""
     with pytest.MonkeyPatch.context() as patch, serving(502) as proxy:
         for name in ("WANDB_MODE", "WANDB_BASE_URL", "MLFLOW_TRACKING_URI"):
             patch.delenv(name, raising=False)
@@ -93,12 +93,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pyte
         patch.setenv("NO_PROXY", "127.0.0.1")
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         yield patch, proxy
-    assert proxy.asked == [], "nobody calls home"
+    assert proxy.asked == [], "no one calls home"
 
 
 @contextlib.contextmanager
 def serving(status: int, hangs_after: int = sys.maxsize) -> Iterator[Server]:
-    """A server on loopback that answers so many requests with `status`, and others never."""
+    """A server on loopback that answers that many requests with `status`, and others never."""
     asked: list[str] = []
     ended = threading.Event()
 
@@ -115,7 +115,7 @@ def serving(status: int, hangs_after: int = sys.maxsize) -> Iterator[Server]:
         do_POST = do_CONNECT = do_GET  # noqa: N815
 
         def log_message(self, *words: Any) -> None:
-            """Nobody reads it."""
+            """No one reads it."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -304,7 +304,7 @@ def test_a_training_ends_in_time_while_a_server_takes_connections_and_never_answ
     job, device = make_training(tmp_path)
     folder = tmp_path / "runs" / "squad-finetune" / fingerprint(job)
     folder.mkdir(parents=True)
-    (folder / "history.csv").write_text("step,loss\n")  # the stand-in goes on with update 50, and ends
+    (folder / "history.csv").write_text("step,loss\n")  # the stand-in continues with update 50, and ends
     (tmp_path / "job.json").write_text(job.to_json())
     code = (
         "import sys; from pathlib import Path\n"
@@ -333,7 +333,7 @@ def test_a_training_ends_in_time_while_a_server_takes_connections_and_never_answ
         )
         seconds = time.monotonic() - began
         server.settimeout(0.0)
-        server.accept()  # somebody asked
+        server.accept()  # someone asked
     assert child.returncode == 0, child.stderr
     assert seconds < CLOSE_SECONDS + 60, "the server was waited for"
     assert f"tracking: {backend}: {expected}" in child.stdout

@@ -1,4 +1,4 @@
-"""As much of a Weights & Biases server as a run needs that goes on where it was: one run that is there already."""
+"""As much of a Weights & Biases server as a run needs that continues where it was: one run that is there already."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def running_wandb(last: int, hangs_at: str | None = None) -> Iterator[WandBServe
             self.wfile.write(answer)
 
         def log_message(self, *words: Any) -> None:
-            """Nobody reads it."""
+            """No one reads it."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     known.port = server.server_address[1]

@@ -155,7 +155,7 @@ def test_each_fault_of_questions_fails_its_own_check_and_no_other(judge, tmp_pat
     verdict = judged_questions(judge, tmp_path, train, dev)
     expected = [name]
     if name == "contexts_present":
-        expected = ["contexts_present", "answers_not_empty"]  # no answer lies in an empty context
+        expected = ["contexts_present", "answers_not_empty"]  # no answer is in an empty context
     assert failed_checks(verdict) == expected
     message = explain(verdict, "page.html")
     assert name in message

@@ -106,7 +106,7 @@ def test_what_is_found_is_what_comparing_all_pairs_of_real_texts_finds(train, de
     wanted = {pair: value for pair, value in pairs.items() if value >= threshold}
     found = found_by_index(asked, others, threshold)
     assert len(wanted) > 60
-    assert found == pytest.approx(wanted)  # no pair that is none, and of 1,000 pairs one may be missed
+    assert found == pytest.approx(wanted)  # no false pair, and of 1,000 pairs one may be missed
 
 
 def test_similarity_is_the_share_of_common_runs_of_five_letters() -> None:

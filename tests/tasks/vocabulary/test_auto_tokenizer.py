@@ -1,4 +1,4 @@
-"""The ids of a model folder are AutoTokenizer's, whatever the files beside the vocabulary say; or it is refused."""
+"""The ids of a model folder are AutoTokenizer's, whatever the files next to the vocabulary say; or it is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(
     model: dict[str, Any] | None = None,
     **files: Any,
 ) -> Path:
-    """A model folder: tokenizer.json or vocab.txt, config.json, and what is beside them."""
+    """A model folder: tokenizer.json or vocab.txt, config.json, and what is next to them."""
     if vocab_txt:
         (path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
     else:
@@ -155,18 +155,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"config": {**BERT, "cls_token": "x"}},
         r"cls_token 'x'; \[CLS\] is required",
     ),
-    "a token that is none": ({"config": {**BERT, "eos_token": 5}}, "eos_token 5; a token is required"),
+    "not a token": ({"config": {**BERT, "eos_token": 5}}, "eos_token 5; a token is required"),
     "a token of transformers 5": ({"config": {**BERT, "ent_token": "Entity"}}, "only transformers 5 reads"),
     "a token that the config lacks": (
         {"added": (AddedToken("[ENT]"),), "config": {**BERT, "added_tokens_decoder": {"0": token("[PAD]", True)}}},
         "transformers 4 and 5 read this differently",
     ),
-    "an id that nobody gives": (
+    "an id that no one gives": (
         {"vocab_txt": True, "added_tokens": {"[ENT]": NEXT + 7}},
         rf"the id {NEXT + 7}, but AutoTokenizer gives it {NEXT}",
     ),
-    "an id that is no number": ({"vocab_txt": True, "added_tokens": {"[ENT]": [1]}}, "a number is required"),
-    "ids that are no numbers": (
+    "an id that is not a number": ({"vocab_txt": True, "added_tokens": {"[ENT]": [1]}}, "a number is required"),
+    "ids that are not numbers": (
         {"config": {"added_tokens_decoder": {"x": token("[ENT]")}}},
         "added_tokens_decoder of id: token",
     ),

@@ -107,13 +107,13 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "another unknown": (("model", "unk_token"), "[MASK]", "unk_token '[MASK]'"),
     "another model": (("model", "type"), "BPE", "is of kind BPE"),
     "a vocabulary that is a list": (("model", "vocab"), ["a"], "'vocab', an object"),
-    "an id that is no number": (("model", "vocab", "ada"), "5", "has ids with gaps; 0 to"),
+    "an id that is not a number": (("model", "vocab", "ada"), "5", "has ids with gaps; 0 to"),
     "an id that is a truth": (("model", "vocab", "[UNK]"), True, "has ids with gaps; 0 to"),
     "an id past the end": (("model", "vocab", "ada"), 2**62, "has ids with gaps; 0 to"),
     "an id twice": (("model", "vocab", "ada"), 0, "has ids with gaps; 0 to"),
     "a stripping token": (("added_tokens", 4, "lstrip"), True, "without single_word, lstrip"),  # type: ignore[dict-item]
     "two ids for a token": (("added_tokens", 4, "id"), 1, "gives '[MASK]' the ids"),  # type: ignore[dict-item]
-    "a token that is none": (("added_tokens", 4), "x", "adds 'x'"),  # type: ignore[dict-item]
+    "not a token": (("added_tokens", 4), "x", "adds 'x'"),  # type: ignore[dict-item]
     "tokens that are none": (("added_tokens",), 7, "adds 7"),
 }
 

@@ -93,7 +93,7 @@ def read_attributes(optimizer: Any, auto_loss_scaling: bool) -> Attributes:
     """Look at an optimizer and its groups.
 
     Raises:
-        AssertionError: an optimizer the device does not have, or a value that is no number.
+        AssertionError: an optimizer the device does not have, or a value that is not a number.
         ValueError: amsgrad.
     """
     kind = optimizer_type(optimizer)

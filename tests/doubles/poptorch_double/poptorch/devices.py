@@ -33,7 +33,7 @@ def acquire(executable: Any) -> None:
     """
     wanted = reserved(executable.num_ipus)
     if _held() + wanted > count():
-        gc.collect()  # executors that nobody knows any more
+        gc.collect()  # executors that no one knows any more
     held = _held()
     if held + wanted > count():
         raise refusal(f"Failed to acquire {wanted} IPU(s): {held} of {count()} are attached to other executors")
@@ -50,7 +50,7 @@ def release(executable: Any) -> None:
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
-    """There are so many; whether they are free is not said."""
+    """That many exist; whether they are free is not known."""
     return count() >= num_ipus
 
 

@@ -62,7 +62,7 @@ class Executable:
         self.output_leaves: List[Any] = []
         self.output_structure: Any = None
         self.loss: Tuple[int, bool] = (0, False)
-        """Which of the marked losses is the final one, and whether it is one that nobody marked."""
+        """Which of the marked losses is the final one, and whether it is not marked."""
         leaves = self.micro_batch(flat, 0)
         self.program = Program(settings._execution_strategy, [*_tensors(leaves), *self.weights.values()])
         try:
@@ -257,7 +257,7 @@ class Executable:
                 STATE.clear()
         moved = self.slots.moved
         if moved:
-            raise misuse(f"{moved} were assigned anew in forward: use copy_() on a buffer instead")
+            raise misuse(f"{moved} were assigned again in forward: use copy_() on a buffer instead")
 
 
 def _tensors(leaves: List[Any]) -> List[Tensor]:

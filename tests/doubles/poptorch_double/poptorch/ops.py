@@ -160,7 +160,7 @@ def serializedMatMul(
 
 def identity_loss(x: Tensor, reduction: str) -> Tensor:
     """Mark the loss that gradients are taken of; `reduction` is sum, mean or none."""
-    assert reduction in ("sum", "mean", "none"), f"reduction {reduction!r} is none of sum, mean, none"
+    assert reduction in ("sum", "mean", "none"), f"reduction {reduction!r} is not one of sum, mean, none"
     loss = x.clone() if reduction == "none" else getattr(torch, reduction)(x)
     if STATE.running:
         STATE.losses.append((loss, "identity_loss", reduction))

@@ -32,7 +32,7 @@ _KNOWN = {
         matmulOptions gclOptions updatableNamedBuffers dotChecks
         """,
 }
-"""Type -> names. The type of the Python value decides where a name is looked up, so 10 is no outlineThreshold."""
+"""Type -> names. The type of the Python value decides where a name is looked up, so 10 is not an outlineThreshold."""
 KNOWN = {kind: words(names) for kind, names in _KNOWN.items()}
 LIMITS = {"accumulateOuterFragmentSettings.schedule": 3}
 LOCATIONS = frozenset(f"location_{kind}" for kind in ("activation", "weight", "optimizer", "accumulator"))
@@ -107,7 +107,7 @@ def _known(kind: type, name: str, value: Any) -> Any:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, (str, int)):
-        raise refusal(f"option {name}: {value!r} is no text")
+        raise refusal(f"option {name}: {value!r} is not a text")
     return value if isinstance(value, str) else str(int(value))
 
 

@@ -51,7 +51,7 @@ class Slots:
 
     @contextlib.contextmanager
     def filled_with(self, copies: Dict[str, Tensor]) -> Iterator[None]:
-        """The model computes with the copies; what it assigned anew is in `moved` afterwards."""
+        """The model computes with the copies; what it assigned again is in `moved` afterwards."""
         before = [holder[key] for holder, key, _ in self._places]
         for holder, key, name in self._places:
             holder[key] = copies[name]

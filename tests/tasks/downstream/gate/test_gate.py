@@ -48,7 +48,7 @@ def decide(found: Evidence, limits: GateParams) -> GateDecision:
 
 
 def evidence(**changes: Any) -> Evidence:
-    """What lies in `scores` may be stated by itself."""
+    """What is in `scores` may be stated by itself."""
     scores = {name: changes.pop(name, value) for name, value in GOOD.scores.items()}
     return dataclasses.replace(GOOD, scores=scores, **changes)
 
@@ -59,7 +59,7 @@ def compared_with(
     exact: tuple[Sequence[float], Sequence[float]] | None = None,
     limits: GateParams = LIMITS,
 ) -> Compared:
-    """F1 as given; exact where it is 1, unless that is given, too."""
+    """F1 as given; exact where it is 1, unless that is given as well."""
     exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
     ours, theirs = (
         {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)

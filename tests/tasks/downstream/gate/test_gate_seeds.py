@@ -52,7 +52,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 
 def scores_of(root: Path, wrong: int) -> dict[str, Any]:
-    """scores.json of a model with the last so many of 20 examples wrong."""
+    """scores.json of a model with the last N of 20 examples wrong."""
     task = part_of(entry_of(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
     examples = task.read_all(root)
@@ -139,7 +139,7 @@ def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root: Pat
     own_held_out(root, judged_by="accuracy", accuracy=0.8, loss=0.3)
     write_seed(root, 43, wrong=3, held_out={"judged_by": "accuracy", "accuracy": 0.8})
     write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.75})
-    assert decide(root).accepted, "one as good is no better, and what dev says does not matter"
+    assert decide(root).accepted, "one as good is not better, and what dev says does not matter"
     verdict = verdict_in(root)
     assert verdict["chosen_by"] == "accuracy"
     assert verdict["seeds"][2]["held_out"] == {"accuracy": 0.75}

@@ -16,7 +16,7 @@ from tests.tasks.tiny_model import SPECIAL
 def write_head_model(
     folder: Path, head: str, labels: Sequence[str], words: Sequence[str], positions: int = 64, types: int = 2
 ) -> Path:
-    """A model of one layer that looks as the stage finetune leaves it, its tokenizer beside it."""
+    """A model of one layer that looks as the stage finetune leaves it, its tokenizer next to it."""
     folder.mkdir(parents=True)
     write_tokenizer(Vocabulary((*SPECIAL, *words), lowercase=True), positions, folder)
     config = ModelConfig(

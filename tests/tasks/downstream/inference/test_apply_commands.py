@@ -47,7 +47,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models of three tasks and of none, good files and bad ones; it lies in no clone."""
+    """Models of three tasks and of none, good files and bad ones; it is not in a clone."""
     folder = tmp_path_factory.mktemp("place")
     write_head_model(folder / "qa", "question_answering", (), WORDS)
     write_head_model(folder / "sst2", "sequence_classification", ("negative", "positive"), WORDS)

@@ -29,7 +29,7 @@ from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what", "ada"]
-CONTEXT, QUESTION = "The town lies in a valley", "where is the town"
+CONTEXT, QUESTION = "The town sits in a valley", "where is the town"
 
 
 def as_shards(folder: Path, ending: str) -> None:

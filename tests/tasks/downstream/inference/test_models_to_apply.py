@@ -121,7 +121,7 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(
 
 @pytest.mark.slow
 def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the IPU config that lies in the folder of the model."""
+    """With the IPU config that is in the folder of the model."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
     model = classifier(tmp_path / "model", "negative", "positive")

@@ -14,7 +14,7 @@ from tasks.downstream.ner.tags import entities
 from tasks.downstream.scoring.metrics import by_name
 from tests.tasks.hostile import HOSTILE, Page
 
-TOKENS = [["Ada", "met", "Babbage"], ["in", "New", "York"], ["nobody"], ["Ada"]]
+TOKENS = [["Ada", "met", "Babbage"], ["in", "New", "York"], ["noone"], ["Ada"]]
 GOLD = [["B-person", "O", "B-person"], ["O", "B-location", "I-location"], ["O"], ["B-person"]]
 LABELS = ("O", "B-group", "I-group", "B-person", "I-person")
 FOUND = [["B-person", "O", "O"], ["O", "O", "B-location"], ["O"], ["B-group"]]

@@ -73,7 +73,7 @@ def test_a_word_longer_than_a_row_keeps_its_beginning(tokenizer: Tokenizer) -> N
 
 
 def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
-    """Ten words in windows 0-5 and 4-9: word 4 has 1 and 0 beside it, word 5 has 0 and 1."""
+    """Ten words in windows 0-5 and 4-9: word 4 has 1 and 0 next to it, word 5 has 0 and 1."""
     words = WORDS[:10]
     first, second = parts(make_windows(tokenizer, [words], 8, 2))
     assert [len(tokens) for tokens, _ in (first, second)] == [8, 8]

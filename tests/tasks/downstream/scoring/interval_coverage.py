@@ -39,7 +39,7 @@ def percentiles(scores: Array) -> tuple[float, float]:
 
 
 def coverage_of_shares(truth: float, size: int, bounds: Bounds = stated) -> float:
-    """The probability that the interval of so many answers holds the share of right ones, which is `truth`."""
+    """The probability that the interval of that many answers holds the share of right ones, which is `truth`."""
     from scipy.stats import binom
 
     held = 0.0

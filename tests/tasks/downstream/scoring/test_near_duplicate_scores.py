@@ -125,7 +125,7 @@ KINDS: list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]], str]] = [
             "train": [{"document": 0, "tokens": ["Ada", "met", "Charles"], "tags": ["B-x", "O", "B-x"]}],
             "dev": [
                 {"document": 0, "tokens": ["ada", "met", "charles", "."], "tags": ["O"] * 4},
-                {"document": 0, "tokens": ["charles", "met", "nobody"], "tags": ["O"] * 3},
+                {"document": 0, "tokens": ["charles", "met", "noone"], "tags": ["O"] * 3},
             ],
         },
         "sentence",

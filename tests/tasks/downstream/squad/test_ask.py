@@ -271,7 +271,7 @@ def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, conten
 def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) -> None:
     write_tiny_model(tmp_path, ["po", "##dium", "mod", "##els", "who", "#", ",", "##lu"])
     tokenizer = load_tokenizer(tmp_path)
-    context = "Podium models, nobody ##lu #mod podiumlulu. " * 9
+    context = "Podium models, noone ##lu #mod podiumlulu. " * 9
     words = number_words(tokenizer, "who", context, WindowShape(20, 7))
     features = make_features(tokenizer, ["who"], [context], 20, 7, max_question_length=20)
     numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids)

@@ -19,7 +19,7 @@ from tasks.plan.kinds import part_of
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
-CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that nobody had built yet, to them."
+CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that no one had built yet, to them."
 
 
 def ask(*answers: str, context: str = CONTEXT) -> list[Question]:

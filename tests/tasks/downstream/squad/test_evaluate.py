@@ -261,7 +261,7 @@ def test_scoring_starts_fast(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run(tmp_path, QUESTIONS, {"1": "x"})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Processor time, not the clock: a busy machine is no defect of ours. Half a second is what a person waits.
+    # Processor time, not the clock: a busy machine is not our defect. Half a second is what a person waits.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 

@@ -74,7 +74,7 @@ def test_the_threshold_has_the_best_f1() -> None:
 
 
 def test_equal_odds_fall_to_one_side_together() -> None:
-    # At 0 both or none: +1 - 1 is no gain, and answering nothing is as good.
+    # At 0 both or none: +1 - 1 is not a gain, and answering nothing is as good.
     found = choose_threshold([0.0, 0.0, 3.0], [1.0, 0.0, 0.0], [True, False, False])
     assert found.value < 0.0
 

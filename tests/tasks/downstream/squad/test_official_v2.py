@@ -25,7 +25,7 @@ DEV = ROOT.parent / "shared" / "data" / "squad2" / "dev.json"
         ("", ["Paris"], 0.0, 0.0),
         ("the Paris", ["Paris", "Rome"], 1.0, 1.0),
         ("Denver Broncos", ["Broncos"], 0.0, 2 / 3),
-        ("", ["The"], 1.0, 1.0),  # a reference without a word is none
+        ("", ["The"], 1.0, 1.0),  # a reference without a word does not count
         ("", ["the", "Paris"], 0.0, 0.0),
     ],
 )

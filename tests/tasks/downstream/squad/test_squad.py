@@ -13,7 +13,7 @@ from tasks.downstream.squad.scoring import score
         ("  A\tlarge\n  AN  house ", "large house"),
         ("theatre", "theatre"),  # an article only as a word of its own
         ("U.S.", "us"),  # punctuation goes first ...
-        ("a.m.", "am"),  # ... so this holds no article
+        ("a.m.", "am"),  # ... so this has no article
         ("a-b", "ab"),
         ("the-end", "theend"),
         ("$5,000!", "5000"),

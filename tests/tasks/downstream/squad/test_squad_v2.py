@@ -36,7 +36,7 @@ from tests.tasks.release.test_card import facts
 from tests.tasks.tiny_model import write_tiny_model
 
 CONTEXT = "by the sea " * 6 + "the red house"
-"""The answer is no part that a simple rule takes."""
+"""A simple rule does not take the answer."""
 STATED: dict[str, Any] = {
     "data": {"unanswerable": "use"},
     "rows": {"held_out_fraction": 0.1},

@@ -194,7 +194,7 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
 
 
 def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> RowsSummary:
-    """Rows of one split in a folder of its name, at most so many sequences in each."""
+    """Rows of one split in a folder of its name, at most N sequences in each."""
     shape = SentenceParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
     task = task_with(name, "rows", rows=shape)
     return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)

@@ -30,7 +30,7 @@ def test_metrics_are_those_worked_out_by_hand():
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
-    """Metrics of weighted examples are those of scikit-learn and scipy on examples that come so many times."""
+    """Metrics of weighted examples are those of scikit-learn and scipy on examples that come N times."""
     task, generator = task_with(f"glue-{name}", "scores"), np.random.default_rng(1)
     if task.spec.is_regression:
         truth = generator.random(60) * 5
@@ -63,7 +63,7 @@ def test_the_interval_of_an_accuracy_is_the_binomial_one():
 
 
 def test_predictions_are_compared_on_the_same_resamples():
-    """A model beside itself never differs, however the examples are drawn; beside its opposite it does."""
+    """A model next to itself never differs, however the examples are drawn; next to its opposite it does."""
     generator = np.random.default_rng(2)
     truth = generator.integers(2, size=200).astype(float)
     guesses = np.where(generator.random(200) < 0.8, truth, 1 - truth)
