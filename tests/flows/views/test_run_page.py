@@ -1,4 +1,4 @@
-"""What the page of a run says: of runs that ended in every way, of one at work, of one that was killed."""
+"""What the page of a run says: of runs that ended in every way, of a running one, of one that was killed."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     text = text_of(run_page.page(RunView(record, root, toy_project)))
     assert "f1 passed 80.5 80 lowered from 85 +0.5" in text
     assert "Changed gate parameters: min_f1 80 (default 85)." in text
-    assert "published floor lowered" in text, "beside the outcome"
+    assert "published floor lowered" in text, "next to the outcome"
     assert "squad accepted floor lowered" in text
     assert "params.yaml set for this run downstream.squad.gate.min_f1 85 80" in text
     assert "Published: published/podium-demo" in text
@@ -254,7 +254,7 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     assert "The run ended without a report" in text_of(html)
     assert re.search(r"its last known state, of \d{4}-", text_of(html))
     assert re.search(r"ended killed; last update \d{4}-", text_of(html))
-    assert re.search(r"duration at least \d", text_of(html)), "not until somebody looked"
+    assert re.search(r"duration at least \d", text_of(html)), "not until someone looked"
     assert re.search(r"second interrupted at least \d", text_of(html))
     assert "gate@squad not reached" in text_of(html)
     before = path.stat().st_mtime_ns
@@ -346,7 +346,7 @@ def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
     assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
     assert curves.points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
     (section,) = curves.sections([found])
-    assert section["title"] == "finetune@squad", "one training: its figures beside each other"
+    assert section["title"] == "finetune@squad", "one training: its figures next to each other"
     assert [one["title"] for one in section["figures"]] == ["Loss", "Learning rate", "Speed", "Memory"]
     sections = curves.sections([found, found])
     assert [one["title"] for one in sections] == ["Loss", "Learning rate", "Speed", "Memory"]

@@ -183,7 +183,7 @@ def test_the_lock_names_its_owner_and_ends_with_it(tmp_path: Path) -> None:
     )
     owner.kill()
     owner.communicate()
-    with lock_run_folder(tmp_path):  # what the file still says blocks nobody
+    with lock_run_folder(tmp_path):  # what the file still says blocks no one
         assert f"process {os.getpid()} " in (tmp_path / "lock").read_text()
 
 

@@ -243,7 +243,7 @@ def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_ar
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
     assert labels_of_examples(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
     assert numbers[UNKNOWN] == 2
-    assert "note: 2 dev entities with types not in train" in capsys.readouterr().err, "on the terminal, too"
+    assert "note: 2 dev entities with types not in train" in capsys.readouterr().err, "on the terminal as well"
     assert numbers[REPAIRED] == 1
     table = pq.read_table(tmp_path / "examples" / "train.parquet")
     assert table["tags"].to_pylist() == [["B-b"], ["B-a", "I-a"]]

@@ -221,7 +221,7 @@ def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.C
     assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
     numbers = read_reading(folder)["numbers"]
     assert numbers["dev examples with labels not in train"] == 1
-    assert "note: 1 dev examples with labels not in train" in capsys.readouterr().err, "on the terminal, too"
+    assert "note: 1 dev examples with labels not in train" in capsys.readouterr().err, "on the terminal as well"
 
 
 BAD = {
