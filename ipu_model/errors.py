@@ -46,7 +46,7 @@ class CheckpointError(DeviceJobError):
     """An unusable checkpoint or model folder."""
 
 
-ANEW = "a changed job starts from its first update."
+RESTART_HINT = "a changed job starts from its first update."
 
 
 class NonFiniteLoss(DeviceJobError):
@@ -75,7 +75,7 @@ class NonFiniteLoss(DeviceJobError):
             f"{problem} (learning rate {learning_rate:g}{scaling}, rows {numbers}). "
             f"Nothing was saved after the previous update. Lower {lower}, lengthen the warm-up "
             "(warmup_fraction), set max_grad_norm if the optimizer supports it, or use precision fp32; "
-            f"then run the job again: {ANEW}"
+            f"then run the job again: {RESTART_HINT}"
         )
 
 
@@ -115,5 +115,5 @@ class NonFiniteWeights(DeviceJobError):
         super().__init__(
             f"after update {step} there are NaN or infinite values in {shorten(names, 4)}. They were not saved. Lower "
             "the learning rate or loss_scaling, lengthen the warm-up (warmup_fraction), set max_grad_norm, or use "
-            f"precision fp32; then run the job again: {ANEW}"
+            f"precision fp32; then run the job again: {RESTART_HINT}"
         )

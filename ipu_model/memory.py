@@ -52,8 +52,8 @@ def memory_limit(root: Path = Path("/")) -> Optional[int]:
 def reserve_memory(size: float, wait: Callable[[], None], folder: Optional[Path] = None) -> Iterator[None]:
     """Reserve `size` bytes of this host for the body, which starts once the reservations of this user leave that much.
 
-    Free memory is no guide: a job that has just started has not allocated its memory yet. A job without others starts
-    whatever its size. A reservation ends with its process, however that ends.
+    Free memory cannot be used instead: a job that has just started has not allocated its memory yet. If there is no
+    other job, the body starts regardless of the size. A reservation ends with its process, however that ends.
 
     Args:
         size: bytes.

@@ -67,7 +67,7 @@ class CompanionLost(Exception):
 
 Handler = Callable[..., Iterator[Any]]
 """The function that a companion runs: it takes an iterator over requests, then its arguments, and yields an answer to
-each request. An error of ERRORS that it yields or raises is raised again by `Companion.answer`."""
+each request. An error of ERRORS that it yields or raises is raised again by `Companion.receive`."""
 ERRORS: Dict[str, Type[Exception]] = {"ConfigError": ConfigError, "RowsError": RowsError, "OSError": OSError}
 SERVE = f"from {__name__} import serve; serve()"
 
@@ -101,21 +101,21 @@ class Companion:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.ask([handler.__module__, handler.__name__, arguments])
+        self.send([handler.__module__, handler.__name__, arguments])
 
-    def ask(self, request: Any) -> None:
+    def send(self, request: Any) -> None:
         """Send a request."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; `answer` raises that
+        with contextlib.suppress(BrokenPipeError):  # it has ended; `receive` raises that
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
 
     def has_answered(self) -> bool:
-        """Return whether `answer` would return without waiting."""
+        """Return whether `receive` would return without waiting."""
         assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
-    def answer(self) -> Any:
+    def receive(self) -> Any:
         """Wait for the next answer. Other threads and signal handlers run meanwhile.
 
         Raises:

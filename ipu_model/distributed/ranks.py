@@ -76,21 +76,21 @@ class Instances:
     def join(self, device: str) -> None:
         """Connect to the other instances, all on this kind of device; call it before the methods below."""
 
-    def add(self, tensors: List[Tensor]) -> None:
+    def all_reduce(self, tensors: List[Tensor]) -> None:
         """Replace every tensor by its sum over the instances, computed in fp32 or wider."""
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
         """Gather the tensors of all instances: names of instance 2 end in '@2', those of instance 0 are unchanged."""
         return state
 
-    def own(self, gathered: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    def select_own(self, gathered: Dict[str, Tensor]) -> Dict[str, Tensor]:
         """Return the tensors of this instance from the result of gather."""
         mine = "" if self.is_writer else str(self.index)
         return {name.partition("@")[0]: x for name, x in gathered.items() if name.partition("@")[2] == mine}
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Close the connections of join when the body ends, by whatever way."""
+        """Close the connections of join when the body ends, even by an error."""
         agreed = False
         try:
             yield

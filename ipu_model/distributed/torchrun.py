@@ -66,7 +66,7 @@ class TorchrunInstances(Instances):
                 BACKENDS[device], store=own, rank=self.index, world_size=self.count, timeout=TIMEOUT
             )
 
-    def add(self, tensors: List[Tensor]) -> None:
+    def all_reduce(self, tensors: List[Tensor]) -> None:
         """Replace every tensor by its sum over the processes, with the same bits in each."""
         import torch
         import torch.distributed as dist
@@ -121,7 +121,7 @@ class TorchrunInstances(Instances):
         import torch
 
         total = torch.tensor(values, dtype=torch.float64)
-        self.add([total])
+        self.all_reduce([total])
         return [float(x) / self.count for x in total]
 
 

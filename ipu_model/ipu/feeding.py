@@ -101,7 +101,7 @@ class Ahead:
         if self._taken >= 0:
             self._request(self._taken)
         try:
-            self._taken, counts = self._companion.answer()
+            self._taken, counts = self._companion.receive()
         except CompanionLost as lost:
             raise RowWorkerLost(str(lost)) from None
         return Call(self._columns[self._taken], counts)
@@ -110,7 +110,7 @@ class Ahead:
         """Let the companion fill a slot with the next call that is not requested yet."""
         step = next(self._steps, None)
         if step is not None:
-            self._companion.ask((step, slot))
+            self._companion.send((step, slot))
 
     def close(self) -> None:
         """Kill the companion: no one else uses its work."""

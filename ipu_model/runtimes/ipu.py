@@ -359,7 +359,7 @@ class IpuRuntime:
         """Set a result of rng_state; before the first compile it is stored and set then."""
         if not state:
             return
-        own = self._plan.instances.own(state)
+        own = self._plan.instances.select_own(state)
         if "ipu" not in own:
             instances = self._plan.instances
             raise CheckpointError(

@@ -278,7 +278,7 @@ class TorchRuntime:
             shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.device))
         figures = torch.stack(shares).double().sum(0)
         votes = torch.tensor([aborted], dtype=torch.float64)
-        self._instances.add([figures] if self._deadline_near is None else [figures, votes])
+        self._instances.all_reduce([figures] if self._deadline_near is None else [figures, votes])
         if float(votes) > 0:  # if one process aborts, all do
             self._device.load_rng_state(generators)
             raise UpdateAborted
@@ -287,7 +287,7 @@ class TorchRuntime:
     def _clip(self) -> Tensor:
         """Sum the gradients of all processes and clip them; return their norm before clipping."""
         gradients = self._copies.gradients(self._model.parameters())
-        self._instances.add(gradients)
+        self._instances.all_reduce(gradients)
         if isinstance(self._optimizer, BlockedAdamW):
             return self._optimizer.clip(gradients, self._max_norm)
         return self._device.clip(gradients, self._max_norm)
@@ -324,7 +324,7 @@ class TorchRuntime:
             with torch.inference_mode():
                 for batch in islice(batches, self._instances.index, None, self._instances.count):
                     total += self._head.add_up(self._model, self._device.place(self._flatten(batch)))
-            self._instances.add([total])
+            self._instances.all_reduce([total])
         return dict(zip(self._head.sums, total.tolist()))
 
     def state_dict(self) -> Dict[str, Tensor]:
@@ -359,7 +359,7 @@ class TorchRuntime:
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
         """Set a result of rng_state."""
-        self._device.load_rng_state(self._instances.own(state))
+        self._device.load_rng_state(self._instances.select_own(state))
 
     def versions(self) -> Dict[str, str]:
         """Return the versions of CUDA and GPU; empty on a CPU."""

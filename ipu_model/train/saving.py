@@ -91,7 +91,7 @@ class CheckpointProcess:
             else:
                 self._mapped[first : first + size] = texts[name]
         self.path = path
-        self._companion.ask((str(path), self._spans))
+        self._companion.send((str(path), self._spans))
 
     def _reserve(self, size: int) -> None:
         """Raises: ProcessUnavailable, if that many bytes are not free."""
@@ -124,7 +124,7 @@ class CheckpointProcess:
         assert self.path is not None
         path, self.path = self.path, None
         try:
-            return float(self._companion.answer())
+            return float(self._companion.receive())
         except CompanionLost as lost:  # its partial folder is removed by the next writer
             write_checkpoint(path, self._memory, self._spans)
             raise ProcessUnavailable(f"the checkpoint process {lost}") from None

@@ -230,8 +230,8 @@ def test_gradients_travel_in_buckets() -> None:
 def test_a_process_finds_its_own_among_what_was_gathered() -> None:
     gathered = {"torch": torch.tensor([0]), "torch@1": torch.tensor([1]), "torch@11": torch.tensor([11])}
     for index in (0, 1, 11):
-        assert TorchrunInstances(index, 12).own(gathered) == {"torch": torch.tensor([index])}
-    assert Instances().own(Instances().gather({"torch": torch.tensor([5])})) == {"torch": torch.tensor([5])}
+        assert TorchrunInstances(index, 12).select_own(gathered) == {"torch": torch.tensor([index])}
+    assert Instances().select_own(Instances().gather({"torch": torch.tensor([5])})) == {"torch": torch.tensor([5])}
 
 
 def test_every_process_has_a_dropout_of_its_own_and_the_first_that_of_a_single_one() -> None:

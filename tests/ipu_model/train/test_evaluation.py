@@ -124,7 +124,7 @@ def test_masked_tokens_and_next_sentences_are_right_when_their_largest_logit_is(
 class Half(Instances):
     """One of two processes, which gives its sums to no one."""
 
-    def add(self, tensors: List[Tensor]) -> None:
+    def all_reduce(self, tensors: List[Tensor]) -> None:
         pass
 
 
