@@ -28,12 +28,12 @@ from ipu_model.distributed.process import StopRequest
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.checkpoint import Checkpoints
+from ipu_model.train.checkpoint_writer import CheckpointWriter
 from ipu_model.train.history import History
-from ipu_model.train.saving import CheckpointWriter
 
 HEAD = "question_answering"
 NONE, SYNCHRONOUS, ASYNCHRONOUS = "none", "synchronous", "asynchronous"

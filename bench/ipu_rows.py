@@ -24,11 +24,11 @@ import numpy as np
 
 from bench.setup import SEED
 from ipu_model import heads
-from ipu_model.distributed.ranks import Instances
+from ipu_model.distributed.instances import Instances
 from ipu_model.ipu.call_columns import Inputs
 from ipu_model.ipu.feeding import SLOTS, Ahead, Feed, RowSource, in_turn, training_inputs
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.row_folder import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter
 
 MODEL = ModelConfig(vocab_size=30522)

@@ -16,7 +16,7 @@ from bench.protocol import Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, model_config
 from ipu_model.models.modeling import build_model, initialise, is_exempt
 from ipu_model.optim.optimizers import BlockedAdamW, make_optimizer
-from ipu_model.runtimes.compiling import compile_optimizer
+from ipu_model.runtimes.compilation import compile_optimizer
 from ipu_model.runtimes.host import keep_freed_memory
 
 

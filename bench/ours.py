@@ -12,14 +12,14 @@ import torch
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
-from ipu_model.distributed.ranks import Instances
+from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.jobs.plan import JobPlan, make_plan
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import choose_faster
-from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.runtime import Runtime
+from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.train.preparation import make_model
 from ipu_model.train.training import learning_rate
 
@@ -94,7 +94,7 @@ def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
 
 
 def start(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
-    """Make the runtime of a job with random weights, by the steps of ipu_model.train.running."""
+    """Make the runtime of a job with random weights, by the steps of ipu_model.train.job_runner."""
     chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
     assert job.model is not None

@@ -20,7 +20,7 @@ from bench.peer_data import Collator, read_sequences
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.row_folder import RowFolder
 
 GROUPED_BATCHES = 50
 """Batches per group; Trainer sorts by length within a group."""

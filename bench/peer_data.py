@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ipu_model.rows.format import ABSENT, IGNORED
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 Item = dict[str, Any]
 ROWS_AT_ONCE = 64

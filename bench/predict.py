@@ -16,7 +16,7 @@ def ours(spec: dict[str, Any], session: Session) -> None:
     from bench.ours import make_job, precision_of, prepare_host, say_nothing, start
     from ipu_model.distributed.process import StopRequest
     from ipu_model.jobs.job import Job
-    from ipu_model.rows.reading import RowFolder
+    from ipu_model.rows.row_folder import RowFolder
     from ipu_model.train.prediction import predict
 
     prepare_host(spec["threads"])
@@ -49,7 +49,7 @@ def peer(spec: dict[str, Any], session: Session) -> None:
 
     from bench.peer import make_model, quiet_arguments
     from bench.peer_data import Collator, Sequences, split_batch
-    from ipu_model.rows.reading import RowFolder
+    from ipu_model.rows.row_folder import RowFolder
 
     torch.set_num_threads(spec["threads"])
     training, settings = Training.from_spec(spec), spec["settings"]

@@ -92,7 +92,7 @@ def packing_ours(spec: dict[str, Any], session: Session) -> None:
 
     from bench.setup import Training
     from ipu_model.models.flat import flatten
-    from ipu_model.rows.reading import RowFolder
+    from ipu_model.rows.row_folder import RowFolder
     from tasks.rows.packing import pack
 
     training = Training.from_spec(spec)

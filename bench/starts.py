@@ -35,7 +35,7 @@ def start(spec: dict[str, Any], session: Session) -> None:
 def first_update(spec: dict[str, Any]) -> Sample:
     """Make the runtime, compile, and run one update."""
     from bench.ours import make_job, prepare_host, start
-    from ipu_model.rows.reading import RowFolder, UpdateRows
+    from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
     prepare_host(spec["threads"])
     training = Training.from_spec(spec)

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any, List, Mapping, TextIO
 
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import Importer, detect_poprun
 from ipu_model.distributed.process import (
     PAUSED,
@@ -29,7 +30,6 @@ from ipu_model.distributed.process import (
     lock_run_folder,
     parse_stop_time,
 )
-from ipu_model.distributed.ranks import Instances
 from ipu_model.distributed.torchrun import detect_torchrun, exit_code
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.jobs.job import Job
@@ -103,7 +103,7 @@ def _train_or_predict(job: Job, emit: Emit, stop: StopRequest, instances: Instan
     with lock_run_folder(Path(job.run_folder)), instances.session():
         limit_spinning()
         # Import torch only now: the job is readable and no other process uses the folder.
-        from ipu_model.train.running import run_job
+        from ipu_model.train.job_runner import run_job
 
         _prepare_host()
         stop.check()  # SIGTERM may have come during the import of torch
@@ -123,7 +123,7 @@ def _prepare_host() -> None:
 def _measure(job: Job, emit: Emit) -> None:
     """Measure a few updates; this needs no run folder and therefore no lock."""
     limit_spinning()
-    from ipu_model.train.measuring import measure
+    from ipu_model.train.measurement import measure
 
     _prepare_host()
     emit("measured", **measure(job, emit))

@@ -8,7 +8,7 @@
 |           | memory_mb (current, of the process), device_memory_mb (peak so far, GPUs only)             |
 | evaluated | after, updates, best_after (updates), and metrics on held-out rows (evaluation.py)         |
 | predicted | rows, of, eta_seconds                                                                      |
-| measured  | results of `--measure` (train/measuring.py)                                                |
+| measured  | results of `--measure` (train/measurement.py)                                                |
 | saved     | path                                                                                       |
 | paused    | text: why the job stopped early on purpose, and after which update                         |
 | error     | type, text                                                                                 |

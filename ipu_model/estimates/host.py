@@ -1,7 +1,7 @@
 """A bound of the memory of a job on CPU or CUDA, without torch and without a measurement.
 
 The bound says whether memory is in doubt. Where it is, `podium run` measures the job before data is made. Time is
-always measured (train/measuring.py), never computed. docs/plan.md says how well both hold.
+always measured (train/measurement.py), never computed. docs/plan.md says how well both hold.
 """
 
 from __future__ import annotations

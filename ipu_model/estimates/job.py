@@ -45,7 +45,7 @@ def estimate_job(
         from ipu_model.estimates.ipu_constants import GENERATIONS
 
         return estimate_ipus(job, config, manifest, GENERATIONS[where.generation], where.instances)
-    if job.precision == "fp16":  # runtimes/choosing.py says the same when the job begins
+    if job.precision == "fp16":  # runtimes/selection.py says the same when the job begins
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import estimate_host
 

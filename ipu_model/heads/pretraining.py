@@ -25,7 +25,7 @@ from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, Places, fill, to_tensor
 from ipu_model.models.head import Head, judged, summed_loss
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 
 LOGITS_AT_ONCE = 1 << 24
 """Limit on the vocabulary logits of masked tokens in evaluation: fp32 numbers, 64 MB."""

@@ -18,7 +18,7 @@ from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, Places, per_sequence, split_sequences, to_tensor
 from ipu_model.models.head import Head, summed_loss
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 
 
 class BertForQuestionAnswering(nn.Module):

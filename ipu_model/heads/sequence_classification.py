@@ -17,7 +17,7 @@ from ipu_model.models.encoder import Bert, Dense, Tokens, drop, mask_for
 from ipu_model.models.flat import FlatBatch, Places, to_tensor
 from ipu_model.models.head import Head, judged, summed_loss
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 
 
 class BertForSequenceClassification(nn.Module):

@@ -16,7 +16,7 @@ import numpy as np
 from ipu_model.errors import RowsError
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest, get_columns
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 """First columns of every program."""

@@ -1,7 +1,7 @@
 """Executable cache of a host: its location, and a command that lists and prunes it.
 
 `python -m ipu_model.ipu.executables list|prune`. A cache has folders of IPU programs (program_folder.py) and libraries
-of functions compiled for the CPU (ipu_model/runtimes/compiling.py).
+of functions compiled for the CPU (ipu_model/runtimes/compilation.py).
 """
 
 from __future__ import annotations

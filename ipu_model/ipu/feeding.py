@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.distributed.companion import Companion, CompanionLost, shared_memory
-from ipu_model.distributed.ranks import Instances
+from ipu_model.distributed.instances import Instances
 from ipu_model.errors import RowWorkerLost
 from ipu_model.ipu.call_columns import (
     TOKENS,
@@ -41,7 +41,7 @@ from ipu_model.ipu.call_columns import (
 )
 from ipu_model.models.head import Head, Logits
 from ipu_model.rows.format import ABSENT, IGNORED
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 SLOTS = 3
 """One slot that the IPUs read, one that is ready, one that is being filled."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ipu_model.models.encoder import Tokens, keep_mask, kept_scale, masked
 from ipu_model.rows.format import ABSENT
-from ipu_model.rows.reading import Batch, Columns
+from ipu_model.rows.row_folder import Batch, Columns
 
 SEQUENCE_TILE = 32
 """Tokens to a multiple of which attention pads each sequence. oneDNN compiles a kernel for every new shape of a

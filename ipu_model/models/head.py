@@ -20,7 +20,7 @@ from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch, Places
 from ipu_model.models.outline import HeadOutline
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ _KNOB = (
 
 
 def _check_device(place: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
-    from ipu_model.runtimes.choosing import choose_precision, choose_runtime
+    from ipu_model.runtimes.selection import choose_precision, choose_runtime
 
     runtime, failed = place["runtime"], False
     try:

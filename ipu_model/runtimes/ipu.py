@@ -64,7 +64,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import StepMetrics
 
 PREFIX = "bert_model."

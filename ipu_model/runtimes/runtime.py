@@ -8,7 +8,7 @@ from typing import Any, Dict, Generator, Iterable, Optional, Protocol, Sequence
 from torch import Tensor
 
 from ipu_model.models.head import Logits
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ipu_model import heads
-from ipu_model.distributed.ranks import Instances
+from ipu_model.distributed.instances import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.encoder import LowPrecisionCopies, Tokens
@@ -36,7 +36,7 @@ from ipu_model.optim.optimizers import (
     make_optimizer,
     optimizer_tensors,
 )
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows, prefetch
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows, prefetch
 from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 
 TOKENS_PER_PASS = 4096

@@ -5,7 +5,7 @@
                                 state.json (step, fingerprint, open history window, evaluations, generators),
                                 sha256.json (file name -> SHA-256)
 
-The position in the data is not stored: it follows from the step (rows/reading.UpdateRows).
+The position in the data is not stored: it follows from the step (rows/row_folder.UpdateRows).
 """
 
 from __future__ import annotations

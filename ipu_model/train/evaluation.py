@@ -22,7 +22,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint
 from ipu_model.train.training import Hook, Training

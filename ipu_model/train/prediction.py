@@ -17,7 +17,7 @@ from ipu_model.files import new_file
 from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
 from ipu_model.rows.format import to_arrow
-from ipu_model.rows.reading import Batch, RowFolder, prefetch
+from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.training import Totals
 

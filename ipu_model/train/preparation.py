@@ -22,7 +22,7 @@ from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, read_manifest
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
 
 FOLDER_FIELDS = (

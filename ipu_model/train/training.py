@@ -11,7 +11,7 @@ from typing import Any, Sequence
 from ipu_model.errors import ConfigError, NonFiniteLoss
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
-from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateAborted
 
 

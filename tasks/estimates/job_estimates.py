@@ -476,7 +476,7 @@ class NotMeasured(Exception):
 
 
 def measure(job: Job, rows: Rows, processes: int = 1) -> dict[str, Any]:
-    """Run a few updates of a job from fresh weights, and return what they took (ipu_model/train/measuring.py).
+    """Run a few updates of a job from fresh weights, and return what they took (ipu_model/train/measurement.py).
 
     Args:
         job: with its runtime and precision; its rows need not be there.

@@ -18,7 +18,7 @@ from ipu_model import heads
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.row_folder import RowFolder
 
 
 @pytest.fixture(autouse=True)

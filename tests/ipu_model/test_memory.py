@@ -17,7 +17,7 @@ from tiny_jobs import ROOT, make_job
 from ipu_model import memory
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.memory import memory_limit, reserve_memory
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 
 HOLD = """
 import sys

@@ -166,7 +166,7 @@ def run_here(job: Job) -> Finished:
     import torch
 
     from ipu_model.distributed.process import StopRequest, lock_run_folder
-    from ipu_model.train.running import run_job
+    from ipu_model.train.job_runner import run_job
 
     torch.set_num_threads(1)
     events: List[Dict[str, Any]] = []
@@ -181,7 +181,7 @@ def pausing(job: Job, event: str) -> None:
     import torch
 
     from ipu_model.distributed.process import StopRequest, Terminated
-    from ipu_model.train.running import run_job
+    from ipu_model.train.job_runner import run_job
 
     stop = StopRequest()
 

@@ -13,7 +13,7 @@ from torch import nn
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder
 
 ORIGIN = Origin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraining", steps=0, seed=0)
 

@@ -13,7 +13,7 @@ from transformers import BertForPreTraining
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import write_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.training import learning_rate
 from tests.optimizers import optimizer_config

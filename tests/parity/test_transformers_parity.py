@@ -18,7 +18,7 @@ from transformers import (
     BertForQuestionAnswering,
 )
 
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 

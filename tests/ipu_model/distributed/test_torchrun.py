@@ -30,13 +30,13 @@ from tiny_jobs import (
 )
 
 from ipu_model.__main__ import current
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.distributed.ranks import Instances
 from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.torch_device import _seed_of
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 
 pytestmark = pytest.mark.slow  # a dozen processes that import torch
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)

@@ -19,7 +19,7 @@ from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.outline import read_outline
 from ipu_model.rows.format import get_columns
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 

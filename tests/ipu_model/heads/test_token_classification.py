@@ -18,7 +18,7 @@ from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import Origin, read_model, write_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 

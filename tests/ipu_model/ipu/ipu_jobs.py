@@ -21,7 +21,7 @@ NUM_IPUS = ("PODIUM_DOUBLE_IPUS", "POPTORCH_STANDIN_NUM_IPUS")
 DYING = """
 import os, signal, sys
 from ipu_model import __main__ as program, progress
-from ipu_model.train.saving import CheckpointWriter
+from ipu_model.train.checkpoint_writer import CheckpointWriter
 event, step = sys.argv.pop(), sys.argv.pop()
 save = CheckpointWriter.save
 

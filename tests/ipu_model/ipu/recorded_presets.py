@@ -14,7 +14,7 @@ from tiny_jobs import make_columns
 from ipu_model import heads
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 
 SEED = 7
 _RECORDED: Dict[Layout, Dict[str, Any]] = {}

@@ -14,7 +14,7 @@ from tiny_jobs import run_here
 
 from ipu_model.errors import NonFiniteLoss, NonFiniteWeights
 from ipu_model.jobs.job import Job
-from ipu_model.rows.reading import UpdateRows
+from ipu_model.rows.row_folder import UpdateRows
 from tests.optimizers import optimizer_config
 
 FAILING = """

@@ -20,7 +20,7 @@ import ipu_model.train.training
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
 from ipu_model.errors import CheckpointError
 from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from ipu_model.train.training import learning_rate
 from tests.optimizers import optimizer_config
 

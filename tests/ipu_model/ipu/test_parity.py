@@ -12,7 +12,7 @@ from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_model, train
 from tiny_jobs import make_columns, write_rows
 
 from ipu_model.jobs.job import OptimizerConfig
-from ipu_model.rows.reading import NO_ROW, RowFolder
+from ipu_model.rows.row_folder import NO_ROW, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 

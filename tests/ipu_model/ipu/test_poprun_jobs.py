@@ -25,9 +25,9 @@ from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
 from ipu_model.rows.format import read_manifest
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 
 __all__ = ["poprun"]
 Poprun = Callable[[int, int], PopRunInstances]

@@ -20,12 +20,12 @@ from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
 
 from ipu_model import heads
-from ipu_model.distributed.ranks import Instances
+from ipu_model.distributed.instances import Instances
 from ipu_model.errors import RowsError, RowWorkerLost
 from ipu_model.ipu.call_columns import Inputs
 from ipu_model.ipu.feeding import Ahead, Feed, ahead_or_in_turn, in_memory, training_inputs
 from ipu_model.rows.format import MANIFEST
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
 KINDS = ["pretrain", "question_answering", "sequence_classification", "sequence_regression", "token_classification"]
 ROWS, PER_UPDATE, UPDATES, MICRO_BATCHES = 90, 24, 2, 12
@@ -155,7 +155,7 @@ import os, signal, sys, time
 from ipu_model.ipu.call_columns import Inputs
 from ipu_model.ipu.feeding import Ahead
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
 rows = RowFolder(sys.argv[1], "pretrain", ModelConfig(vocab_size=60, max_positions=32))
 source = Ahead(rows, UpdateRows(90, 24, 7), range(40), Inputs(("input_ids",), {"mlm_loss": "masked_labels"}))

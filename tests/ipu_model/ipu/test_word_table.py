@@ -22,7 +22,7 @@ from ipu_model.errors import CheckpointError
 from ipu_model.ipu.model import TABLE, WordTable, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3, loss_scaling=64.0)

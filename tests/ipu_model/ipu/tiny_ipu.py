@@ -17,7 +17,7 @@ from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.runtimes.torch_device import TorchRuntime
 

@@ -12,7 +12,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model.models.flat import FlatBatch, SequenceAttention, flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes import torch_device
 from ipu_model.runtimes.torch_device import EqualLengthAttention, passes
 

@@ -17,9 +17,9 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes.choosing import choose_precision, choose_runtime
+from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.host import cpu_flags
+from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from tests.optimizers import optimizer_config
 from tests.row_attention import RowAttention

@@ -12,7 +12,7 @@ from tiny_jobs import LABELS, TINY, make_columns, write_rows
 
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 
 transformers = pytest.importorskip("transformers", reason="the device job needs no transformers; this check does")

@@ -38,7 +38,7 @@ def test_reading_rows_imports_no_pandas(tmp_path: Path) -> None:
     (tmp_path / "pandas.py").write_text("import sys; sys.stderr.write('pandas is imported')\n", encoding="utf-8")
     code = (
         "import sys; from pathlib import Path; import numpy as np\n"
-        "from ipu_model.rows.reading import RowFolder; from ipu_model.jobs.job import ModelConfig\n"
+        "from ipu_model.rows.row_folder import RowFolder; from ipu_model.jobs.job import ModelConfig\n"
         "from ipu_model.rows.format import to_arrow\n"
         "batch = RowFolder(Path(sys.argv[1]), 'pretrain', ModelConfig(60)).take(np.arange(9))\n"
         "print(batch.real_tokens, to_arrow(batch.rows).type)\n"

@@ -15,7 +15,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 from ipu_model import heads
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.flat import TOKEN_TILE, flatten, per_sequence
-from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows, row_order
+from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows, row_order
 
 ORDER_3_0 = [6, 1, 8, 5, 2, 7, 9, 4, 3, 0]
 ORDER_3_1 = [9, 7, 8, 3, 5, 6, 4, 0, 2, 1]

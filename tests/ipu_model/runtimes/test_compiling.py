@@ -11,8 +11,8 @@ import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
 
 from ipu_model.errors import ConfigError
-from ipu_model.runtimes.choosing import plan_device
-from ipu_model.runtimes.compiling import OLDEST, check_compiler
+from ipu_model.runtimes.compilation import OLDEST, check_compiler
+from ipu_model.runtimes.selection import plan_device
 from tests.optimizers import optimizer_config
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -67,7 +67,7 @@ def test_an_old_torch_and_a_host_without_a_compiler_are_refused(monkeypatch: pyt
 def test_compile_only_needs_something_to_compile(tmp_path: Path) -> None:
     from tiny_jobs import TINY
 
-    from ipu_model.distributed.ranks import Instances
+    from ipu_model.distributed.instances import Instances
 
     manifest = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 8))
     job = make_job(tmp_path, "pretrain", tmp_path / "rows", compile_only=True)

@@ -18,12 +18,12 @@ from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes import cuda
-from ipu_model.runtimes.choosing import choose_precision, choose_runtime
 from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, place
+from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.cuda.is_available() is False: no GPU here")

@@ -13,8 +13,8 @@ import torch
 from test_compiling import needs_compiler
 from torch import Tensor
 
-from ipu_model.runtimes import compiling
-from ipu_model.runtimes.compiling import NativeFunction
+from ipu_model.runtimes import compilation
+from ipu_model.runtimes.compilation import NativeFunction
 
 
 def scaled_sum(values: Tensor, total: Tensor, factor: Tensor) -> Tuple[Tensor]:
@@ -33,7 +33,7 @@ import json, sys
 import torch
 from pathlib import Path
 from test_native import arguments, scaled_sum
-from ipu_model.runtimes.compiling import NativeFunction
+from ipu_model.runtimes.compilation import NativeFunction
 torch.set_num_threads(int(sys.argv[2]))  # another number is another library
 said = []
 before = set(sys.modules)
@@ -55,7 +55,7 @@ def test_a_library_computes_what_the_function_does_and_is_found_again_unless_dam
     assert len(said) == 1, "one library for any length"
     (library,) = tmp_path.glob("*.so")
 
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(compiling.__file__).parents[2])]
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(compilation.__file__).parents[2])]
     code, threads = f"import sys; sys.path[:0] = {folders!r}\n{LOAD}", str(torch.get_num_threads())
     command = [sys.executable, "-c", code, str(tmp_path), threads]
     done = subprocess.run(command, text=True, capture_output=True, check=True)
@@ -77,4 +77,4 @@ def test_a_record_that_says_nothing_makes_the_library_damaged(tmp_path: Path, re
     library = tmp_path / "x.so"
     library.write_bytes(b"library")
     library.with_suffix(".json").write_text(record)
-    assert compiling._state(library, library.with_suffix(".json")) == "damaged"
+    assert compilation._state(library, library.with_suffix(".json")) == "damaged"

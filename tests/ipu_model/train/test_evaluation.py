@@ -18,16 +18,16 @@ from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 from torch import Tensor
 
 from ipu_model import heads
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
 from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.evaluation import EVALUATIONS, Evaluator
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}

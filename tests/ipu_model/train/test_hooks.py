@@ -11,7 +11,7 @@ import pytest
 
 from ipu_model.distributed.process import Terminated
 from ipu_model.errors import NonFiniteLoss
-from ipu_model.rows.reading import UpdateRows
+from ipu_model.rows.row_folder import UpdateRows
 from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 from ipu_model.train.history import History
 from ipu_model.train.training import Hook, Training, train

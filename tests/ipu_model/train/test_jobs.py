@@ -22,7 +22,7 @@ from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, lock_
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from ipu_model.optim.optimizers import _has_fused_adamw
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tests.optimizers import optimizer_config
 
 
@@ -261,7 +261,7 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ipu_model.train.running.write_model", full)
+        broken.setattr("ipu_model.train.job_runner.write_model", full)
         with pytest.raises(OSError, match="No space left"):
             run_here(job)
     assert sorted(path.name for path in Path(job.output).parent.iterdir()) == ["run"]

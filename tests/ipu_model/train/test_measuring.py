@@ -19,14 +19,14 @@ from ipu_model.errors import ConfigError, OutOfMemory, RowsError
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
 from ipu_model.jobs.plan import Choice
 from ipu_model.rows.format import MANIFEST, Manifest, get_columns, list_row_kinds, read_manifest
-from ipu_model.train import measuring
-from ipu_model.train.measuring import GeneratedRows, measure
+from ipu_model.train import measurement
+from ipu_model.train.measurement import GeneratedRows, measure
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(measuring, "BUDGET_SECONDS", 0.2)
+    monkeypatch.setattr(measurement, "BUDGET_SECONDS", 0.2)
 
 
 def nothing(event: str, **fields: Any) -> None:
@@ -95,7 +95,7 @@ def test_an_update_takes_what_its_first_micro_batch_does_and_the_others_add(
     pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A micro-batch of 4 rows takes 3 s and every update 2 s next to: an update of 3 takes 11 s."""
-    monkeypatch.setattr(measuring, "_update", lambda runtime, rows, count, number: 2.0 + 3.0 * count / 4)
+    monkeypatch.setattr(measurement, "_update", lambda runtime, rows, count, number: 2.0 + 3.0 * count / 4)
     manifest = read_manifest(pretrain_rows)
     for rows, seconds in ((4, 5.0), (8, 8.0), (12, 11.0)):
         geometry = BatchGeometry(round(rows * manifest.packing_factor), 4)
@@ -158,7 +158,7 @@ def test_running_out_of_memory_is_told_from_other_failures(
     def fail(*args: Any) -> float:
         raise error
 
-    monkeypatch.setattr(measuring, "_update", fail)
+    monkeypatch.setattr(measurement, "_update", fail)
     with pytest.raises(raised):
         measure(make_job(tmp_path / "job", "pretrain", pretrain_rows), nothing)
 
@@ -168,7 +168,7 @@ def test_a_job_for_ipus_or_without_an_architecture_is_not_measured(
 ) -> None:
     with pytest.raises(ConfigError, match="job.model is missing"):
         measure(make_job(tmp_path / "job", "pretrain", pretrain_rows, model=None, init_checkpoint="x"), nothing)
-    monkeypatch.setattr(measuring, "choose_runtime", lambda asked: Choice("ipu", "as requested"))
+    monkeypatch.setattr(measurement, "choose_runtime", lambda asked: Choice("ipu", "as requested"))
     with pytest.raises(ConfigError, match="an IPU would compile"):
         measure(make_job(tmp_path / "job", "pretrain", pretrain_rows), nothing)
 

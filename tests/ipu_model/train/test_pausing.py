@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Sequence
 import pytest
 from tiny_jobs import ROOT, finish, make_job, run_here, start_job
 
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import (
     PATIENCE_SECONDS,
     PAUSED,
@@ -24,11 +25,10 @@ from ipu_model.distributed.process import (
     lock_run_folder,
     parse_stop_time,
 )
-from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
-from ipu_model.train.running import run_job
-from ipu_model.train.saving import ASSUMED_SAVE_SECONDS, ProcessUnavailable
+from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, ProcessUnavailable
+from ipu_model.train.job_runner import run_job
 
 NOON = 1_800_000_000.0
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
     def in_turn() -> None:
         raise ProcessUnavailable("its time is known before the next update")
 
-    monkeypatch.setattr("ipu_model.train.saving.CheckpointProcess", in_turn)
+    monkeypatch.setattr("ipu_model.train.checkpoint_writer.CheckpointProcess", in_turn)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=1)
     # Of the 60 seconds that are kept for a first checkpoint, those of this size need none: the job ends in time.
     with lock_run_folder(Path(job.run_folder)):
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
 def test_without_time_for_an_update_nothing_is_compiled(
     tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipu_model.train.running._compile", None)  # calling it would fail
+    monkeypatch.setattr("ipu_model.train.job_runner._compile", None)  # calling it would fail
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     why = run_until_paused(job, StopRequest(NOON, lambda: NOON - ASSUMED_SAVE_SECONDS + 1))
     assert why == "stopped because of PODIUM_STOP_AT (2027-01-15 08:00:00 UTC), before the first update"
@@ -107,7 +107,7 @@ def test_the_program_pauses_at_the_time_of_its_environment(tmp_path: Path, pretr
     assert "stopped because of PODIUM_STOP_AT (2020-01-01 00:00:00 UTC)" in done.events[-1]["text"]
     done = finish(start_job(job, {"PODIUM_STOP_AT": "noon"}))
     assert done.code == 2
-    assert "PODIUM_STOP_AT='noon' is no moment" in done.of("error")[0]["text"]
+    assert "PODIUM_STOP_AT='noon' is not a valid time" in done.of("error")[0]["text"]
 
 
 @pytest.mark.parametrize(

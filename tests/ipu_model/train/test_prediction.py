@@ -13,7 +13,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import RowsError
 from ipu_model.models.head import Logits
-from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.train import prediction
 from ipu_model.train.prediction import logits_schema, predict
 

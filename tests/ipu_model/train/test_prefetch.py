@@ -12,7 +12,7 @@ import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from ipu_model.errors import RowsError
-from ipu_model.rows.reading import Batch, RowFolder, prefetch
+from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.torch_device import Device
 
 
@@ -113,7 +113,7 @@ def test_damaged_rows_stop_a_job_that_reads_ahead(
     write_rows(tmp_path / "rows", "pretrain", columns)
     monkeypatch.setattr(Device, "reads_ahead", 2)
     for name, found in (("_compile", 0.0), ("begin_record", None)):  # they read rows before the thread does
-        monkeypatch.setattr(f"ipu_model.train.running.{name}", lambda *anything, found=found: found)
+        monkeypatch.setattr(f"ipu_model.train.job_runner.{name}", lambda *anything, found=found: found)
     with pytest.raises(RowsError, match=r"token_type_ids\[0\] is 9, required: at least 0 and below 2"):
         run_here(make_job(tmp_path / "a", "pretrain", tmp_path / "rows"))
     assert set(readers) == {"prefetch_0"}

@@ -26,8 +26,8 @@ from ipu_model.memory import free_memory
 from ipu_model.models.tensors import DTYPES
 from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
+from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, CheckpointProcess, CheckpointWriter
 from ipu_model.train.preparation import check_job
-from ipu_model.train.saving import ASSUMED_SAVE_SECONDS, CheckpointProcess, CheckpointWriter
 
 
 class Weights:
@@ -232,7 +232,7 @@ def test_signals_to_the_whole_group_do_not_reach_what_is_under_way(made: Callabl
 def test_where_memory_is_short_they_are_written_in_turn(
     made: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipu_model.train.saving.free_memory", lambda: 3 << 20)
+    monkeypatch.setattr("ipu_model.train.checkpoint_writer.free_memory", lambda: 3 << 20)
     training = made()
     training.runtime.model["large"] = torch.zeros(1 << 19)  # 2 MB
     training.keep.save(1)

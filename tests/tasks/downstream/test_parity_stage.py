@@ -13,7 +13,7 @@ import torch
 from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.files import write_json
 from ipu_model.jobs.job import Job, JobResult
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity
 from tasks.downstream.jobs import predict
 from tasks.downstream.parity import between, check, compare_logits, predict_in

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import entry_of

@@ -16,7 +16,7 @@ from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from ipu_model.train.saving import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
+from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of

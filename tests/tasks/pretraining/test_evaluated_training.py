@@ -9,7 +9,7 @@ import torch
 
 from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.jobs.job import Job, JobResult
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import finetune_job
 from tasks.jobs import training
 from tasks.jobs.device_job import in_words

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tasks.downstream import rows
 from tasks.downstream.jobs.entry_jobs import predict_job
 from tasks.downstream.jobs.predict import figures

@@ -18,7 +18,7 @@ from ipu_model.jobs.job import JobResult
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.train.running import run_job
+from ipu_model.train.job_runner import run_job
 from tasks.downstream.texts.params import GlueData
 from tasks.downstream.texts.tasks import TASKS, TRAIN
 from tasks.stage import artifacts

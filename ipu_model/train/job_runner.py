@@ -16,8 +16,8 @@ import safetensors
 import torch
 
 from ipu_model import heads
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
-from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.host import bound_memory
 from ipu_model.estimates.record import JobRecord, begin_record, rows_at_once
@@ -29,16 +29,16 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
-from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
+from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
+from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
-from ipu_model.train.saving import CheckpointWriter, require_time
 from ipu_model.train.training import Totals, train, update_rows
 from ipu_model.units import format_bytes
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 from torch import nn
 
+from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, JobPlan
@@ -91,7 +91,7 @@ def plan_device(
         if job.compile_only and job.compile == "none":
             raise ConfigError(f"compile_only: the {runtime} runtime does not compile; set device.compile to optimizer")
         if job.compile != "none":
-            from ipu_model.runtimes.compiling import check_compiler
+            from ipu_model.runtimes.compilation import check_compiler
 
             check_compiler(runtime, os.environ)
         if poprun.count > 1:
@@ -159,7 +159,7 @@ def make_runtime(
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
     compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None
     if job.compile != "none":
-        from ipu_model.runtimes.compiling import compile_optimizer
+        from ipu_model.runtimes.compilation import compile_optimizer
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
