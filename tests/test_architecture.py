@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,12 @@ MADE_BY_RUNS = (
 )  # fmt: skip
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
+MAX_ROOMS = {"flows": 10, "tasks": 17}
+SMALL_LINES = 60
+MAY_BE_SMALL = re.compile(
+    r"flows/(__main__|commands/\w+)|ipu_model/(heads|row_kinds)/\w+|tasks/downstream/\w+/(about|card|logits|spec)"
+)
+"""Commands, heads, kinds of rows, and parts that every kind of downstream task has."""
 
 
 def sources(*folders):
@@ -220,6 +227,28 @@ def test_nothing_imports_in_a_circle():
     files = sources(*WITHOUT_CIRCLES)
     found = circles({path: imported_files(path) & set(files) for path in files})
     assert [[path.relative_to(ROOT).as_posix() for path in circle] for circle in found] == []
+
+
+@pytest.mark.parametrize("package", MAX_ROOMS)
+def test_imports_between_the_folders_of_a_package_run_one_way(package):
+    room = {path: path.relative_to(ROOT).parts[1] for path in sources(package) if path.name != "__init__.py"}
+    imported = {name: set() for name in room.values()}
+    for path, name in room.items():
+        imported[name] |= {room[target] for target in imported_files(path) if target in room} - {name}
+    assert len(imported) <= MAX_ROOMS[package], sorted(imported)
+    assert circles(imported) == []
+
+
+def test_a_small_module_has_several_importers():
+    """A module under 60 lines that one other module imports belongs in that module; one that is run has a `main`."""
+    files = sources(*WITHOUT_CIRCLES)
+    importers = Counter(target for path in files for target in imported_files(path))
+    small = []
+    for path in files:
+        name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        if text.count("\n") < SMALL_LINES and importers[path] < 2 and "def main()" not in text:
+            small += [] if path.name == "__init__.py" or MAY_BE_SMALL.match(name) else [name]
+    assert small == []
 
 
 def test_no_head_of_bert_is_named_outside_its_own_file():
