@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from flows.commands.project import CALLED_FROM, Place, current_folder, find_project
+from flows.commands.project import CALLED_FROM, CommandContext, current_folder, find_project
 from flows.runs import environment
 from tasks.plan.main import run_main
 from tasks.stage import streams
@@ -89,7 +89,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
         os.chdir(found)
         os.environ[CALLED_FROM] = str(here)
         os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
-    ctx.obj = Place(here, found, project, ctx.obj)
+    ctx.obj = CommandContext(here, found, project, ctx.obj)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import FILE, of_parameter, read_column, together
-from flows.commands.project import Place, given
+from flows.commands.options import FILE, combine_options, parameter_option, parse_column
+from flows.commands.project import CommandContext, resolve_path
 from tasks.params.downstream import RowsParams
 from tasks.params.sections import DeviceParams
 from tasks.stage import streams
@@ -32,24 +32,26 @@ null_threshold_option = click.option(
     metavar="ODDS",
     help="score above which no answer is returned (default: the model's)",
 )
-using_a_model = together(
+using_a_model = combine_options(
     click.option("--task", metavar="NAME", help="task of the model, if its classes do not tell (sst2, qnli, ...)"),
     tokenizer_option,
     click.option(
         "--column",
         "columns",
         multiple=True,
-        type=read_column,
+        type=parse_column,
         metavar="PART=NAME",
         help="column of the file that holds PART (context, question, ...); repeatable",
     ),
     click.option("--separator", metavar="SIGN", help="field separator of a .csv file (default: detect)"),
-    of_parameter(RowsParams, "row_length", metavar="TOKENS", help="window length (default: of the release, else 384)"),
+    parameter_option(
+        RowsParams, "row_length", metavar="TOKENS", help="window length (default: of the release, else 384)"
+    ),
     click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="overlap of consecutive windows of a text"),
     null_threshold_option,
     click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"rows per forward pass ({ROWS_AT_ONCE})"),
-    of_parameter(DeviceParams, "runtime", default="auto"),
-    of_parameter(
+    parameter_option(DeviceParams, "runtime", default="auto"),
+    parameter_option(
         DeviceParams,
         "precision",
         help="precision (default: that of the recorded scores, else fp32; auto with --runtime ipu)",
@@ -68,12 +70,12 @@ def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedM
     from flows.runs.given_model import NamedModel, trained_in
     from tasks.stage import artifacts
 
-    place: Place = ctx.obj
-    folder = given(ctx, Path(name))
-    run = folder if folder.exists() or place.found is None else own_folder(place.found, name)
-    if tokenizer is None and place.found is not None and (run / artifacts.PARAMS).is_file():
-        return trained_in(place.found, run)
-    return NamedModel(str(folder) if folder.exists() else name, tokenizer and given(ctx, tokenizer))
+    context: CommandContext = ctx.obj
+    folder = resolve_path(ctx, Path(name))
+    run = folder if folder.exists() or context.project is None else own_folder(context.project, name)
+    if tokenizer is None and context.project is not None and (run / artifacts.PARAMS).is_file():
+        return trained_in(context.project, run)
+    return NamedModel(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
 
 
 def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:

@@ -11,7 +11,7 @@ import click
 
 from flows.commands import applying, options
 from flows.commands.applying import AT_LEAST_ONE
-from flows.commands.project import given
+from flows.commands.project import resolve_path
 from ipu_model.files import open_regular
 from tasks.pages.markup import readable
 from tasks.stage import streams
@@ -50,7 +50,7 @@ def _read_place(text: str) -> Place:
 @applying.null_threshold_option
 @click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="device (cpu)")
 @click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
-@options.as_json
+@options.json_option
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
     from tasks.downstream.inference.job import choose_place
@@ -82,7 +82,7 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
         _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), json_wanted)
         return
     text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
-    options.answer(json_wanted, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
+    options.print_result(json_wanted, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
 
 
 def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
@@ -107,7 +107,7 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
         if file == "-":
             raw = sys.stdin.buffer.read(MAX_CONTEXT_BYTES + 1)
         else:
-            with open_regular(given(ctx, Path(file))) as stream:
+            with open_regular(resolve_path(ctx, Path(file))) as stream:
                 raw = stream.read(MAX_CONTEXT_BYTES + 1)
         if len(raw) > MAX_CONTEXT_BYTES:
             raise InputError(f"{file} has more than {MAX_CONTEXT_BYTES >> 20} MB of text: pass a part of it")

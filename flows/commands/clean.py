@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from flows.commands import options
-from flows.commands.project import Place, entered
+from flows.commands.project import CommandContext, enter_project
 from flows.runs import environment, listing, locks, log
 from flows.runs.checkout import own_folder
 from flows.runs.report import read_json_object
@@ -307,21 +307,21 @@ def command(
     every: bool,
     yes: bool,
 ) -> None:
-    project = entered(ctx)
+    project = enter_project(ctx)
     chosen = Chosen(names, every, older_than, caches, orphans)
     if chosen == Chosen():
         found = look(project, Chosen(every=True, caches=True))
         found.parts += look(project, Chosen(orphans=True)).parts
         _show(found, "can be removed")
-        options.say_next("podium clean NAME, --older-than 30d, --caches, --orphans or --all")
+        options.print_next("podium clean NAME, --older-than 30d, --caches, --orphans or --all")
         return
     found = look(project, chosen)
     _show(found, "to remove")
     if not found.parts:
         return
     if not yes and not sys.stdin.isatty():
-        place: Place = ctx.obj
-        options.say_next(f"nothing was removed; to remove it: {place.words or 'podium clean'} --yes")
+        context: CommandContext = ctx.obj
+        options.print_next(f"nothing was removed; to remove it: {context.command_line or 'podium clean'} --yes")
         return
     if yes or click.confirm("remove it?", err=True):
         before = in_all(project)

@@ -10,7 +10,7 @@ import click
 
 from flows.commands import options
 from flows.commands.options import FILE
-from flows.commands.project import Place, entered, given, output_file
+from flows.commands.project import CommandContext, enter_project, resolve_output, resolve_path
 from ipu_model.files import write_json, write_text
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -34,18 +34,18 @@ OF_FILES = ("questions", "confidence", "changed")
 )
 @click.option("--changed", type=FILE, metavar="FILE", help="for files: write the changed answers as CSV")
 @click.option("--output", type=FILE, metavar="FILE", help="write the comparison as JSON")
-@options.as_json
+@options.json_option
 @click.pass_context
 def command(
     ctx: click.Context, first: str, others: tuple[str, ...], output: Path | None, json_wanted: bool, **of_files: Any
 ) -> None:
     words = (first, *others)
     changed, questions = of_files["changed"], of_files["questions"]
-    read = [given(ctx, Path(word)) for word in (*words, *filter(None, [questions]))]
-    written = [output_file(ctx, path, read) for path in (output, changed) if path is not None]
+    read = [resolve_path(ctx, Path(word)) for word in (*words, *filter(None, [questions]))]
+    written = [resolve_output(ctx, path, read) for path in (output, changed) if path is not None]
     if len(set(written)) < len(written):
         raise click.UsageError("--output and --changed name the same file: use two files", ctx)
-    if all(_is_file(given(ctx, Path(word))) for word in words):
+    if all(_is_file(resolve_path(ctx, Path(word))) for word in words):
         if len(words) != 2:
             raise click.UsageError(f"files of predictions are compared in pairs, but {len(words)} were passed", ctx)
         found, text, after = _files(ctx, *words, **of_files)
@@ -54,8 +54,8 @@ def command(
             raise click.UsageError(f"--{stated[0]} applies to files of predictions only, but these are runs", ctx)
         found, text, after = _runs(ctx, words)
     if output is not None:
-        write_json(given(ctx, output), found)
-    options.answer(json_wanted, found, text, after)
+        write_json(resolve_path(ctx, output), found)
+    options.print_result(json_wanted, found, text, after)
 
 
 def _is_file(path: Path) -> bool:
@@ -66,11 +66,11 @@ def _is_file(path: Path) -> bool:
 def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
     from flows.views import compare_page
 
-    project = entered(ctx)
+    project = enter_project(ctx)
     if len(set(words)) < len(words):
         raise ParamsError("the same run is named twice: pass different runs")
-    place: Place = ctx.obj
-    found = compare_page.words_of(project, place.here, words)
+    context: CommandContext = ctx.obj
+    found = compare_page.words_of(project, context.folder, words)
     values = compare_page.compared(found)
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
@@ -84,11 +84,15 @@ def _files(
 ) -> tuple[dict[str, Any], str, str]:
     from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
 
-    place: Place = ctx.obj
-    references = _own_questions(place.found or place.here) if questions is None else given(ctx, questions)
-    found = compare_files(references, given(ctx, Path(first)), given(ctx, Path(second)), confidence or 0.95)
+    context: CommandContext = ctx.obj
+    references = (
+        _own_questions(context.project or context.folder) if questions is None else resolve_path(ctx, questions)
+    )
+    found = compare_files(
+        references, resolve_path(ctx, Path(first)), resolve_path(ctx, Path(second)), confidence or 0.95
+    )
     if changed is not None:
-        write_text(given(ctx, changed), changed_csv(found["changed"]))
+        write_text(resolve_path(ctx, changed), changed_csv(found["changed"]))
     after = "--changed FILE lists the answers that changed, --output FILE saves the comparison"
     return found, in_words(found, confidence or 0.95) + "\n", after
 

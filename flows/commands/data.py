@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from tasks.rows.row_files import ABSENT, IGNORED
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -151,7 +151,7 @@ def command() -> None:
 @click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="number of sequences")
 @click.option("--split", default="train", show_default=True, help="train, or a development set of the entry")
 @click.option("--run", "run", metavar="NAME", help="run whose rows to show (podium runs)")
-@options.as_json
+@options.json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
     from flows.runs.checkout import own_folder
@@ -161,7 +161,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
     from tasks.stage import artifacts
     from tasks.stage.errors import ParamsError
 
-    project = entered(ctx)
+    project = enter_project(ctx)
     root = project if run is None else own_folder(project, run)
     if not (root / artifacts.PARAMS).is_file():
         raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
@@ -173,7 +173,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")
         labels = list(task.labels_of(rows)) if rows.is_dir() else []
     found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
-    options.answer(json_wanted, found, "\n".join(map(_lines, found)), "--split dev, -n 20 and --json show more")
+    options.print_result(json_wanted, found, "\n".join(map(_lines, found)), "--split dev, -n 20 and --json show more")
 
 
 def _lines(one: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import click
 
 from flows.checks.server import load_settings
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from tasks.stage import streams
 
 
@@ -17,10 +17,10 @@ from tasks.stage import streams
 @click.option("--queue", "queues", multiple=True, metavar="POOL/QUEUE", help="extra queue, one per pod; repeatable")
 @click.pass_context
 def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
-    project = entered(ctx)
+    project = enter_project(ctx)
     load_settings()
     from flows.workers.deploy import deploy_everything  # takes seconds
     from flows.workers.dispatch import Queue
 
     deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], streams.say_line)
-    options.say_next("start podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")
+    options.print_next("start podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")

@@ -11,7 +11,7 @@ import click
 
 from flows.checks import preflight
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from flows.runs.run_request import resolve_request
 from tasks.stage import streams
 from tasks.stage.errors import FAILED, WRONG_USAGE
@@ -27,9 +27,9 @@ WIDEST = 120
     "started or changed. Exit code 0: a run can start; 1: the host, its environment or an input file prevents it; "
     "2: the parameters do."
 )
-@options.parameters
-@options.run_name
-@options.as_json
+@options.parameter_options
+@options.name_option
+@options.json_option
 @click.option("--no-publish", is_flag=True, help="check for a run that stops after the gate")
 @click.pass_context
 def command(
@@ -40,8 +40,8 @@ def command(
     json_wanted: bool,
     no_publish: bool,
 ) -> None:
-    project = entered(ctx)
-    options.tell_unread(project, preset)
+    project = enter_project(ctx)
+    options.warn_unread_params(project, preset)
     request = resolve_request(project, preset, overrides, publish=not no_publish, curious=True, name=name)
     findings = preflight.look(request)
     problems = [finding for finding in findings if finding.level == "problem"]
@@ -50,9 +50,9 @@ def command(
     else:
         _print_table(findings)
     if not problems:
-        options.say_next(f"podium run{request.words}")
+        options.print_next(f"podium run{request.words}")
         return
-    options.say_next(f"fix the items marked NO, then rerun podium doctor{request.words}")
+    options.print_next(f"fix the items marked NO, then rerun podium doctor{request.words}")
     raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
 
 

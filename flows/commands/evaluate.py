@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from flows.commands import applying, options
-from flows.commands.project import given
+from flows.commands.project import resolve_path
 from tasks.stage import streams
 
 
@@ -21,16 +21,16 @@ from tasks.stage import streams
 @click.argument("file", type=options.FILE)
 @click.option("--output", type=options.FILE, metavar="DIR", help="new folder (default: evaluation-MODEL-FILE)")
 @applying.using_a_model
-@options.as_json
+@options.json_option
 @click.pass_context
 def command(ctx: click.Context, model: str, file: Path, output: Path | None, json_wanted: bool, **stated: Any) -> None:
     from tasks.downstream.inference.evaluate import evaluate
 
     found, entry = applying.found_model(ctx, model, stated)
-    named = given(ctx, Path(model))
+    named = resolve_path(ctx, Path(model))
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
-    done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(found, stated))
+    done = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), applying.how(found, stated))
     computed = "computed on {runtime} in {precision}".format_map(done.metrics["predict"])
     streams.note("; ".join([*done.reading.summary(), computed]), "")
-    options.answer(json_wanted, done.metrics, f"{done.words}\n", f"open {folder / done.page}")
+    options.print_result(json_wanted, done.metrics, f"{done.words}\n", f"open {folder / done.page}")

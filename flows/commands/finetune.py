@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from flows.commands import options
-from flows.commands.options import Decorator, together
-from flows.commands.project import entered, given
+from flows.commands.options import Decorator, combine_options
+from flows.commands.project import enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, settings
 from tasks.params.sections import HUB_NAME, DeviceParams
@@ -30,31 +30,31 @@ HYPERPARAMETERS = {
     "seed": "seed",
 }
 """Parameter in an entry's section `finetune` -> its option on the command line."""
-DEV = together(
+DEV = combine_options(
     click.option("--dev", metavar="FILE", help="evaluation data; default: a part of --train"),
     click.option(
         "--column",
         "columns",
         multiple=True,
-        type=options.read_column,
+        type=options.parse_column,
         metavar="PART=NAME",
         help="column of a table that holds PART (text, label, ...); repeatable",
     ),
 )
-COMMON = together(
-    options.of_parameter(DeviceParams, "runtime"),
-    options.of_parameter(DeviceParams, "precision"),
+COMMON = combine_options(
+    options.parameter_option(DeviceParams, "runtime"),
+    options.parameter_option(DeviceParams, "precision"),
     click.option(
         "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter; repeatable"
     ),
-    options.run_name,
-    options.as_json,
+    options.name_option,
+    options.json_option,
     click.option("--verbose", is_flag=True, help="also show the output of the stages"),
 )
 
-SAVE = together(
+SAVE = combine_options(
     click.option("--save-params", type=options.FILE, metavar="FILE", help="save these parameters as a preset"),
-    options.force,
+    options.force_option,
 )
 
 
@@ -71,10 +71,10 @@ class Kinds(click.Group):
         """Return the command for one kind."""
 
         @verb_of(kind)
-        @together(*_hyperparameters(kind), COMMON, SAVE)
+        @combine_options(*_hyperparameters(kind), COMMON, SAVE)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
-            project = entered(ctx)
+            project = enter_project(ctx)
             carry_out(ctx, project, PRESET, overrides_of(ctx, project, kind, stated), stated)
 
         found: click.Command = run
@@ -92,7 +92,7 @@ def command() -> None:
 
 def verb_of(kind: str) -> Decorator:
     """Return a decorator that makes the command of a kind, with options for model and data."""
-    return together(
+    return combine_options(
         click.command(kind, help=kind_params(kind).about),
         *_own_options(kind),
         click.option(
@@ -108,7 +108,7 @@ def verb_of(kind: str) -> Decorator:
 
 def _hyperparameters(kind: str) -> Iterator[Decorator]:
     section: Any = kind_params(kind).model_fields["finetune"].annotation
-    yield from (options.of_parameter(section, name, word) for name, word in HYPERPARAMETERS.items())
+    yield from (options.parameter_option(section, name, word) for name, word in HYPERPARAMETERS.items())
 
 
 def _own_options(kind: str) -> Iterator[Decorator]:
@@ -116,7 +116,7 @@ def _own_options(kind: str) -> Iterator[Decorator]:
     params = kind_params(kind)
     for name, field in params.model_fields.items():
         if name not in EntryParams.model_fields:
-            yield options.of_parameter(params, name, required=field.is_required())
+            yield options.parameter_option(params, name, required=field.is_required())
 
 
 def carry_out(
@@ -129,7 +129,7 @@ def carry_out(
 
     request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:
-        save(given(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
+        save(resolve_path(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
     run.carry_out(request, stated["json_wanted"], stated["verbose"])
 
 
@@ -141,7 +141,7 @@ def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[s
     """
     from flows.runs.given_model import model_values
 
-    model = model_values(stated["model"], given(ctx, Path()), project)
+    model = model_values(stated["model"], resolve_path(ctx, Path()), project)
     entry = entry_values(ctx, project, kind, stated, released_as(stated["model"]))
     values = model | device_values(stated) | entry | row_values(kind, next(iter(entry)), model)
     return [*settings(values), *stated["overrides"]]
@@ -201,7 +201,7 @@ def entry_values(
     own = {name: stated[name] for name in own_names if stated.get(name) is not None}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
-    values = params.recipe_for(given(ctx, Path(stated["train"])))
+    values = params.recipe_for(resolve_path(ctx, Path(stated["train"])))
     values |= {f"data.{key}": value for key, value in _data(ctx, project, data, stated)}
     values |= {f"finetune.{key}": stated[key] for key in HYPERPARAMETERS if stated.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
@@ -213,7 +213,7 @@ def entry_values(
 def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the keys of an entry's section `data` that select the data."""
     train = stated["train"]
-    if not given(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
+    if not resolve_path(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
         if stated["dev"] is not None:
             raise ParamsError(f"--train {train} is a Hub data set with its own splits: leave out --dev")
         yield from (("source", "hub"), ("dataset", train))
@@ -229,7 +229,7 @@ def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str,
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:
         if stated[key] is not None:
-            path = given(ctx, Path(stated[key]))
+            path = resolve_path(ctx, Path(stated[key]))
             if not path.exists():
                 raise ParamsError(f"--{key} {stated[key]} not found: pass a file or folder")
             files[key] = stated_path(path, project)

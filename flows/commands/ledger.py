@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from flows.commands import options
-from flows.commands.project import Place
+from flows.commands.project import CommandContext
 from flows.runs.checkout import own_folder
 from flows.runs.report import read_json_object
 from tasks.host import ledger
@@ -30,11 +30,11 @@ RESULT = "result.json"
     epilog="The ledger belongs to this host (PODIUM_LEDGER, else podium/ledger.json in the user's state folder), so "
     "podium clean keeps it. Results in the run folders of this project are also counted.",
 )
-@options.as_json
+@options.json_option
 @click.pass_context
 def command(ctx: click.Context, json_wanted: bool) -> None:
-    place: Place = ctx.obj
-    records = records_of(place.found)
+    context: CommandContext = ctx.obj
+    records = records_of(context.project)
     found = summary(records)
     values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
     text = "no device jobs recorded yet\n"
@@ -42,7 +42,7 @@ def command(ctx: click.Context, json_wanted: bool) -> None:
         text = table([("device", "kind", "jobs", *TITLES), *map(_row, found)])
         text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
     after = f"podium ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
-    options.answer(json_wanted, values, text, after)
+    options.print_result(json_wanted, values, text, after)
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ FILE = click.Path(path_type=Path)
 """Type of options that name a file or folder."""
 
 
-def together(*decorators: Decorator) -> Decorator:
+def combine_options(*decorators: Decorator) -> Decorator:
     """Combine several options into one decorator."""
 
     def decorate(function: Any) -> Any:
@@ -40,7 +40,7 @@ def together(*decorators: Decorator) -> Decorator:
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def complete_from(names_in: Callable[[Path, click.Context], Iterable[str]]) -> Complete:
+def complete_names(names_in: Callable[[Path, click.Context], Iterable[str]]) -> Complete:
     """Return a completion function over the names in a project. `names_in` also gets the context of the command."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -50,54 +50,54 @@ def complete_from(names_in: Callable[[Path, click.Context], Iterable[str]]) -> C
     return complete
 
 
-def _presets(project: Path, ctx: click.Context) -> list[str]:
+def _list_presets(project: Path, ctx: click.Context) -> list[str]:
     return sorted(path.stem for path in (project / "presets").glob("*.yaml"))
 
 
-def _settings(project: Path, ctx: click.Context) -> list[str]:
+def _list_settings(project: Path, ctx: click.Context) -> list[str]:
     """Return the names of parameters followed by `=`, of the preset if one was given."""
     from tasks.params.overlays import base_of, resolve
 
     said = ctx.params.get("preset")
-    preset = said if said in _presets(project, ctx) else None
+    preset = said if said in _list_presets(project, ctx) else None
     return [f"{name}=" for name, _ in leaves(resolve(base_of(preset, project), preset, [], project / "presets"))]
 
 
-def _stages(project: Path, ctx: click.Context) -> Iterable[str]:
+def _list_stages(project: Path, ctx: click.Context) -> Iterable[str]:
     from tasks.plan.plan_file import read_plan
 
     return read_plan(project)
 
 
-def _runs(project: Path, ctx: click.Context) -> list[str]:
+def _list_runs(project: Path, ctx: click.Context) -> list[str]:
     from flows.runs.checkout import own_folder
 
     return sorted(path.name for path in own_folder(project, "").glob("*/"))
 
 
-complete_presets, complete_runs = complete_from(_presets), complete_from(_runs)
-complete_sides = complete_from(lambda project, ctx: [*_presets(project, ctx), "demo"])
+complete_presets, complete_runs = complete_names(_list_presets), complete_names(_list_runs)
+complete_sides = complete_names(lambda project, ctx: [*_list_presets(project, ctx), "demo"])
 
 
-parameters = together(
+parameter_options = combine_options(
     click.option("--preset", shell_complete=complete_presets, help="preset from presets/*.yaml (podium presets)"),
     click.option(
         "--set",
         "overrides",
         multiple=True,
         metavar="SECTION.KEY=VALUE",
-        shell_complete=complete_from(_settings),
+        shell_complete=complete_names(_list_settings),
         help="set a parameter of this run; repeatable (podium params list)",
     ),
 )
 """Options with the arguments `preset` and `overrides`."""
-run_name = click.option(
+name_option = click.option(
     "--name",
     metavar="NAME",
     shell_complete=complete_runs,
     help="name of the run; reuse a name to resume its run (podium runs)",
 )
-stages = together(
+stage_options = combine_options(
     click.option(
         "--part",
         default=ALL,
@@ -108,19 +108,19 @@ stages = together(
         "--to",
         multiple=True,
         metavar="STAGE",
-        shell_complete=complete_from(_stages),
+        shell_complete=complete_names(_list_stages),
         help="run only this stage and those it needs, without publishing; repeatable (podium plan)",
     ),
 )
 """Options with the arguments `part` and `to`."""
-force = click.option(
+force_option = click.option(
     "--force", is_flag=True, help="run device jobs even if they are not expected to fit into memory (podium plan)"
 )
-as_json = click.option("--json", "json_wanted", is_flag=True, help="print JSON only")
+json_option = click.option("--json", "json_wanted", is_flag=True, help="print JSON only")
 """Option with the argument `json_wanted`: standard output is then JSON only."""
 
 
-def tell_unread(project: Path, preset: str | None) -> None:
+def warn_unread_params(project: Path, preset: str | None) -> None:
     """Note that a run of a preset ignores params.yaml, if git shows it as edited."""
     from tasks.plan.code_state import git
 
@@ -129,7 +129,7 @@ def tell_unread(project: Path, preset: str | None) -> None:
         streams.note(text)
 
 
-def number_of(field: FieldInfo) -> Callable[[str], Any]:
+def number_parser(field: FieldInfo) -> Callable[[str], Any]:
     """Return a function that parses a number within the bounds of a parameter's type."""
 
     def read(text: str) -> Any:
@@ -147,14 +147,14 @@ def number_of(field: FieldInfo) -> Callable[[str], Any]:
     return read
 
 
-def type_of(field: FieldInfo) -> click.ParamType | Callable[[str], Any] | None:
+def click_type(field: FieldInfo) -> click.ParamType | Callable[[str], Any] | None:
     """Return the click type of a parameter of params.yaml; None for text and flags."""
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    return number_of(field) if field.annotation in (int, float) else None
+    return number_parser(field) if field.annotation in (int, float) else None
 
 
-def of_parameter(section: type[Section], name: str, word: str | None = None, **how: Any) -> Decorator:
+def parameter_option(section: type[Section], name: str, word: str | None = None, **how: Any) -> Decorator:
     """Return an option for a parameter, with type, bounds and description from the schema.
 
     Args:
@@ -168,7 +168,7 @@ def of_parameter(section: type[Section], name: str, word: str | None = None, **h
     field, meaning = section.model_fields[name], said_of_fields(section)[name].rstrip(".")
     if isinstance(field.default, str):
         meaning += f"  [default: {field.default}]"
-    stated: dict[str, Any] = {"type": type_of(field), "help": meaning[0].lower() + meaning[1:]}
+    stated: dict[str, Any] = {"type": click_type(field), "help": meaning[0].lower() + meaning[1:]}
     if field.annotation in (int, float):
         stated["metavar"] = "N"
     if field.annotation is bool:
@@ -176,7 +176,7 @@ def of_parameter(section: type[Section], name: str, word: str | None = None, **h
     return click.option(f"--{(word or name).replace('_', '-')}", name, **{**stated, **how})
 
 
-def read_column(text: str) -> tuple[str, str]:
+def parse_column(text: str) -> tuple[str, str]:
     """Parse PART=NAME."""
     part, sign, name = text.partition("=")
     if not (part and sign and name):
@@ -184,13 +184,13 @@ def read_column(text: str) -> tuple[str, str]:
     return part, name
 
 
-def answer(json_wanted: bool, values: Any, text: str, after: str) -> None:
+def print_result(json_wanted: bool, values: Any, text: str, after: str) -> None:
     """Print the result of a command: as JSON, or as text followed by the next useful step."""
     if json_wanted:
         print_json(values)
         return
     streams.say(text)
-    say_next(after)
+    print_next(after)
 
 
 def print_json(values: Any) -> None:
@@ -201,13 +201,13 @@ def print_json(values: Any) -> None:
     sys.stdout.write(f"{plain}\n")
 
 
-def say_next(text: str) -> None:
+def print_next(text: str) -> None:
     """Print the next useful step to standard error, so that standard output has only the result."""
     sys.stdout.flush()  # if both go to one file, the result comes first
     streams.note(text, streams.NEXT)
 
 
-def narrow(text: str) -> str:
+def truncate_lines(text: str) -> str:
     """Truncate lines to the width of the terminal; return them unchanged if standard output is not a terminal."""
     if not sys.stdout.isatty():
         return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from tasks.params import documentation
 from tasks.params import tables as params
 from tasks.params.overlays import DEMO, base_of, resolve
@@ -20,26 +20,26 @@ def command() -> None:
 
 @command.command("list", help="List parameters with values and descriptions. QUERY filters the list.")
 @click.argument("query", default="")
-@options.parameters
-@options.as_json
+@options.parameter_options
+@options.json_option
 @click.pass_context
 def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
-    entered(ctx)
+    enter_project(ctx)
     values = resolve(base_of(preset), preset, list(overrides))
     rows = params.search(values, documentation.meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
-    text = options.narrow(params.table(lines)) if lines else f"no parameter matches {query!r}\n"
+    text = options.truncate_lines(params.table(lines)) if lines else f"no parameter matches {query!r}\n"
     after = "podium run --set NAME=VALUE, or podium params show for the whole file"
-    options.answer(json_wanted, found, text, after)
+    options.print_result(json_wanted, found, text, after)
 
 
 @command.command(help="Show the resolved parameters as a params.yaml, with the origin of each value.")
-@options.parameters
-@options.as_json
+@options.parameter_options
+@options.json_option
 @click.pass_context
 def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
-    entered(ctx)
+    enter_project(ctx)
     base = base_of(preset)
     text = params.show(base, preset, list(overrides))
     if json_wanted:
@@ -48,8 +48,8 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
         origin = {name: said.get(name, params.DEFAULT) for name in values}
         options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})
         return
-    streams.say(options.narrow(text))
-    options.say_next("podium plan with the same options shows what a run would do")
+    streams.say(options.truncate_lines(text))
+    options.print_next("podium plan with the same options shows what a run would do")
 
 
 @command.command(help="Print the JSON Schema of params.yaml, for editors and other programs.")
@@ -61,11 +61,11 @@ def schema(of_presets: bool) -> None:
 @command.command(help="Show how two presets differ, by section. demo means params.yaml.")
 @click.argument("first", shell_complete=options.complete_sides)
 @click.argument("second", default=DEMO, shell_complete=options.complete_sides)
-@options.as_json
+@options.json_option
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
-    entered(ctx)
+    enter_project(ctx)
     rows = params.differences(base_of(None), (first, second))
     found = {name: {first: one, second: two} for name, (one, two) in rows}
-    text = options.narrow(params.diff(rows, first, second))
-    options.answer(json_wanted, found, text, f"podium params show --preset {first if first != DEMO else second}")
+    text = options.truncate_lines(params.diff(rows, first, second))
+    options.print_result(json_wanted, found, text, f"podium params show --preset {first if first != DEMO else second}")

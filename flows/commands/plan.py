@@ -8,7 +8,7 @@ import click
 
 from flows import dvc
 from flows.commands import options
-from flows.commands.project import entered, output_file
+from flows.commands.project import enter_project, resolve_output
 from flows.runs import checkout
 from flows.runs.run_estimate import RunEstimate, estimate_run
 from flows.runs.run_request import resolve_request
@@ -29,16 +29,16 @@ GB = 1e9
     "throughput, and name the parameters that change them. Nothing is run or changed, except by --measure and --write. "
     "Exit code 2: a device job cannot run with these parameters."
 )
-@options.parameters
-@options.run_name
-@options.stages
+@options.parameter_options
+@options.name_option
+@options.stage_options
 @click.option("--price", type=click.FloatRange(0, min_open=True), metavar="PER_HOUR", help="price of one device hour")
 @click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="of each GPU, or of a CPU host")
 @click.option("--bow", is_flag=True, help="plan for Bow IPUs instead of Mk2")
 @click.option("--measure", is_flag=True, help="time a few updates of each job on a CPU or GPU, and record the results")
 @click.option("--page", type=options.FILE, metavar="FILE", help="write the plan as an HTML page")
 @click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
-@options.as_json
+@options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -55,17 +55,17 @@ def command(
     write: bool,
     json_wanted: bool,
 ) -> None:
-    project = entered(ctx)
+    project = enter_project(ctx)
     if write:
         _write(project, preset is not None or bool(overrides) or name is not None)
         return
-    options.tell_unread(project, preset)
+    options.warn_unread_params(project, preset)
     request = resolve_request(project, preset, overrides, part, to, name=name)
     checkout.check_inputs(project, request.values, request.plan)
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PLAN, artifacts.PRESETS, Path("dvc.yaml"))
         read = [*own, *map(Path, given_paths(request.values))]
-        page = output_file(ctx, page, [project / one for one in read])
+        page = resolve_output(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
     measured = request.target if measure else ()
     found = estimate_run(request, price, EstimateOptions((), limit, "bow" if bow else MK2, measured, say=streams.note))
@@ -74,7 +74,7 @@ def command(
     if json_wanted:
         options.print_json(found.as_values())
     else:
-        streams.say(options.narrow(plan_page.stages_text(found)))
+        streams.say(options.truncate_lines(plan_page.stages_text(found)))
         streams.say(plan_page.jobs_text(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
@@ -87,9 +87,9 @@ def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:
     refused = impossible or [job.name for job in found.running if job.refusal]
     if refused:
         what = "cannot run with these parameters" if impossible else "does not fit into memory"
-        options.say_next(f"{', '.join(refused)} {what}: change the parameter named above, then podium plan{words}")
+        options.print_next(f"{', '.join(refused)} {what}: change the parameter named above, then podium plan{words}")
     elif not json_wanted:
-        options.say_next(f"podium run{words}")
+        options.print_next(f"podium run{words}")
     if impossible:
         raise SystemExit(WRONG_USAGE)
 
@@ -102,4 +102,4 @@ def _write(project: Path, laid_over: bool) -> None:
     changed = write_plan(project, compose(load_params(project / artifacts.PARAMS)))
     remove_gone(project, print)
     streams.say(f"{artifacts.PLAN} {'written' if changed else 'is already up to date with params.yaml'}\n")
-    options.say_next("dvc repro, or podium run")
+    options.print_next("dvc repro, or podium run")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flows.commands import applying
-from flows.commands.project import given, output_file
+from flows.commands.project import resolve_output, resolve_path
 from tasks.stage import streams
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
@@ -33,13 +33,13 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     from tasks.downstream.inference.predict import Output, predict, spooled
 
     found, entry = applying.found_model(ctx, model, stated)
-    read = [given(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
+    read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
     target, how = _target(ctx, output, stated["force"], read), applying.how(found, stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
     wanted = Output(target, ending, stated["n_best"])
-    with spooled(given(ctx, input) if str(input) != "-" else None, kind) as path:
+    with spooled(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
         done = predict(entry, found, path, wanted, how)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
     streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
@@ -48,7 +48,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
 def _target(ctx: click.Context, output: Path, force: bool, read: list[Path]) -> Path | None:
     if str(output) == "-":
         return None
-    target = output_file(ctx, output, read)
+    target = resolve_output(ctx, output, read)
     if target.exists() and not force:
         raise click.UsageError(f"{output} already exists: name another file, or pass --force", ctx)
     return target

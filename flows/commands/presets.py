@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flows.commands import options, params
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from tasks.params import tables as parameters
 from tasks.params.overlays import Preset, preset_names, read_preset
 from tasks.stage import artifacts
@@ -23,18 +23,18 @@ def command(ctx: click.Context) -> None:
 
 @command.command("list", help="List presets. QUERY filters by name, source and description.")
 @click.argument("query", default="")
-@options.as_json
+@options.json_option
 @click.pass_context
 def listed(ctx: click.Context, query: str = "", json_wanted: bool = False) -> None:
-    entered(ctx)
+    enter_project(ctx)
     every = [read_preset(name) for name in preset_names()]
     wanted = query.lower()
     found = [one for one in every if wanted in " ".join((one.name, one.head.description, *one.head.source)).lower()]
     values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]
     rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
     heads = ("preset", "published", "description")
-    text = options.narrow(parameters.table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
-    options.answer(json_wanted, values, text, "podium presets show NAME, or podium run --preset NAME")
+    text = options.truncate_lines(parameters.table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
+    options.print_result(json_wanted, values, text, "podium presets show NAME, or podium run --preset NAME")
 
 
 def _score(preset: Preset) -> str:
@@ -45,15 +45,15 @@ def _score(preset: Preset) -> str:
 
 @command.command(help="Show a preset: its description, source and values.")
 @click.argument("name", shell_complete=options.complete_presets)
-@options.as_json
+@options.json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
-    entered(ctx)
+    enter_project(ctx)
     found = read_preset(name)
     values = {"name": name, **found.head.model_dump(exclude_none=True), "values": found.values}
     text = (artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     after = f"podium params show --preset {name} shows all resolved parameters; podium run --preset {name} runs it"
-    options.answer(json_wanted, values, text, after)
+    options.print_result(json_wanted, values, text, after)
 
 
 command.add_command(params.diff)

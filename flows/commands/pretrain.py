@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from flows.commands import finetune, options
-from flows.commands.project import entered, given
+from flows.commands.project import enter_project, resolve_path
 from tasks.params.overlays import Setting, settings
 from tasks.params.schema import PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
@@ -33,8 +33,8 @@ GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
 @click.option("--text", required=True, metavar="FILE", help="text file or folder (docs/inputs.md)")
 @click.option("--model", metavar="DIR|NAME", help="BERT to continue from: a model folder or a Hub repository")
 @click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases (BERT: 1,000,000)")
-@options.of_parameter(PhaseParams, "learning_rate", help="learning rate of both phases")
-@options.of_parameter(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in both phases")
+@options.parameter_option(PhaseParams, "learning_rate", help="learning rate of both phases")
+@options.parameter_option(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in both phases")
 @click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this kind (podium finetune --help)")
 @click.option("--train", metavar="FILE|NAME", help="training data for fine-tuning, or a Hub data set")
 @finetune.DEV
@@ -45,7 +45,7 @@ GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
 def command(ctx: click.Context, **stated: Any) -> None:
     if (stated["kind"] is None) != (stated["train"] is None):
         raise click.UsageError("--finetune KIND and --train FILE go together", ctx)
-    project = entered(ctx)
+    project = enter_project(ctx)
     finetune.carry_out(ctx, project, PRESET, overrides_of(ctx, project, stated), stated)
 
 
@@ -57,10 +57,10 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
     """
     from flows.runs.given_model import model_values, stated_path
 
-    text = given(ctx, Path(stated["text"]))
+    text = resolve_path(ctx, Path(stated["text"]))
     if not text.exists():
         raise ParamsError(f"--text {stated['text']} not found: pass a text file or folder")
-    model = model_values(stated["model"], given(ctx, Path()), project) if stated["model"] is not None else {}
+    model = model_values(stated["model"], resolve_path(ctx, Path()), project) if stated["model"] is not None else {}
     defaults = GOING_ON if model else {}
     said = {name: stated[name] or defaults.get(name) for name in ("steps", "learning_rate")}
     values = {"corpus.source": "files", "corpus.path": stated_path(text, project), **finetune.device_values(stated)}

@@ -20,15 +20,15 @@ CALLED_FROM = "PODIUM_CALLED_FROM"
 
 
 @dataclass(frozen=True)
-class Place:
+class CommandContext:
     """Current folder of a command and the project it works in."""
 
-    here: Path
+    folder: Path
     """Current folder. Paths on the command line are relative to it."""
-    found: Path | None
-    asked: Path | None
+    project: Path | None
+    project_option: Path | None
     """Value of --project."""
-    words: str | None = None
+    command_line: str | None = None
     """The whole command line, quoted for a shell."""
 
 
@@ -67,34 +67,34 @@ def find_project(start: Path, above: bool) -> Path | None:
     return None
 
 
-def entered(ctx: click.Context) -> Path:
+def enter_project(ctx: click.Context) -> Path:
     """Change to the project folder of a command and return it.
 
     Raises:
         ParamsError: there is no project.
     """
-    place: Place = ctx.obj
-    if place.found is None:
+    context: CommandContext = ctx.obj
+    if context.project is None:
         missing = ", ".join(f"{name}/" if name == "presets" else name for name in MARKS)
-        if place.asked is not None:
-            raise ParamsError(f"--project {place.asked} is not a clone of Podium, which contains {missing}")
+        if context.project_option is not None:
+            raise ParamsError(f"--project {context.project_option} is not a clone of Podium, which contains {missing}")
         raise ParamsError(
-            f"neither {place.here} nor a parent folder is a clone of Podium, which contains {missing}: change to a "
+            f"neither {context.folder} nor a parent folder is a clone of Podium, which contains {missing}: change to a "
             "clone, or pass podium --project DIR"
         )
-    _require_readable_name(place.found)
-    os.chdir(place.found)
-    lend_home(place.found, streams.note)
-    return place.found
+    _require_readable_name(context.project)
+    os.chdir(context.project)
+    lend_home(context.project, streams.note)
+    return context.project
 
 
-def given(ctx: click.Context, path: Path) -> Path:
+def resolve_path(ctx: click.Context, path: Path) -> Path:
     """Resolve a path of the command line against the folder where the command was called."""
-    place: Place = ctx.obj
-    return place.here / path
+    context: CommandContext = ctx.obj
+    return context.folder / path
 
 
-def output_file(ctx: click.Context, path: Path, inputs: Iterable[Path]) -> Path:
+def resolve_output(ctx: click.Context, path: Path, inputs: Iterable[Path]) -> Path:
     """Resolve an output path of the command line, and require that it is not one of the command's inputs.
 
     Args:
@@ -105,7 +105,7 @@ def output_file(ctx: click.Context, path: Path, inputs: Iterable[Path]) -> Path:
     Raises:
         click.UsageError: the path is an input, or is inside one.
     """
-    target = given(ctx, path)
+    target = resolve_path(ctx, path)
     places = [target, *target.resolve().parents] if target.exists() else []
     for one in filter(Path.exists, inputs):
         if any(place.samefile(one) for place in places):

@@ -11,7 +11,7 @@ import click
 
 from flows import dvc
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from flows.dvc import releases
 from flows.runs import checkout, locks, run_params
 from ipu_model.strict import nearest
@@ -25,8 +25,8 @@ from tasks.stage.errors import InputError, ParamsError
     help="Publish the model of a finished run if its gate accepted it. Content that is already published is not "
     "published again."
 )
-@options.parameters
-@options.run_name
+@options.parameter_options
+@options.name_option
 @click.option("--task", metavar="NAME", help="entry to publish, if there are several: squad for gate@squad")
 @click.option("--dry-run", is_flag=True, help="show what would be published; change nothing")
 @click.pass_context
@@ -38,7 +38,7 @@ def command(
     task: str | None,
     dry_run: bool,
 ) -> None:
-    project = entered(ctx)
+    project = enter_project(ctx)
     root = _root(project, preset, overrides, name)
     with locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
@@ -49,7 +49,7 @@ def command(
         raise SystemExit(code)
     if not dry_run:
         receipt = root / artifacts.receipt_file(gate.item)
-        options.say_next(f"try the published model with podium ask; the receipt is {receipt.relative_to(project)}")
+        options.print_next(f"try the published model with podium ask; the receipt is {receipt.relative_to(project)}")
 
 
 def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:

@@ -14,7 +14,7 @@ from flows.checks import preflight
 from flows.checks.server import load_settings
 from flows.checks.unchanged_run import tell_if_unchanged
 from flows.commands import options
-from flows.commands.project import Place, entered
+from flows.commands.project import CommandContext, enter_project
 from flows.runs import locks, report, run_params
 from flows.runs.environment import can_write, prepare_run
 from flows.runs.log import logged, new_log
@@ -36,17 +36,17 @@ ANSWERS = {"exact_match", "exact"}
     "and a stopped run resumes where it stopped. Set PREFECT_API_URL to see the run on your Prefect server; otherwise "
     "it starts a temporary one."
 )
-@options.parameters
-@options.run_name
+@options.parameter_options
+@options.name_option
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
-@options.stages
+@options.stage_options
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
 @click.option(
     "--cpu-queue", default=CPU_QUEUE, show_default=True, metavar="POOL/QUEUE", help="queue for all other stages"
 )
 @click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction")
-@options.force
-@options.as_json
+@options.force_option
+@options.json_option
 @click.option("--verbose", is_flag=True, help="also show the output of the stages, which the log of the run contains")
 @click.pass_context
 def command(
@@ -60,8 +60,8 @@ def command(
     verbose: bool,
     **asked: Any,
 ) -> None:
-    project, publish = entered(ctx), not no_publish
-    options.tell_unread(project, preset)
+    project, publish = enter_project(ctx), not no_publish
+    options.warn_unread_params(project, preset)
     request = resolve_request(project, preset, overrides, publish=publish, **asked)
     carry_out(request, json_wanted, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
 
@@ -89,7 +89,7 @@ def carry_out(request: RunRequest, json_wanted: bool, verbose: bool, **others: A
     if json_wanted and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # otherwise the error comes last and names the next step
-        options.say_next(useful_after(run, request.part, request.to))
+        options.print_next(useful_after(run, request.part, request.to))
     if code:
         raise SystemExit(code)
 
@@ -136,8 +136,8 @@ def _ended(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[
 
 
 def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
-    project, place = request.project, click.get_current_context().find_object(Place)
-    words = None if place is None else place.words
+    project, context = request.project, click.get_current_context().find_object(CommandContext)
+    words = None if context is None else context.command_line
     log = new_log(project)
     with shown(of_terminal(verbose)):
         screen().tell("starting Prefect (a few seconds)")

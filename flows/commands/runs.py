@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from flows.runs import listing, run_params
 from ipu_model.units import format_bytes
 from tasks.params.schema import default_values
@@ -43,12 +43,12 @@ def command() -> None:
 @click.argument("words", nargs=-1)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(listing.STATUSES), help="filter; repeatable")
 @click.option("--page", is_flag=True, help="write all runs as a page to sort and filter, reports/index.html")
-@options.as_json
+@options.json_option
 @click.pass_context
 def listed(
     ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], page: bool, json_wanted: bool
 ) -> None:
-    project = entered(ctx)
+    project = enter_project(ctx)
     if page:
         _correct_pages(project, listing.every(project))
         _write_page(ctx, project, bool(words or statuses or json_wanted))
@@ -60,15 +60,15 @@ def listed(
         return
     if not found:
         streams.say("no runs yet\n" if not (words or statuses) else "no matching runs\n")
-        options.say_next("podium run starts one; --name gives it a name")
+        options.print_next("podium run starts one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
-    streams.say(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
+    streams.say(options.truncate_lines(table([("name", "started", "status", "size", "scores", "command"), *rows])))
     cache = format_bytes(sum(vars(listing.size_of([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
-    options.say_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
+    options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
 
 
 def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
@@ -104,12 +104,12 @@ def _row(run: listing.Run, size: int) -> tuple[str, ...]:
     help="Show one run in full: parameters, stages and their times, scores with intervals, gate decisions, file paths."
 )
 @click.argument("name", shell_complete=options.complete_runs)
-@options.as_json
+@options.json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     from flows.views import run_texts
 
-    project = entered(ctx)
+    project = enter_project(ctx)
     [run] = listing.named(project, [name])
     _correct_pages(project, [run])
     # Compare with params.yaml, or for a preset with the defaults; entries missing there with those of their kind.
@@ -120,4 +120,4 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     values = {**run.as_values(), "record": run.record and run.record.as_values(), "parameters": differ}
     origin = "the defaults" if of_preset else str(artifacts.PARAMS)
     text = "" if json_wanted else run_texts.full(run, project, origin, rows)
-    options.answer(json_wanted, values, text, f"podium compare {name} OTHER, or podium clean {name}")
+    options.print_result(json_wanted, values, text, f"podium compare {name} OTHER, or podium clean {name}")

@@ -11,7 +11,7 @@ import click
 
 from flows.commands import options
 from flows.commands.options import FILE
-from flows.commands.project import given, output_file
+from flows.commands.project import resolve_output, resolve_path
 from ipu_model.files import write_json
 
 
@@ -26,7 +26,7 @@ from ipu_model.files import write_json
 @click.option(
     "--na-threshold", type=float, default=1.0, show_default=True, metavar="ODDS", help="score above which none is given"
 )
-@options.as_json
+@options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -40,14 +40,14 @@ def command(
     from tasks.downstream.squad.scoring import score_files
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    odds = None if na_probs is None else given(ctx, na_probs)
-    read = given(ctx, questions), given(ctx, predictions)
-    target = None if output is None else output_file(ctx, output, [*read, *([] if odds is None else [odds])])
+    odds = None if na_probs is None else resolve_path(ctx, na_probs)
+    read = resolve_path(ctx, questions), resolve_path(ctx, predictions)
+    target = None if output is None else resolve_output(ctx, output, [*read, *([] if odds is None else [odds])])
     summary = score_files(*read, odds, na_threshold)
     if target is not None:
         write_json(target, summary)
     after = f"podium compare OTHER.json {predictions} --questions {questions} tests which of two is better"
-    options.answer(json_wanted, summary, _in_words(summary), after)
+    options.print_result(json_wanted, summary, _in_words(summary), after)
 
 
 def _in_words(found: Mapping[str, float]) -> str:

@@ -21,7 +21,7 @@ import click
 
 from flows import dvc
 from flows.commands import finetune, options
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from flows.dvc.session import restore
 from flows.runs import checkout, report
 from flows.runs.stopping import stop
@@ -276,7 +276,7 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
 
 def _list_of(name: str) -> Callable[[str], list[Any]]:
     """Return a parser of comma-separated values of a parameter."""
-    read_one = options.number_of(FinetuneParams.model_fields[name])
+    read_one = options.number_parser(FinetuneParams.model_fields[name])
 
     def read(text: str) -> list[Any]:
         try:
@@ -290,7 +290,7 @@ def _list_of(name: str) -> Callable[[str], list[Any]]:
     return read
 
 
-LISTS = options.together(
+LISTS = options.combine_options(
     click.option("--learning-rate", type=_list_of("learning_rate"), metavar="RATE,...", help="learning rates to try"),
     click.option("--epochs", type=_list_of("epochs"), metavar="N,...", help="numbers of epochs to try"),
     click.option(
@@ -316,7 +316,7 @@ def command() -> None:
 class _Kinds(finetune.Kinds):
     def command_of(self, kind: str) -> click.Command:
         @finetune.verb_of(kind)
-        @options.together(LISTS, finetune.COMMON)
+        @options.combine_options(LISTS, finetune.COMMON)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
             _carry_out(ctx, kind, stated)
@@ -333,7 +333,7 @@ def _finetune() -> None:
 def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     from flows.runs.stopping import Interrupted, stop
 
-    project = entered(ctx)
+    project = enter_project(ctx)
     grid = {name: stated[name] for name in finetune.HYPERPARAMETERS if stated.get(name)}
     said = stated | dict.fromkeys(finetune.HYPERPARAMETERS)
     overrides = finetune.overrides_of(ctx, project, kind, said)
@@ -373,7 +373,7 @@ def _tell(found: dict[str, Any], json_wanted: bool) -> None:
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _spread(one)) for one in found["recipes"]]
     text = "\n" + table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
-    options.answer(json_wanted, found, text, f"podium runs show {found['best']}")
+    options.print_result(json_wanted, found, text, f"podium runs show {found['best']}")
 
 
 def _spread(recipe: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flows.checks.server import load_settings
-from flows.commands.project import entered
+from flows.commands.project import enter_project
 from tasks.stage import streams
 
 
@@ -23,7 +23,7 @@ from tasks.stage import streams
 )
 @click.pass_context
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
-    project = entered(ctx)
+    project = enter_project(ctx)
     load_settings()
     from flows.workers.worker import work  # takes seconds
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from flows.cli import cli
 from flows.commands import finetune, pretrain
-from flows.commands.project import Place
+from flows.commands.project import CommandContext
 from flows.runs.run_params import save, unlike_defaults
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import Setting, resolve
@@ -42,7 +42,7 @@ def here(tmp_path: Path) -> Path:
 
 def overrides(here: Path, kind: str, **stated: Any) -> list[str | Setting]:
     ctx = click.Context(finetune.command)
-    ctx.obj = Place(here, ROOT, None)
+    ctx.obj = CommandContext(here, ROOT, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()} | stated
     return finetune.overrides_of(ctx, ROOT, kind, words)
 
@@ -65,7 +65,7 @@ def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stand
 def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
     """Its last phase, with the tokenizer that lies next to the weights."""
     ctx = click.Context(finetune.command)
-    ctx.obj = Place(here, here, None)
+    ctx.obj = CommandContext(here, here, None)
     words = STATED | {"model": "mine", "train": "train.json", "columns": (), "overrides": ()}
     for phase in ("phase1", "phase2"):
         write_tiny_model(here / "runs/checkouts/mine/models" / phase, WORDS)
@@ -78,7 +78,7 @@ def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
 
 def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> None:
     ctx = click.Context(finetune.command)
-    ctx.obj = Place(here, here, None)
+    ctx.obj = CommandContext(here, here, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()}
     assert Setting("base_model.path", "my-bert") in finetune.overrides_of(ctx, here, "squad", words)
 
@@ -107,7 +107,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     config = json.loads((here / "my-bert/config.json").read_text())
     (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 100}))
     ctx = click.Context(pretrain.command)
-    ctx.obj = Place(here, ROOT, None)
+    ctx.obj = CommandContext(here, ROOT, None)
     words = STATED | {"model": "my-bert", "text": "train.json", "steps": 20, "global_batch_size": 4, "columns": ()}
     said = words | {"kind": "squad", "train": "train.json", "overrides": ("pretrain_rows.phase1.row_length=64",)}
     found = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))
@@ -216,7 +216,7 @@ def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:
 
 def test_pre_training_is_followed_by_any_kind(here: Path) -> None:
     ctx = click.Context(pretrain.command)
-    ctx.obj = Place(here, ROOT, None)
+    ctx.obj = CommandContext(here, ROOT, None)
     for kind in kind_names():
         said = STATED | {"text": "train.json", "model": None, "train": ".", "columns": (), "overrides": ()}
         said |= {"kind": kind, "steps": None, "global_batch_size": None, "task": "sst2"}

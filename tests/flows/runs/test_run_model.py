@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flows.commands import evaluate
-from flows.commands.project import Place
+from flows.commands.project import CommandContext
 from flows.commands.run import useful_after
 from flows.runs.checkout import own_folder
 from flows.runs.report import RunReport, StageRecord
@@ -51,7 +51,7 @@ def train(project: Path, name: str) -> None:
 
 
 def judge(project: Path, *words: str) -> None:
-    with click.Context(evaluate.command, obj=Place(project, project, None)) as ctx:
+    with click.Context(evaluate.command, obj=CommandContext(project, project, None)) as ctx:
         evaluate.command.main(list(words), standalone_mode=False, obj=ctx.obj, parent=ctx)
 
 
