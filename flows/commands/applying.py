@@ -32,7 +32,7 @@ null_threshold_option = click.option(
     metavar="ODDS",
     help="score above which no answer is returned (default: the model's)",
 )
-using_a_model = combine_options(
+inference_options = combine_options(
     click.option("--task", metavar="NAME", help="task of the model, if its classes do not tell (sst2, qnli, ...)"),
     tokenizer_option,
     click.option(
@@ -60,7 +60,7 @@ using_a_model = combine_options(
 """Options of commands that use a model. Arguments have the options' names; `columns` holds pairs."""
 
 
-def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedModel:
+def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedModel:
     """Resolve a model: a folder, relative to the current one; the run that trained it; or a repository of the Hub.
 
     Raises:
@@ -78,12 +78,12 @@ def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedM
     return NamedModel(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
 
 
-def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:
+def load_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:
     """Load the model of a command and the entry that describes its task."""
     from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.inference.model import find_model
 
-    named = named_model(ctx, name, stated["tokenizer"])
+    named = resolve_model(ctx, name, stated["tokenizer"])
     model = find_model(named.name, named.tokenizer)
     rows = {key: stated[key] for key in ("row_length", "doc_stride") if stated[key] is not None}
     columns = {**named.entry.get("data", {}).get("columns", {}), **dict(stated["columns"])}
@@ -98,7 +98,7 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
     return model, entry_of(model, stated["task"], own, named.entry)
 
 
-def how(model: FoundModel, stated: Mapping[str, Any]) -> How:
+def choose_settings(model: FoundModel, stated: Mapping[str, Any]) -> How:
     """Choose device, precision and batch size of the model. Progress goes to standard error."""
     from tasks.downstream.inference.job import How, choose_place
 

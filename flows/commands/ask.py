@@ -59,7 +59,7 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     from tasks.downstream.squad.no_answer import null_threshold_of
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
-    named = applying.named_model(ctx, model, stated["tokenizer"])
+    named = applying.resolve_model(ctx, model, stated["tokenizer"])
     found = find_model(named.name, named.tokenizer)
     odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
     place = choose_place(found.folder, stated["runtime"], None)

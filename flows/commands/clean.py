@@ -37,13 +37,13 @@ LIVE = ".live"
 ORPHANS = "orphans"
 OBJECTS = Path("files/md5")
 MD5 = re.compile(r"\bmd5: ['\"]?([0-9a-f]{32}(?:\.dir)?)\b")
-NOT_THE_USERS = {".dvc", ".git", ".venv", ".venv-poplar", "runs"}
+SKIPPED_FOLDERS = {".dvc", ".git", ".venv", ".venv-poplar", "runs"}
 REMOVED = ".removed-"
 """Prefix of a checkout while it is removed. An interrupted removal does not leave something that looks like a run."""
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """Selection of what to remove."""
 
     names: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Part:
+class RemovalItem:
     """Files that are removed together."""
 
     name: str
@@ -72,45 +72,45 @@ class Part:
 
 
 @dataclass
-class Found:
+class RemovalPlan:
     """Parts to remove, and runs that stay."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RemovalItem] = field(default_factory=list)
     kept: list[tuple[str, str]] = field(default_factory=list)
     """Name of a run and why it stays."""
 
 
-def look(project: Path, chosen: Chosen) -> Found:
+def plan_removal(project: Path, chosen: Selection) -> RemovalPlan:
     """Decide what would be removed; remove nothing.
 
     Raises:
         ParamsError: a named run does not exist.
         InputError: a named run is running, or contains a published model.
     """
-    found, busy = Found(), _busy()
+    found, busy = RemovalPlan(), _running_dvc()
     going = listing.named(project, chosen.names)
     for run in going:
-        if reason := _in_use(run, busy) or _holds_release(run):
+        if reason := _use_of(run, busy) or _release_inside(run):
             raise InputError(f"{run.name} cannot be removed, so nothing was: {reason}")
     before = time.time() - (chosen.older_than or 0.0)
     every = [run for run in listing.every(project) if run.name not in chosen.names]
     for run in every:
         if not chosen.every and (chosen.older_than is None or run.last >= before):
             continue
-        if reason := _in_use(run, busy) or _holds_release(run) or ("" if chosen.every else _to_be_named(run)):
+        if reason := _use_of(run, busy) or _release_inside(run) or ("" if chosen.every else _needs_name(run)):
             found.kept.append((run.name, reason))
         else:
             going.append(run)
-    found.parts = [*map(_part, going), *_left_over(project)]
+    found.parts = [*map(_run_item, going), *_interrupted_removals(project)]
     names = {run.name for run in going}
-    left = [run for run in every if run.name not in names and not _in_use(run, busy)]
+    left = [run for run in every if run.name not in names and not _use_of(run, busy)]
     if chosen.every or chosen.older_than is not None:
-        found.parts += _aged(project, left, before)
+        found.parts += _old_items(project, left, before)
     if chosen.caches:
-        found.parts += _caches(project, left)
+        found.parts += _cache_items(project, left)
     if chosen.orphans and (objects := _orphans(project, names)):
         found.parts.append(
-            Part(ORPHANS, f"{len(objects)} objects in DVC's cache that no run uses", tuple(objects), "*")
+            RemovalItem(ORPHANS, f"{len(objects)} objects in DVC's cache that no run uses", tuple(objects), "*")
         )
     return found
 
@@ -135,27 +135,27 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
             "each project and checkout"
         )
     lock_files = (run.folder / LOCK for run in listing.every(project) if run.name not in going)
-    used = set(_used(cache, [*lock_files, *_added(project)]))
+    used = set(_used_hashes(cache, [*lock_files, *_dvc_files(project)]))
     found = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
     return sorted(found, key=lambda path: (path.suffix != ".dir", path))
 
 
-def _added(project: Path) -> Iterator[Path]:
+def _dvc_files(project: Path) -> Iterator[Path]:
     """Yield the .dvc files that a user created with `dvc add`."""
     for folder, folders, names in os.walk(project):
-        folders[:] = [name for name in folders if name not in NOT_THE_USERS]
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         yield from (Path(folder, name) for name in names if name.endswith(".dvc"))
 
 
-def _used(cache: Path, files: Iterable[Path]) -> Iterator[str]:
+def _used_hashes(cache: Path, files: Iterable[Path]) -> Iterator[str]:
     for path in files:
         for name in MD5.findall(path.read_text(encoding="utf-8")) if path.is_file() else ():
             yield name
             if name.endswith(".dir"):
-                yield from _members(cache / OBJECTS / name[:2] / name[2:])
+                yield from _listed_hashes(cache / OBJECTS / name[:2] / name[2:])
 
 
-def _members(folder_object: Path) -> Iterator[str]:
+def _listed_hashes(folder_object: Path) -> Iterator[str]:
     """Yield the hashes that the `.dir` object of a folder lists; none if this host lacks the object."""
     if not folder_object.is_file():
         return
@@ -167,24 +167,24 @@ def _members(folder_object: Path) -> Iterator[str]:
         ) from None
 
 
-def _part(run: listing.Run) -> Part:
+def _run_item(run: listing.Run) -> RemovalItem:
     status = f"{run.status}; its published model stays" if _receipts(run) else run.status
-    return Part(run.name, status, tuple(path for path in run.parts() if os.path.lexists(path)), run.name)
+    return RemovalItem(run.name, status, tuple(path for path in run.parts() if os.path.lexists(path)), run.name)
 
 
-def _busy() -> dict[Path, int]:
+def _running_dvc() -> dict[Path, int]:
     """Return folder -> process ID of each running DVC. A run in such a folder is in use."""
     return {here.resolve(): pid for pid, here in dvc_processes() if here is not None}
 
 
-def _in_use(run: listing.Run, busy: Mapping[Path, int]) -> str:
+def _use_of(run: listing.Run, busy: Mapping[Path, int]) -> str:
     if run.at_work:
         return "it is running"
     pid = busy.get(run.folder.resolve())
     return f"DVC is running there (process {pid})" if pid else ""
 
 
-def _to_be_named(run: listing.Run) -> str:
+def _needs_name(run: listing.Run) -> str:
     if run.name == listing.PROJECT:
         return "results in the project folder; pass the name to remove them"
     return "published; pass the name to remove its checkout (the published model stays)" if _receipts(run) else ""
@@ -196,7 +196,7 @@ def _receipts(run: listing.Run) -> list[dict[str, Any]]:
     return [receipt for path in files if (receipt := read_json_object(path)) is not None]
 
 
-def _holds_release(run: listing.Run) -> str:
+def _release_inside(run: listing.Run) -> str:
     """Return why removing the run would remove a published model; empty if it would not."""
     parts = [path.resolve() for path in run.parts()]
     for release in [run.folder / str(one["folder"]) for one in _receipts(run) if one.get("folder")]:
@@ -206,33 +206,33 @@ def _holds_release(run: listing.Run) -> str:
     return ""
 
 
-def _left_over(project: Path) -> Iterator[Part]:
+def _interrupted_removals(project: Path) -> Iterator[RemovalItem]:
     """Yield the checkouts that an interrupted removal left."""
     if left := tuple(own_folder(project, "").glob(f"{REMOVED}*")):
-        yield Part("left over", "from an interrupted removal", left)
+        yield RemovalItem("left over", "from an interrupted removal", left)
 
 
-def _aged(project: Path, left: Sequence[listing.Run], before: float) -> Iterator[Part]:
+def _old_items(project: Path, left: Sequence[listing.Run], before: float) -> Iterator[RemovalItem]:
     logs = [path for path in (project / log.LOGS).glob("*.log") if path.stat().st_mtime < before]
     if logs:
-        yield Part("logs", f"{len(logs)} run log{'s' if len(logs) > 1 else ''}", tuple(logs))
+        yield RemovalItem("logs", f"{len(logs)} run log{'s' if len(logs) > 1 else ''}", tuple(logs))
     for run in left:
         damaged = [path for path in (run.folder / DAMAGED).glob("*") if path.stat().st_mtime < before]
         if damaged:
-            yield Part(f"{run.name}: damaged", "files set aside because they had changed", tuple(damaged), run.name)
+            yield RemovalItem(f"{run.name}: damaged", "files set aside as damaged", tuple(damaged), run.name)
 
 
-def _caches(project: Path, left: Sequence[listing.Run]) -> Iterator[Part]:
+def _cache_items(project: Path, left: Sequence[listing.Run]) -> Iterator[RemovalItem]:
     home = project / environment.HOMES
     if home.is_dir():
-        yield Part("home", "library caches of users without a home folder", (home,), "*")
+        yield RemovalItem("home", "library caches of users without a home folder", (home,), "*")
     for run in left:
         live = run.folder / artifacts.EXECUTABLES / LIVE
         if live.is_dir():
-            yield Part(f"{run.name}: programs", "IPU programs, compiled again when needed", (live,), run.name)
+            yield RemovalItem(f"{run.name}: programs", "IPU programs, compiled again when needed", (live,), run.name)
 
 
-def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
+def remove_items(project: Path, found: RemovalPlan, say: Callable[[str], None]) -> None:
     """Remove the parts that are not in use. Call it again to resume an interrupted removal.
 
     Args:
@@ -252,10 +252,10 @@ def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
                     _remove(path)
 
 
-def _is_in_use_by_dvc(project: Path, part: Part) -> bool:
+def _is_in_use_by_dvc(project: Path, part: RemovalItem) -> bool:
     if part.run == "*":
         return uses_cache(cache_of(project))
-    return bool(part.run) and listing.folder_of(project, part.run).resolve() in _busy()
+    return bool(part.run) and listing.folder_of(project, part.run).resolve() in _running_dvc()
 
 
 def _remove(path: Path) -> None:
@@ -269,7 +269,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def in_all(project: Path) -> int:
+def total_bytes(project: Path) -> int:
     """Return the bytes of all files that runs made, including DVC's cache."""
     size = listing.size_of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
     return size.own + size.shared
@@ -308,15 +308,15 @@ def command(
     yes: bool,
 ) -> None:
     project = enter_project(ctx)
-    chosen = Chosen(names, every, older_than, caches, orphans)
-    if chosen == Chosen():
-        found = look(project, Chosen(every=True, caches=True))
-        found.parts += look(project, Chosen(orphans=True)).parts
-        _show(found, "can be removed")
+    chosen = Selection(names, every, older_than, caches, orphans)
+    if chosen == Selection():
+        found = plan_removal(project, Selection(every=True, caches=True))
+        found.parts += plan_removal(project, Selection(orphans=True)).parts
+        _print_plan(found, "can be removed")
         options.print_next("podium clean NAME, --older-than 30d, --caches, --orphans or --all")
         return
-    found = look(project, chosen)
-    _show(found, "to remove")
+    found = plan_removal(project, chosen)
+    _print_plan(found, "to remove")
     if not found.parts:
         return
     if not yes and not sys.stdin.isatty():
@@ -324,14 +324,14 @@ def command(
         options.print_next(f"nothing was removed; to remove it: {context.command_line or 'podium clean'} --yes")
         return
     if yes or click.confirm("remove it?", err=True):
-        before = in_all(project)
-        remove(project, found, streams.note)
-        after = in_all(project)
+        before = total_bytes(project)
+        remove_items(project, found, streams.note)
+        after = total_bytes(project)
         sizes = (format_bytes(size) for size in (before, after))
         streams.say("runs and DVC's cache: {} before, {} now\n".format(*sizes))
 
 
-def _show(found: Found, how: str) -> None:
+def _print_plan(found: RemovalPlan, how: str) -> None:
     rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
         whole = listing.size_of([path for part in found.parts for path in part.paths])

@@ -15,7 +15,7 @@ from ipu_model.files import write_json, write_text
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-OF_FILES = ("questions", "confidence", "changed")
+FILE_OPTIONS = ("questions", "confidence", "changed")
 """Options that apply to files of predictions only."""
 
 
@@ -45,25 +45,25 @@ def command(
     written = [resolve_output(ctx, path, read) for path in (output, changed) if path is not None]
     if len(set(written)) < len(written):
         raise click.UsageError("--output and --changed name the same file: use two files", ctx)
-    if all(_is_file(resolve_path(ctx, Path(word))) for word in words):
+    if all(_names_file(resolve_path(ctx, Path(word))) for word in words):
         if len(words) != 2:
             raise click.UsageError(f"files of predictions are compared in pairs, but {len(words)} were passed", ctx)
-        found, text, after = _files(ctx, *words, **of_files)
+        found, text, after = _compare_files(ctx, *words, **of_files)
     else:
-        if stated := [name for name in OF_FILES if of_files[name] is not None]:
+        if stated := [name for name in FILE_OPTIONS if of_files[name] is not None]:
             raise click.UsageError(f"--{stated[0]} applies to files of predictions only, but these are runs", ctx)
-        found, text, after = _runs(ctx, words)
+        found, text, after = _compare_runs(ctx, words)
     if output is not None:
         write_json(resolve_path(ctx, output), found)
     options.print_result(json_wanted, found, text, after)
 
 
-def _is_file(path: Path) -> bool:
+def _names_file(path: Path) -> bool:
     """Return whether an argument names a file, even a missing one or a pipe, which is refused later."""
     return path.suffix == ".json" or (path.exists() and not path.is_dir())
 
 
-def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
+def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
     from flows.views import compare_page
 
     project = enter_project(ctx)
@@ -79,14 +79,14 @@ def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], s
     return values, compare_page.in_words(values), f"open {page} for the same comparison with overlaid curves"
 
 
-def _files(
+def _compare_files(
     ctx: click.Context, first: str, second: str, questions: Path | None, confidence: float | None, changed: Path | None
 ) -> tuple[dict[str, Any], str, str]:
     from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
 
     context: CommandContext = ctx.obj
     references = (
-        _own_questions(context.project or context.folder) if questions is None else resolve_path(ctx, questions)
+        _project_questions(context.project or context.folder) if questions is None else resolve_path(ctx, questions)
     )
     found = compare_files(
         references, resolve_path(ctx, Path(first)), resolve_path(ctx, Path(second)), confidence or 0.95
@@ -97,7 +97,7 @@ def _files(
     return found, in_words(found, confidence or 0.95) + "\n", after
 
 
-def _own_questions(project: Path) -> Path:
+def _project_questions(project: Path) -> Path:
     """Return the dev questions of the only question answering entry."""
     from tasks.params.entries import only_entry
     from tasks.params.schema import load_params

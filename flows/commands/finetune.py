@@ -30,7 +30,7 @@ HYPERPARAMETERS = {
     "seed": "seed",
 }
 """Parameter in an entry's section `finetune` -> its option on the command line."""
-DEV = combine_options(
+dev_options = combine_options(
     click.option("--dev", metavar="FILE", help="evaluation data; default: a part of --train"),
     click.option(
         "--column",
@@ -41,7 +41,7 @@ DEV = combine_options(
         help="column of a table that holds PART (text, label, ...); repeatable",
     ),
 )
-COMMON = combine_options(
+common_options = combine_options(
     options.parameter_option(DeviceParams, "runtime"),
     options.parameter_option(DeviceParams, "precision"),
     click.option(
@@ -52,37 +52,37 @@ COMMON = combine_options(
     click.option("--verbose", is_flag=True, help="also show the output of the stages"),
 )
 
-SAVE = combine_options(
+save_options = combine_options(
     click.option("--save-params", type=options.FILE, metavar="FILE", help="save these parameters as a preset"),
     options.force_option,
 )
 
 
-class Kinds(click.Group):
+class KindCommands(click.Group):
     """Command group with one command per kind of downstream task."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return kind_names()
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return self.command_of(name) if name in self.list_commands(ctx) else None
+        return self.make_command(name) if name in self.list_commands(ctx) else None
 
-    def command_of(self, kind: str) -> click.Command:
+    def make_command(self, kind: str) -> click.Command:
         """Return the command for one kind."""
 
-        @verb_of(kind)
-        @combine_options(*_hyperparameters(kind), COMMON, SAVE)
+        @kind_command(kind)
+        @combine_options(*_hyperparameters(kind), common_options, save_options)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
             project = enter_project(ctx)
-            carry_out(ctx, project, PRESET, overrides_of(ctx, project, kind, stated), stated)
+            run_preset(ctx, project, PRESET, build_overrides(ctx, project, kind, stated), stated)
 
         found: click.Command = run
         return found
 
 
 @click.group(
-    cls=Kinds,
+    cls=KindCommands,
     help="Fine-tune an existing BERT on your own file and evaluate it on another. KIND is the kind of task.",
     subcommand_metavar="KIND --model DIR|NAME --train FILE [--dev FILE] ...",
 )
@@ -90,11 +90,11 @@ def command() -> None:
     pass
 
 
-def verb_of(kind: str) -> Decorator:
+def kind_command(kind: str) -> Decorator:
     """Return a decorator that makes the command of a kind, with options for model and data."""
     return combine_options(
         click.command(kind, help=kind_params(kind).about),
-        *_own_options(kind),
+        *_kind_options(kind),
         click.option(
             "--model",
             required=True,
@@ -102,7 +102,7 @@ def verb_of(kind: str) -> Decorator:
             help="model folder, run of podium pretrain, or Hub repository",
         ),
         click.option("--train", required=True, metavar="FILE|NAME", help="training data, or a Hub data set"),
-        DEV,
+        dev_options,
     )
 
 
@@ -111,7 +111,7 @@ def _hyperparameters(kind: str) -> Iterator[Decorator]:
     yield from (options.parameter_option(section, name, word) for name, word in HYPERPARAMETERS.items())
 
 
-def _own_options(kind: str) -> Iterator[Decorator]:
+def _kind_options(kind: str) -> Iterator[Decorator]:
     """Yield an option for each parameter of a kind outside its sections, such as the name of a task."""
     params = kind_params(kind)
     for name, field in params.model_fields.items():
@@ -119,7 +119,7 @@ def _own_options(kind: str) -> Iterator[Decorator]:
             yield options.parameter_option(params, name, required=field.is_required())
 
 
-def carry_out(
+def run_preset(
     ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], stated: Mapping[str, Any]
 ) -> None:
     """Run the parameters of a command line, and save them as a preset if requested."""
@@ -130,10 +130,10 @@ def carry_out(
     request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:
         save(resolve_path(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
-    run.carry_out(request, stated["json_wanted"], stated["verbose"])
+    run.execute_run(request, stated["json_wanted"], stated["verbose"])
 
 
-def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:
+def build_overrides(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:
     """Return the overrides of a command line. Those of `--set` come last and take precedence.
 
     Raises:
@@ -142,12 +142,12 @@ def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[s
     from flows.runs.given_model import model_values
 
     model = model_values(stated["model"], resolve_path(ctx, Path()), project)
-    entry = entry_values(ctx, project, kind, stated, released_as(stated["model"]))
-    values = model | device_values(stated) | entry | row_values(kind, next(iter(entry)), model)
+    entry = entry_parameters(ctx, project, kind, stated, release_name(stated["model"]))
+    values = model | device_parameters(stated) | entry | fit_rows(kind, next(iter(entry)), model)
     return [*settings(values), *stated["overrides"]]
 
 
-def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
+def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return shorter rows for a model with fewer positions than the kind's default, and note them; else nothing.
 
     Args:
@@ -166,17 +166,17 @@ def row_values(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any
     return {f"{entry}.rows.{key}": value for key, value in rows.items()}
 
 
-def device_values(stated: Mapping[str, Any]) -> dict[str, Any]:
+def device_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of the options --runtime and --precision."""
     return {f"device.{name}": stated[name] for name in ("runtime", "precision") if stated[name] is not None}
 
 
-def released_as(name: str) -> str:
+def release_name(name: str) -> str:
     """Return the last part of the name of a model or file, in characters that suit a folder."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(name.partition("@")[0]).resolve().stem) or "model"
 
 
-def entry_values(
+def entry_parameters(
     ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any], released: str
 ) -> dict[str, Any]:
     """Return the parameters of a new entry of `downstream`, by dotted name. The first is the entry itself.
@@ -202,7 +202,7 @@ def entry_values(
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
     values = params.recipe_for(resolve_path(ctx, Path(stated["train"])))
-    values |= {f"data.{key}": value for key, value in _data(ctx, project, data, stated)}
+    values |= {f"data.{key}": value for key, value in _data_parameters(ctx, project, data, stated)}
     values |= {f"finetune.{key}": stated[key] for key in HYPERPARAMETERS if stated.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{stated.get('name') or f'{released}-{name}'}"
@@ -210,7 +210,9 @@ def entry_values(
     return {entry: {"kind": kind, **own}, **{f"{entry}.{key}": value for key, value in values.items()}}
 
 
-def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _data_parameters(
+    ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     """Yield the keys of an entry's section `data` that select the data."""
     train = stated["train"]
     if not resolve_path(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
@@ -219,11 +221,13 @@ def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, 
         yield from (("source", "hub"), ("dataset", train))
     else:
         yield "source", "files"
-        yield from _files(ctx, project, section, stated)
+        yield from _file_parameters(ctx, project, section, stated)
     yield from ((f"columns.{part}", name) for part, name in stated["columns"])
 
 
-def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _file_parameters(
+    ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     from flows.runs.given_model import stated_path
 
     files: dict[str, str | None] = {"train": None, "dev": None}

@@ -18,7 +18,7 @@ from tasks.host.ledger import FIGURES, Record, ledger_file
 from tasks.params.tables import table
 from tasks.stage import artifacts
 
-TITLES = ("memory", "seconds", "tokens/s")
+COLUMN_TITLES = ("memory", "seconds", "tokens/s")
 """Column titles of FIGURES."""
 RESULT = "result.json"
 
@@ -34,33 +34,33 @@ RESULT = "result.json"
 @click.pass_context
 def command(ctx: click.Context, json_wanted: bool) -> None:
     context: CommandContext = ctx.obj
-    records = records_of(context.project)
-    found = summary(records)
+    records = collect_records(context.project)
+    found = summarize(records)
     values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
     text = "no device jobs recorded yet\n"
     if found:
-        text = table([("device", "kind", "jobs", *TITLES), *map(_row, found)])
+        text = table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, found)])
         text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
     after = f"podium ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
     options.print_result(json_wanted, values, text, after)
 
 
-def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return one["device"], one["kind"], str(one["jobs"]), *(_ratio(one["ratios"][figure]) for figure in FIGURES)
+def _format_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    return one["device"], one["kind"], str(one["jobs"]), *(_format_spread(one["ratios"][figure]) for figure in FIGURES)
 
 
-def _ratio(spread: Mapping[str, float] | None) -> str:
+def _format_spread(spread: Mapping[str, float] | None) -> str:
     return "-" if spread is None else f"{spread['middle']:.2f} ({spread['low']:.2f}-{spread['high']:.2f})"
 
 
-def records_of(project: Path | None) -> list[Record]:
+def collect_records(project: Path | None) -> list[Record]:
     """Return all records, oldest first: those of the ledger, and results in this project that the ledger lacks.
 
     The ledger keeps records of removed runs. Runs from other hosts, or without a ledger, are in the run folders only.
     """
     kept = ledger.read(ledger.ledger_file())
     known = {_identity(one) for one in kept}
-    others = [one for one in _of_runs(project) if _identity(one) not in known] if project is not None else []
+    others = [one for one in _run_records(project) if _identity(one) not in known] if project is not None else []
     return sorted([*kept, *others], key=lambda one: str(one["at"]))
 
 
@@ -68,7 +68,7 @@ def _identity(record: Record) -> tuple[Any, ...]:
     return record["at"], record["device"], record["kind"], record.get("update_seconds", {}).get("measured")
 
 
-def _of_runs(project: Path) -> Iterator[Record]:
+def _run_records(project: Path) -> Iterator[Record]:
     checkouts = own_folder(project, "")
     roots = [project, *(checkouts.iterdir() if checkouts.is_dir() else ())]
     for root in roots:
@@ -78,7 +78,7 @@ def _of_runs(project: Path) -> Iterator[Record]:
                 yield found
 
 
-def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+def summarize(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return, for each device and kind of job, the number of jobs and the spread of measured / estimated per figure."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for one in records:

@@ -26,21 +26,21 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 )
 @click.option("--n-best", type=click.IntRange(min=0), default=0, metavar="N", help="answers per record, best first")
 @click.option("--force", is_flag=True, help="overwrite OUT")
-@applying.using_a_model
+@applying.inference_options
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
     from tasks.downstream.inference.model import read_files
     from tasks.downstream.inference.predict import Output, predict, spooled
 
-    found, entry = applying.found_model(ctx, model, stated)
+    found, entry = applying.load_model(ctx, model, stated)
     read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
-    target, how = _target(ctx, output, stated["force"], read), applying.how(found, stated)
+    target, settings = _target(ctx, output, stated["force"], read), applying.choose_settings(found, stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
     wanted = Output(target, ending, stated["n_best"])
     with spooled(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
-        done = predict(entry, found, path, wanted, how)
+        done = predict(entry, found, path, wanted, settings)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
     streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
 

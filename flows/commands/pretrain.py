@@ -19,9 +19,9 @@ from tasks.stage.errors import ParamsError
 PRESET = "bert"
 ENTRY = "downstream.squad"
 """Entry of that preset, which --finetune replaces."""
-FIRST_PHASE = 0.9
+FIRST_PHASE_SHARE = 0.9
 """Share of the updates on short sequences, as the README of google-research/bert recommends."""
-GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
+CONTINUE_DEFAULTS = {"learning_rate": 2e-5, "steps": 100_000}
 """Values that README recommends for further pre-training of an existing model on your own text."""
 
 
@@ -37,19 +37,19 @@ GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
 @options.parameter_option(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in both phases")
 @click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this kind (podium finetune --help)")
 @click.option("--train", metavar="FILE|NAME", help="training data for fine-tuning, or a Hub data set")
-@finetune.DEV
+@finetune.dev_options
 @click.option("--task", metavar="NAME", help="task, if the kind has several")
-@finetune.COMMON
-@finetune.SAVE
+@finetune.common_options
+@finetune.save_options
 @click.pass_context
 def command(ctx: click.Context, **stated: Any) -> None:
     if (stated["kind"] is None) != (stated["train"] is None):
         raise click.UsageError("--finetune KIND and --train FILE go together", ctx)
     project = enter_project(ctx)
-    finetune.carry_out(ctx, project, PRESET, overrides_of(ctx, project, stated), stated)
+    finetune.run_preset(ctx, project, PRESET, build_overrides(ctx, project, stated), stated)
 
 
-def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> list[str | Setting]:
+def build_overrides(ctx: click.Context, project: Path, stated: dict[str, Any]) -> list[str | Setting]:
     """Return the overrides of a command line. Those of `--set` come last and take precedence.
 
     Raises:
@@ -61,19 +61,19 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
     if not text.exists():
         raise ParamsError(f"--text {stated['text']} not found: pass a text file or folder")
     model = model_values(stated["model"], resolve_path(ctx, Path()), project) if stated["model"] is not None else {}
-    defaults = GOING_ON if model else {}
+    defaults = CONTINUE_DEFAULTS if model else {}
     said = {name: stated[name] or defaults.get(name) for name in ("steps", "learning_rate")}
-    values = {"corpus.source": "files", "corpus.path": stated_path(text, project), **finetune.device_values(stated)}
+    values = {"corpus.source": "files", "corpus.path": stated_path(text, project), **finetune.device_parameters(stated)}
     if said["steps"] is not None:
-        first = round(said["steps"] * FIRST_PHASE)
+        first = round(said["steps"] * FIRST_PHASE_SHARE)
         values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}
     for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", stated["global_batch_size"])):
         values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
     entry: dict[str, Any] = {}
     if stated["kind"] is not None:
-        released = finetune.released_as(stated["model"] or stated["text"])
-        entry = finetune.entry_values(ctx, project, stated["kind"], stated, released)
-        entry |= finetune.row_values(stated["kind"], next(iter(entry)), model) if model else {}
+        released = finetune.release_name(stated["model"] or stated["text"])
+        entry = finetune.entry_parameters(ctx, project, stated["kind"], stated, released)
+        entry |= finetune.fit_rows(stated["kind"], next(iter(entry)), model) if model else {}
     # Remove the preset's entry first: the new entry may have the same name.
     below = settings(model | values | _row_lengths(model) | {ENTRY: None})
     return [*below, *settings(entry), *stated["overrides"]]

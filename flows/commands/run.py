@@ -27,7 +27,7 @@ from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
-ANSWERS = {"exact_match", "exact"}
+QA_SCORES = {"exact_match", "exact"}
 """Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
 
 
@@ -63,10 +63,10 @@ def command(
     project, publish = enter_project(ctx), not no_publish
     options.warn_unread_params(project, preset)
     request = resolve_request(project, preset, overrides, publish=publish, **asked)
-    carry_out(request, json_wanted, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
+    execute_run(request, json_wanted, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
 
 
-def carry_out(request: RunRequest, json_wanted: bool, verbose: bool, **others: Any) -> None:
+def execute_run(request: RunRequest, json_wanted: bool, verbose: bool, **others: Any) -> None:
     """Run the pipeline, then print the outcome and the next step. All commands that run stages end with this.
 
     Args:
@@ -82,19 +82,19 @@ def carry_out(request: RunRequest, json_wanted: bool, verbose: bool, **others: A
     run = None
     with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
-            code, run = _ended(request, verbose, others)
+            code, run = _run_locked(request, verbose, others)
         except Interrupted:
             print_last(f"stopped by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
     if json_wanted and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # otherwise the error comes last and names the next step
-        options.print_next(useful_after(run, request.part, request.to))
+        options.print_next(suggest_next(run, request.part, request.to))
     if code:
         raise SystemExit(code)
 
 
-def useful_after(run: report.RunReport, part: str = ALL, to: Sequence[str] = ()) -> str:
+def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ()) -> str:
     """Return the next useful step after a run."""
     rejected = [one["name"] for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
     if rejected:
@@ -103,7 +103,7 @@ def useful_after(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
         return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
-        asked = [one for one in published if ANSWERS & set(one["scores"])]
+        asked = [one for one in published if QA_SCORES & set(one["scores"])]
         place = report.where_published((asked or published)[0]["published"]).split(" (")[0]
         words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} FILE"
         return words[0] if asked else words[1]
@@ -118,7 +118,7 @@ def useful_after(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
     return f"podium finetune KIND --model {model} --train FILE"
 
 
-def _ended(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:
+def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:
     """Run a request; return the exit code and the record of the run."""
     project = request.project
     kind = locks.SENT if request.on_workers else locks.HERE
@@ -149,32 +149,32 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
 
         with logged(project / log), own_server(project / log, started) as is_own:
             quiet_outages()
-            flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
+            flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
             try:
                 with pipeline.resolved(request):
-                    state = flow(**_asked(request), **others, command=words, log=str(log), return_state=True)
+                    state = flow(**_flow_arguments(request), **others, command=words, log=str(log), return_state=True)
             except UNREACHED as error:
-                _end_without_server(_report_of(request, log), log, error)
-        if (run := _report_of(request, log)) is None:
+                _end_without_server(_read_ended(request, log), log, error)
+        if (run := _read_ended(request, log)) is None:
             raise PodiumError(f"the run wrote no report: {state.message}\nlog of this run: {log}")
         rows = [report.HEADER, *map(report.row, run.stages)] if request.on_workers else []
         code = tell_end(run, [*rows, report.total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
 
 
-def _asked(request: RunRequest) -> dict[str, Any]:
+def _flow_arguments(request: RunRequest) -> dict[str, Any]:
     """Return the arguments of the flow for a request. Prefect's pages show them."""
     same = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
     return {**same, "name": request.called, "overrides": list(request.overrides), "to": list(request.to)}
 
 
-def _report_of(request: RunRequest, log: Path) -> report.RunReport | None:
+def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:
     """Return the report of the ended run with this log; None if it could not write one."""
     run = report.read(request.project, request.root)
     return run if run is not None and run.log == str(log) and run.ended is not None else None
 
 
-def _tell_link(flow: Any, flow_run: Any, state: Any) -> None:
+def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
     """Print the run's URL if the configured server serves pages."""
     import httpx
     from prefect.utilities.urls import url_for

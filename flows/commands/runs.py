@@ -21,7 +21,7 @@ from tasks.stage import artifacts, streams
 WIDEST_COMMAND = 60
 
 
-class _Listing(click.Group):
+class _RunCommands(click.Group):
     """Command group that lists runs by default, so that `podium runs WORD` works."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -29,7 +29,7 @@ class _Listing(click.Group):
         return super().parse_args(ctx, args if args and args[0] in known else ["list", *args])
 
 
-@click.group(cls=_Listing, help="List runs, their results and disk use. The default command is list.")
+@click.group(cls=_RunCommands, help="List runs, their results and disk use. The default command is list.")
 def command() -> None:
     pass
 
@@ -45,16 +45,16 @@ def command() -> None:
 @click.option("--page", is_flag=True, help="write all runs as a page to sort and filter, reports/index.html")
 @options.json_option
 @click.pass_context
-def listed(
+def list_runs(
     ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], page: bool, json_wanted: bool
 ) -> None:
     project = enter_project(ctx)
     if page:
-        _correct_pages(project, listing.every(project))
+        _fix_pages(project, listing.every(project))
         _write_page(ctx, project, bool(words or statuses or json_wanted))
         return
     found = listing.holding(listing.every(project), words, statuses)
-    _correct_pages(project, found)
+    _fix_pages(project, found)
     if json_wanted:
         options.print_json([run.as_values() for run in found])
         return
@@ -63,7 +63,7 @@ def listed(
         options.print_next("podium run starts one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
-    rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
+    rows = [_format_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.truncate_lines(table([("name", "started", "status", "size", "scores", "command"), *rows])))
     cache = format_bytes(sum(vars(listing.size_of([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
@@ -80,7 +80,7 @@ def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
     streams.say(f"{artifacts.INDEX_PAGE}\n")
 
 
-def _correct_pages(project: Path, found: Sequence[listing.Run]) -> None:
+def _fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
     """Correct the pages of runs that were killed, which still show them as running."""
     killed = [run for run in found if run.was_killed]
     if killed:
@@ -90,7 +90,7 @@ def _correct_pages(project: Path, found: Sequence[listing.Run]) -> None:
             run_page.correct(project, run)
 
 
-def _row(run: listing.Run, size: int) -> tuple[str, ...]:
+def _format_row(run: listing.Run, size: int) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
     scores = ", ".join(
         f"{entry} {name} {value:.2f}" for entry, found in run.scores.items() for name, value in found.items()
@@ -111,7 +111,7 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
 
     project = enter_project(ctx)
     [run] = listing.named(project, [name])
-    _correct_pages(project, [run])
+    _fix_pages(project, [run])
     # Compare with params.yaml, or for a preset with the defaults; entries missing there with those of their kind.
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)

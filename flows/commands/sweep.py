@@ -313,10 +313,10 @@ def command() -> None:
     pass
 
 
-class _Kinds(finetune.Kinds):
-    def command_of(self, kind: str) -> click.Command:
-        @finetune.verb_of(kind)
-        @options.combine_options(LISTS, finetune.COMMON)
+class _Kinds(finetune.KindCommands):
+    def make_command(self, kind: str) -> click.Command:
+        @finetune.kind_command(kind)
+        @options.combine_options(LISTS, finetune.common_options)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
             _carry_out(ctx, kind, stated)
@@ -336,7 +336,7 @@ def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     project = enter_project(ctx)
     grid = {name: stated[name] for name in finetune.HYPERPARAMETERS if stated.get(name)}
     said = stated | dict.fromkeys(finetune.HYPERPARAMETERS)
-    overrides = finetune.overrides_of(ctx, project, kind, said)
+    overrides = finetune.build_overrides(ctx, project, kind, said)
     values = resolve({}, finetune.PRESET, overrides)
     (entry,) = values["downstream"]
     require_held_out(values, entry)

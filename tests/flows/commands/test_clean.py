@@ -84,10 +84,10 @@ def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
         assert names(two) == {"fast"}
         before = objects(two)
         assert before, "its objects are in use, and others may become so"
-    found = clean.look(two, clean.Chosen(("fast",)))
+    found = clean.plan_removal(two, clean.Selection(("fast",)))
     with Holding("fast"):
         said = []
-        clean.remove(two, found, said.append)
+        clean.remove_items(two, found, said.append)
     assert said == ["fast stays: a run or DVC uses it now; try again when that has ended"], "it began after the look"
     assert names(two) == {"fast"}
 

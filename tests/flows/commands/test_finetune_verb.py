@@ -44,7 +44,7 @@ def overrides(here: Path, kind: str, **stated: Any) -> list[str | Setting]:
     ctx = click.Context(finetune.command)
     ctx.obj = CommandContext(here, ROOT, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()} | stated
-    return finetune.overrides_of(ctx, ROOT, kind, words)
+    return finetune.build_overrides(ctx, ROOT, kind, words)
 
 
 def values(here: Path, kind: str, **stated: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
     words = STATED | {"model": "mine", "train": "train.json", "columns": (), "overrides": ()}
     for phase in ("phase1", "phase2"):
         write_tiny_model(here / "runs/checkouts/mine/models" / phase, WORDS)
-    found = resolve({}, finetune.PRESET, finetune.overrides_of(ctx, here, "squad", words))
+    found = resolve({}, finetune.PRESET, finetune.build_overrides(ctx, here, "squad", words))
     place = "runs/checkouts/mine/models/phase2"
     assert (found["base_model"]["path"], found["tokenizer"]["path"]) == (place, place)
     (here / "runs/checkouts/mine/dvc.yaml").touch()
@@ -80,7 +80,7 @@ def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> Non
     ctx = click.Context(finetune.command)
     ctx.obj = CommandContext(here, here, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()}
-    assert Setting("base_model.path", "my-bert") in finetune.overrides_of(ctx, here, "squad", words)
+    assert Setting("base_model.path", "my-bert") in finetune.build_overrides(ctx, here, "squad", words)
 
 
 @pytest.mark.parametrize("kind", kind_names())
@@ -110,7 +110,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     ctx.obj = CommandContext(here, ROOT, None)
     words = STATED | {"model": "my-bert", "text": "train.json", "steps": 20, "global_batch_size": 4, "columns": ()}
     said = words | {"kind": "squad", "train": "train.json", "overrides": ("pretrain_rows.phase1.row_length=64",)}
-    found = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))
+    found = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said))
     assert [found["pretrain_rows"][phase]["row_length"] for phase in ("phase1", "phase2")] == [64, 100]
     assert found["downstream"]["squad"]["rows"]["row_length"] == 100
     check(found)
@@ -221,7 +221,7 @@ def test_pre_training_is_followed_by_any_kind(here: Path) -> None:
         said = STATED | {"text": "train.json", "model": None, "train": ".", "columns": (), "overrides": ()}
         said |= {"kind": kind, "steps": None, "global_batch_size": None, "task": "sst2"}
         said = {name: value for name, value in said.items() if name != "regression"}  # no word of `pretrain`
-        (entry,) = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))["downstream"].values()
+        (entry,) = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said))["downstream"].values()
         assert entry["kind"] == kind
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from flows.commands import evaluate
 from flows.commands.project import CommandContext
-from flows.commands.run import useful_after
+from flows.commands.run import suggest_next
 from flows.runs.checkout import own_folder
 from flows.runs.report import RunReport, StageRecord
 from tasks.params.downstream import defaults_of
@@ -120,23 +120,23 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> 
 )
 def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said: str) -> None:
     judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
-    assert useful_after(RunReport(".", results={"gate@it": judged})).startswith(said)
+    assert suggest_next(RunReport(".", results={"gate@it": judged})).startswith(said)
 
 
 def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
     stages = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
-    named, own = (useful_after(RunReport(folder, stages=stages)) for folder in ("runs/checkouts/first", "."))
+    named, own = (suggest_next(RunReport(folder, stages=stages)) for folder in ("runs/checkouts/first", "."))
     assert named == "podium finetune KIND --model first --train FILE"
     assert own == "podium finetune KIND --model models/phase2 --train FILE"
 
 
 @pytest.mark.parametrize(("choices", "word"), [({"to": ("rows",)}, "--to"), ({"part": "pretraining"}, "--part")])
 def test_after_a_part_the_same_words_go_on(choices: dict[str, Any], word: str) -> None:
-    assert useful_after(RunReport("."), **choices) == f"repeat the command without {word} to run the rest"
+    assert suggest_next(RunReport("."), **choices) == f"repeat the command without {word} to run the rest"
 
 
 def test_after_a_rejection_the_answers_are_looked_at() -> None:
     judged = {"name": "it", "scores": {}, "decision": {"accepted": False}, "published": None}
-    said = useful_after(RunReport("runs/first", results={"gate@it": judged}))
+    said = suggest_next(RunReport("runs/first", results={"gate@it": judged}))
     assert said.startswith("open runs/first/evaluation/it/")
     assert "--set downstream.it.gate.LIMIT=VALUE" in said

@@ -68,12 +68,12 @@ def test_a_job_enters_what_it_took_next_to_what_was_estimated(tmp_path: Path, ke
 
 def test_records_outlive_their_runs_and_those_of_runs_count_without_a_ledger(tmp_path: Path, kept: Path) -> None:
     result = run(job_in(tmp_path, "first"))
-    assert flows_ledger.records_of(tmp_path) == [result.foretold], "once, though both have it"
+    assert flows_ledger.collect_records(tmp_path) == [result.foretold], "once, though both have it"
     kept.unlink()
-    assert flows_ledger.records_of(tmp_path) == [result.foretold]
+    assert flows_ledger.collect_records(tmp_path) == [result.foretold]
     ledger.enter(result.foretold or {}, kept)
     shutil.rmtree(tmp_path / "runs")
-    [row] = flows_ledger.summary(flows_ledger.records_of(tmp_path))
+    [row] = flows_ledger.summarize(flows_ledger.collect_records(tmp_path))
     assert (row["device"], row["kind"], row["jobs"]) == ("CPU, 1 process", "pretrain", 1)
     assert row["ratios"]["memory"] is row["ratios"]["update_seconds"] is None
     command = [sys.executable, "-m", "flows", "ledger"]

@@ -124,7 +124,7 @@ def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
 )
 def test_no_verb_has_a_number_that_only_the_demo_has(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
-    monkeypatch.setattr("flows.commands.run.carry_out", lambda request, *_: asked.append(request))
+    monkeypatch.setattr("flows.commands.run.execute_run", lambda request, *_: asked.append(request))
     monkeypatch.chdir(tmp_path)
     write_tiny_model(tmp_path / "my-bert", ("who", "rules", "it"))
     for name in ("train.json", "text.txt"):

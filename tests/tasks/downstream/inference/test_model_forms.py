@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flows.commands.finetune import row_values
+from flows.commands.finetune import fit_rows
 from flows.runs.given_model import model_values
 from tasks.downstream.inference.entry import entry_of
 from tasks.downstream.inference.evaluate import evaluate
@@ -92,7 +92,7 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     FORMS[form](other)
     model = model_values("other", tmp_path, tmp_path)
     entry = "downstream.own={kind: squad, data: {source: files}}"
-    overrides = [*settings(model), entry, *settings(row_values("squad", "downstream.own", model))]
+    overrides = [*settings(model), entry, *settings(fit_rows("squad", "downstream.own", model))]
     params = check(resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"']))
     make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
     record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
