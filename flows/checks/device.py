@@ -58,7 +58,7 @@ def _launcher(named: str | None) -> Iterator[Finding]:
         except ParamsError as error:
             yield problem("launcher", str(error))
             return
-    if words and shutil.which(words[0], path=dvc.environment()["PATH"]) is None:
+    if words and shutil.which(words[0], path=dvc.stage_environment()["PATH"]) is None:
         yield problem("launcher", f"{words[0]} is not on PATH. Enable the SDK that contains it, or change {knob}")
 
 

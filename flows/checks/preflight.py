@@ -19,7 +19,7 @@ from flows.checks.given_inputs import LATER
 from flows.checks.given_inputs import wanted as given_to
 from flows.checks.probes import FAR_S, HERE_S, Finding, Question, asked, ok, problem, warning
 from flows.checks.server import is_usable
-from flows.dvc.leftovers import folders_of_outs
+from flows.dvc.leftovers import output_folders
 from flows.runs.environment import can_write, name_of
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_named
@@ -192,7 +192,7 @@ def folders(request: RunRequest) -> Iterator[Finding]:
 
 def _written(project: Path) -> Iterator[Path]:
     """Yield existing folders and files of a project that a run writes."""
-    outs = folders_of_outs(project)
+    outs = output_folders(project)
     cache, own = cache_of(project), project / ".dvc"
     yield from (project, own)
     for path in (project / LOCK, own / "tmp", cache, *outs, project / artifacts.RUNS, project / "reports"):

@@ -37,7 +37,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     project, root, plan = request.project, request.root, list(request.target)
     if request.on_workers or may_be_named() or (request.publish and request.values["publish"]["target"] != "local"):
         return None
-    if any(stage.group == releases.READS_THEM for stage in request.stages):
+    if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
         return None  # there may be a newer release
     before = report.read(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
@@ -49,7 +49,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     for text in verify([gate.name for gate in gates], root):
         screen().tell(text)
     with DvcSession(root) as session:
-        if session.look(plan).unchanged != plan:
+        if session.check_plan(plan).unchanged != plan:
             return None
     made = {name: getattr(before, name) for name in REMAINS}
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
@@ -76,7 +76,7 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
         if not run.accepts(gate.name):
             continue
         began = time.perf_counter()
-        receipt = releases.publish(gate, root, screen().tell)
+        receipt = releases.publish_release(gate, root, screen().tell)
         run.enter_receipt(receipt, gate.name)
         status = "skipped" if receipt.get("unchanged") else "ran"
         run.enter(report.StageRecord(publish_after(gate), status, round(time.perf_counter() - began, 2)))

@@ -43,8 +43,8 @@ def command(
     with locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
         # Runs in the checkout; its output is passed through.
-        words = [sys.executable, "-m", *releases.module_of(gate), *(["--dry-run"] if dry_run else [])]
-        code = subprocess.run(words, cwd=root, env=dvc.environment(), check=False).returncode
+        words = [sys.executable, "-m", *releases.publish_command(gate), *(["--dry-run"] if dry_run else [])]
+        code = subprocess.run(words, cwd=root, env=dvc.stage_environment(), check=False).returncode
     if code:
         raise SystemExit(code)
     if not dry_run:

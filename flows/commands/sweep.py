@@ -22,7 +22,7 @@ import click
 from flows import dvc
 from flows.commands import finetune, options
 from flows.commands.project import enter_project
-from flows.dvc.session import restore
+from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
 from flows.runs.stopping import stop
 from flows.views.run_view import RunView
@@ -62,15 +62,15 @@ class Sweep:
     sent: tuple[str, ...] = ()
     """Options that send stages to workers; empty: they run here."""
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[SweepRun]:
         """Return the runs, grouped by recipe."""
         names = sorted(self.grid, key=lambda name: name == SEED)
         found = itertools.product(*(self.grid[name] for name in names))
-        return [Member(self, dict(zip(names, values, strict=True))) for values in found]
+        return [SweepRun(self, dict(zip(names, values, strict=True))) for values in found]
 
 
 @dataclass(frozen=True)
-class Member:
+class SweepRun:
     """One run of a sweep."""
 
     sweep: Sweep
@@ -118,7 +118,7 @@ def require_held_out(values: Mapping[str, Any], entry: str) -> None:
         )
 
 
-def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
+def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     """Run all members, then finish the best one; return the record that is written to `runs/sweeps`.
 
     A repeated call resumes the sweep: finished members are skipped.
@@ -148,14 +148,14 @@ def carry_out(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     place = project / SWEEPS / f"{sweep.name}.json"
     write_json(place, record)
     say(f"best held-out {record['judged_by']}: {best.name}; evaluating it on the development set")
-    if code := _run(_last(best, alike, project, say), project, say):
+    if code := _run(_final_command(best, alike, project, say), project, say):
         raise SystemExit(code)
-    record["verdict"] = _verdict(best, project)
+    record["verdict"] = _recipe_verdict(best, project)
     write_json(place, record)
     return record
 
 
-def _verdict(best: Member, project: Path) -> list[str]:
+def _recipe_verdict(best: SweepRun, project: Path) -> list[str]:
     """Return the gate's conclusions about the recipe; empty if it has only one model."""
     root = checkout.own_folder(project, best.name)
     if (record := report.read(project, root)) is None:
@@ -163,7 +163,7 @@ def _verdict(best: Member, project: Path) -> list[str]:
     return [one.recipe for one in RunView(record, root, project).results if one.recipe is not None]
 
 
-def _last(best: Member, alike: Sequence[Member], project: Path, say: Say) -> list[str]:
+def _final_command(best: SweepRun, alike: Sequence[SweepRun], project: Path, say: Say) -> list[str]:
     """Predict the development set with all models of the best recipe; return the command that finishes the best run.
 
     Args:
@@ -187,7 +187,7 @@ def _last(best: Member, alike: Sequence[Member], project: Path, say: Say) -> lis
             raise SystemExit(code)
     others = {member.values[SEED]: checkout.own_folder(project, member.name) for member in alike if member != best}
     folder = SWEEPS / best.sweep.name / best.name
-    write_others(project / folder, others, best.sweep.entry, say)
+    write_seed_scores(project / folder, others, best.sweep.entry, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.
     return best.command("--set", f"downstream.{best.sweep.entry}.gate.seeds={folder.as_posix()}", here=True)
 
@@ -205,7 +205,7 @@ def _run(command: list[str], project: Path, say: Say) -> int:
         if not line.startswith(streams.NEXT):
             say(f"  {line}")
 
-    code = stop.follow(command, project, dvc.environment(), repeat)
+    code = stop.follow(command, project, dvc.stage_environment(), repeat)
     stop.check()
     if code not in (DONE, FAILED):
         raise SystemExit(code)
@@ -218,8 +218,8 @@ def _score(figures: Mapping[str, Any]) -> float:
 
 
 def _rank(
-    members: Sequence[Member], ended: Mapping[str, Mapping[str, Any]]
-) -> list[tuple[list[Member], dict[str, Any]]]:
+    members: Sequence[SweepRun], ended: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[list[SweepRun], dict[str, Any]]]:
     """Return the members of each recipe with mean and standard deviation over seeds, best recipe first."""
     found = []
     for recipe, several in itertools.groupby(members, key=lambda member: member.recipe):
@@ -231,7 +231,7 @@ def _rank(
     return sorted(found, key=lambda one: -one[1]["mean"])
 
 
-def write_others(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:
+def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:
     """Write the folder for `gate.seeds` atomically.
 
     Args:
@@ -256,7 +256,7 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     predictions = root / artifacts.predictions_file(name)
     needed = [predictions, *(task.examples_file(split, root) for split in task.development)]
     if not all(path.is_file() for path in needed) and dvc.has_remote(root):  # the stages ran on workers
-        restore([entry.stage("examples"), entry.stage("evaluate")], root, say)
+        restore_outputs([entry.stage("examples"), entry.stage("evaluate")], root, say)
     if missing := [path for path in needed if not path.is_file()]:
         raise PodiumError(
             f"{missing[0]} not found: run {root.name} was not evaluated, or no DVC remote has its outputs. See podium "
@@ -274,7 +274,7 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     }
 
 
-def _list_of(name: str) -> Callable[[str], list[Any]]:
+def _list_parser(name: str) -> Callable[[str], list[Any]]:
     """Return a parser of comma-separated values of a parameter."""
     read_one = options.number_parser(FinetuneParams.model_fields[name])
 
@@ -290,11 +290,17 @@ def _list_of(name: str) -> Callable[[str], list[Any]]:
     return read
 
 
-LISTS = options.combine_options(
-    click.option("--learning-rate", type=_list_of("learning_rate"), metavar="RATE,...", help="learning rates to try"),
-    click.option("--epochs", type=_list_of("epochs"), metavar="N,...", help="numbers of epochs to try"),
+search_options = options.combine_options(
     click.option(
-        "--batch-size", "global_batch_size", type=_list_of("global_batch_size"), metavar="N,...", help="sizes to try"
+        "--learning-rate", type=_list_parser("learning_rate"), metavar="RATE,...", help="learning rates to try"
+    ),
+    click.option("--epochs", type=_list_parser("epochs"), metavar="N,...", help="numbers of epochs to try"),
+    click.option(
+        "--batch-size",
+        "global_batch_size",
+        type=_list_parser("global_batch_size"),
+        metavar="N,...",
+        help="sizes to try",
     ),
     click.option(
         "--seeds",
@@ -313,24 +319,24 @@ def command() -> None:
     pass
 
 
-class _Kinds(finetune.KindCommands):
+class _SweepCommands(finetune.KindCommands):
     def make_command(self, kind: str) -> click.Command:
         @finetune.kind_command(kind)
-        @options.combine_options(LISTS, finetune.common_options)
+        @options.combine_options(search_options, finetune.common_options)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
-            _carry_out(ctx, kind, stated)
+            _start_sweep(ctx, kind, stated)
 
         found: click.Command = run
         return found
 
 
-@command.group("finetune", cls=_Kinds, help="Sweep podium finetune. Separate the values to try by commas.")
+@command.group("finetune", cls=_SweepCommands, help="Sweep podium finetune. Separate the values to try by commas.")
 def _finetune() -> None:
     pass
 
 
-def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
+def _start_sweep(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     from flows.runs.stopping import Interrupted, stop
 
     project = enter_project(ctx)
@@ -355,27 +361,27 @@ def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
     with stop.listening():
         try:
-            found = carry_out(sweep, project, _aside if stated["json_wanted"] else streams.say_line)
+            found = run_sweep(sweep, project, _note if stated["json_wanted"] else streams.say_line)
         except Interrupted:
-            _aside(f"stopped by {stop.reason()}; run the same command again to continue")
+            _note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    _tell(found, stated["json_wanted"])
+    _print_result(found, stated["json_wanted"])
 
 
-def _aside(text: str) -> None:
+def _note(text: str) -> None:
     streams.note(text, "")
 
 
-def _tell(found: dict[str, Any], json_wanted: bool) -> None:
+def _print_result(found: dict[str, Any], json_wanted: bool) -> None:
     from tasks.params.tables import table
 
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
-    rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _spread(one)) for one in found["recipes"]]
+    rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _format_mean(one)) for one in found["recipes"]]
     text = "\n" + table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
     options.print_result(json_wanted, found, text, f"podium runs show {found['best']}")
 
 
-def _spread(recipe: dict[str, Any]) -> str:
+def _format_mean(recipe: dict[str, Any]) -> str:
     shown = f"{recipe['mean']:.4f}"
     return shown if recipe["deviation"] is None else f"{shown} ± {recipe['deviation']:.4f}"

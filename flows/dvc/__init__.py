@@ -15,7 +15,7 @@ def has_remote(root: Path) -> bool:
     return default_remote(root) is not None
 
 
-def environment() -> dict[str, str]:
+def stage_environment() -> dict[str, str]:
     """Return the environment of stages: this interpreter first on PATH, output unbuffered, no telemetry.
 
     DVC starts a stage through $SHELL, or /bin/sh. bash replaces itself with the command. dash and others stay its

@@ -55,7 +55,7 @@ class CommandFailed(StageCmdFailedError):
 dvc.stage.run.StageCmdFailedError = CommandFailed
 
 
-class StoreAway(DvcException):
+class RemoteChanged(DvcException):
     """The default remote is missing, or is not the one seen before."""
 
 
@@ -65,7 +65,7 @@ class RunCache(StageCache):
     Equal stages never run at the same time on one cache: the second waits for the first and is then restored.
     """
 
-    def __init__(self, repo: Checkout) -> None:
+    def __init__(self, repo: CheckoutRepo) -> None:
         super().__init__(repo)
         self.keys: list[str] = []
         """Hashes of the stages whose entries `push` and `pull` copy."""
@@ -86,7 +86,7 @@ class RunCache(StageCache):
 
     def restore(self, stage: Any, run_cache: bool = True, pull: bool = False, dry: bool = False) -> None:
         """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
-        looks = [lambda _: True, *([self._fetch] if pull else []), self._wait_here, self._wait_elsewhere]
+        looks = [lambda _: True, *([self._fetch] if pull else []), self._lock_here, self._lock_everywhere]
         for look in looks if _can_hash(stage) else looks[:1]:
             if look(stage):
                 with contextlib.suppress(RunCacheNotFoundError):
@@ -97,7 +97,7 @@ class RunCache(StageCache):
             try:
                 self.repo.require_store()
             except OSError as error:
-                raise StoreAway(str(error)) from error
+                raise RemoteChanged(str(error)) from error
         self.repo.verdicts[stage.addressing] = "ran"
         self.repo.say(f"Running stage '{stage.addressing}':")
         raise RunCacheNotFoundError(stage)
@@ -109,7 +109,7 @@ class RunCache(StageCache):
             return bool(self.pull(None))
         return False
 
-    def _wait_here(self, stage: Any) -> bool:
+    def _lock_here(self, stage: Any) -> bool:
         """Lock an equal stage on this host until the update ends; return whether another process was running it."""
         folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
         os.makedirs(folder, exist_ok=True)
@@ -122,13 +122,13 @@ class RunCache(StageCache):
         unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
         return True
 
-    def _wait_elsewhere(self, stage: Any) -> bool:
+    def _lock_everywhere(self, stage: Any) -> bool:
         """Lock an equal stage on all hosts; return whether another host ran it and the remote has the result."""
         waited = unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, _get_stage_hash(stage)))(stage)
         return bool(waited) and self._fetch(stage)
 
 
-class Checkout(Repo):
+class CheckoutRepo(Repo):
     """DVC repository of a checkout, with the verdicts of the stages in the last update."""
 
     def __init__(self, say: Say, wait_for_lock: bool, lock_elsewhere: Callable[[str, str], bool]) -> None:
@@ -172,7 +172,7 @@ class Checkout(Repo):
                     remote.fs.makedirs(remote.path, exist_ok=True)
                     remote.fs.write_text(marker, uuid.uuid4().hex)
         elif found != record.read_text():
-            raise StoreAway(
+            raise RemoteChanged(
                 f"{marker} {'is missing' if not found else 'belongs to another store'}: restore or mount the remote; "
                 f"if you replaced it on purpose, remove {record}"
             )
@@ -251,7 +251,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
             return {"code": one.status}
     logging.getLogger("dvc").error("", exc_info=error)
     files = [name for one in causes for name in getattr(one, "files", ())]
-    return {"code": None, "files": files, "away": any(isinstance(one, StoreAway) for one in causes)}
+    return {"code": None, "files": files, "away": any(isinstance(one, RemoteChanged) for one in causes)}
 
 
 def main(mark: str, wait_for_lock: bool) -> None:
@@ -259,7 +259,7 @@ def main(mark: str, wait_for_lock: bool) -> None:
 
     Args:
         mark: prefix of a reply. It may follow an unfinished line of a stage.
-        wait_for_lock: see `Checkout`.
+        wait_for_lock: see `CheckoutRepo`.
     """
     requests = os.fdopen(os.dup(0))
     with open(os.devnull) as nothing:
@@ -279,11 +279,11 @@ def main(mark: str, wait_for_lock: bool) -> None:
 
     for name in LOGGERS:
         logging.getLogger(name).handlers = [_Handler(say)]
-    checkout: Checkout | None = None
+    checkout: CheckoutRepo | None = None
     for line in requests:
         request = json.loads(line)
         try:
-            checkout = checkout or Checkout(say, wait_for_lock, lock_elsewhere)
+            checkout = checkout or CheckoutRepo(say, wait_for_lock, lock_elsewhere)
             answer = getattr(checkout, request.pop("do"))(**request)
         except (DvcException, OSError) as error:
             reply("failed", _failure(error))

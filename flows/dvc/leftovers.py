@@ -21,14 +21,14 @@ UNFINISHED = f".{'?' * 22}.tmp"
 """Pattern of DVC's temporary files: a random name of 22 characters."""
 
 
-def mend(root: Path, say: Callable[[str], None]) -> None:
+def repair(root: Path, say: Callable[[str], None]) -> None:
     """Repair dvc.lock and rwlock, so that the next `dvc repro` works, and remove temporary files."""
-    _mend_list(root, say)
-    _mend_lock(root, say)
-    _sweep(root, say)
+    _repair_rwlock(root, say)
+    _repair_lock(root, say)
+    _remove_temporary(root, say)
 
 
-def _sweep(root: Path, say: Callable[[str], None]) -> None:
+def _remove_temporary(root: Path, say: Callable[[str], None]) -> None:
     """Remove temporary files in the cache and next to the outs, unless a running DVC may be writing them.
 
     An incomplete run-cache entry also breaks DVC: it reads the newest file there as the entry and fails with `'outs'`,
@@ -38,7 +38,7 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     cache = cache_of(root)
     places = "files/md5", "files/md5/??", "runs/??/*"
     left = [path for place in places for path in cache.glob(f"{place}/{UNFINISHED}")]
-    left += [path for folder in folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
+    left += [path for folder in output_folders(root) for path in folder.rglob(UNFINISHED)]
     entries = list(cache.glob("runs/??/*"))
     hollow = [entry for entry in entries if entry.is_dir() and set(entry.iterdir()) <= set(left)]
     if not (left or hollow) or uses_cache(cache):
@@ -52,14 +52,14 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     say(f"removed {files} that DVC left when it was killed or the disk was full")
 
 
-def folders_of_outs(root: Path) -> set[Path]:
+def output_folders(root: Path) -> set[Path]:
     """Return the top-level folders of the checkout that contain outs."""
     stages = definitions_of(root).values()
     outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
     return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
 
 
-def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
+def _repair_lock(root: Path, say: Callable[[str], None]) -> None:
     """Move away a dvc.lock that DVC cannot read. DVC then restores the stages from its run-cache and reruns none."""
     path = root / LOCK
     if not path.is_file():
@@ -68,7 +68,7 @@ def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
         values: Any = read_dvc_file(path)
     except ParamsError:
         values = None
-    if _is_whole_lock(values) or at_work(root):
+    if _is_valid_lock(values) or at_work(root):
         return
     aside = root / RUNS / "dvc.lock.broken"
     aside.parent.mkdir(exist_ok=True)
@@ -76,13 +76,13 @@ def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
     say(f"{path} was incomplete and was moved to {aside}: stages are restored from DVC's run-cache")
 
 
-def _is_whole_lock(values: Any) -> bool:
+def _is_valid_lock(values: Any) -> bool:
     """Return whether DVC accepts it. A truncated file may still be YAML, with a last key that has no value."""
     stages = values.get("stages", {}) if isinstance(values, dict) and "schema" in values else None
-    return isinstance(stages, dict) and all(map(_is_whole_stage, stages.values()))
+    return isinstance(stages, dict) and all(map(_is_valid_stage, stages.values()))
 
 
-def _is_whole_stage(stage: Any) -> bool:
+def _is_valid_stage(stage: Any) -> bool:
     if not isinstance(stage, dict) or not isinstance(stage.get("cmd"), (str, list)):
         return False
     entries, files = [stage.get(part, []) for part in ("deps", "outs")], stage.get("params", {})
@@ -93,21 +93,21 @@ def _is_whole_stage(stage: Any) -> bool:
     return whole and all(isinstance(params, dict) for params in files.values())
 
 
-def _mend_list(root: Path, say: Callable[[str], None]) -> None:
+def _repair_rwlock(root: Path, say: Callable[[str], None]) -> None:
     """Remove an incomplete .dvc/tmp/rwlock of the checkout `root` if no process can have an entry in it.
 
     It is read under DVC's own lock, so that a file that is being written does not count as incomplete. It stays while
     another DVC runs in the checkout, as that has an entry there; DVC then reports the error itself.
     """
     path = root / ".dvc" / "tmp" / "rwlock"
-    if _is_whole(path):
+    if _is_readable(path):
         return
     with path.with_suffix(".lock").open("a", encoding="utf-8") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # it is being written now
-        if _is_whole(path):
+        if _is_readable(path):
             return
         if others := at_work(root):
             say(
@@ -118,7 +118,7 @@ def _mend_list(root: Path, say: Callable[[str], None]) -> None:
         say(f"removed {path}, which DVC left incomplete when it was killed or the disk was full")
 
 
-def _is_whole(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     try:
         read_json(path)
     except FileNotFoundError:

@@ -16,11 +16,11 @@ from tasks.stage import artifacts
 from tasks.stage.errors import REJECTED
 from tasks.stage.process import describe_exit
 
-READS_THEM = "predict_released"
+RELEASE_STAGES = "predict_released"
 """Group of the stages that use fetched releases, one for each entry."""
 MODULE = "tasks.release.fetch"
 
-Chosen = Mapping[str, Sequence[str]]
+ReleaseSelection = Mapping[str, Sequence[str]]
 """Entry -> TAG@COMMIT of its releases to fetch, newest first."""
 
 
@@ -28,7 +28,9 @@ class ReleaseFailed(RunFailed):
     """Fetching or publishing a release failed; the message says why."""
 
 
-def fetch(plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: Chosen | None = None) -> None:
+def fetch_releases(
+    plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: ReleaseSelection | None = None
+) -> None:
     """Fetch the releases that the stages of `plan` or their dependencies compare with, unless they are here already.
 
     Args:
@@ -45,7 +47,7 @@ def fetch(plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: C
         _fetch([name, *words], root, say)
 
 
-def choose(plan: Sequence[str], root: Path) -> Chosen:
+def select_releases(plan: Sequence[str], root: Path) -> ReleaseSelection:
     """Select the newest releases that the stages of `plan` compare with, so that all workers use the same ones.
 
     Raises:
@@ -60,15 +62,15 @@ def choose(plan: Sequence[str], root: Path) -> Chosen:
 
 def _entries(plan: Sequence[str], root: Path) -> list[str]:
     known = read_plan(root)
-    return [known[stage].item for stage in known.behind(plan) if known[stage].group == READS_THEM]
+    return [known[stage].item for stage in known.behind(plan) if known[stage].group == RELEASE_STAGES]
 
 
-def module_of(gate: Stage) -> list[str]:
+def publish_command(gate: Stage) -> list[str]:
     """Return the module that publishes the model of a gate, and its argument."""
     return [str(gate.meta["publish"]), gate.item]
 
 
-def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def publish_release(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Publish the model that the gate accepted, unless it is already published; return the receipt.
 
     Args:
@@ -79,7 +81,7 @@ def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, An
     Raises:
         ReleaseFailed: has the output of the child process.
     """
-    _run("publish failed", module_of(gate), root, say)
+    _run("publish failed", publish_command(gate), root, say)
     receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))
     return receipt
 
@@ -103,7 +105,7 @@ def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], No
         lines.append(line)
         say(line)
 
-    code = stop.follow([sys.executable, "-m", *module], root, dvc.environment(), take)
+    code = stop.follow([sys.executable, "-m", *module], root, dvc.stage_environment(), take)
     if code:
         stop.check()
         said = "\n".join(lines).strip().removeprefix(ERROR) or "no output"

@@ -38,7 +38,7 @@ ERROR = "error: "
 """Prefix of a stage's error message (tasks/plan/main.py)."""
 PAUSED = "paused: "
 """Prefix of the line in which a stage says why it stopped early on purpose, after writing its checkpoint."""
-HELD = "a checkpoint holds"
+CHECKPOINT_KEPT = "a checkpoint holds"
 """Text in that line if the stage can continue from a checkpoint."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes of stages that a signal ended. bash replaces itself with the command; other shells return 128 + signal."""
@@ -48,10 +48,10 @@ KEPT_LINES = 25
 """Number of last output lines in the error of a failed stage."""
 REMOTE_WAITS = (5.0, 20.0, 60.0)
 """Seconds before each retry of a remote."""
-LITTLE = 64 * 1024
+FULL_BELOW = 64 * 1024
 """Bytes of free space below which a disk counts as full."""
 
-Lock = Callable[[str, str], bool]
+StageLock = Callable[[str, str], bool]
 """Function of a stage's name and the hash of its command, parameters and inputs; returns whether it had to wait."""
 
 
@@ -59,10 +59,10 @@ class StageFailed(RunFailed):
     """A stage ended without its outputs. The message has its error, or its last lines of output."""
 
     def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
-        super().__init__(f"stage {stage} failed ({reason}){_own_words(tail)}")
+        super().__init__(f"stage {stage} failed ({reason}){_stage_error(tail)}")
 
 
-def _own_words(tail: list[str]) -> str:
+def _stage_error(tail: list[str]) -> str:
     """Return the last error of a stage with the lines that follow it, or all last lines if there is no error."""
     stated = [index for index, line in enumerate(tail) if line.startswith(ERROR)]
     if not stated:
@@ -80,7 +80,7 @@ class RemoteFailed(RunFailed):
 
 
 @dataclass(frozen=True)
-class Look:
+class PlanStatus:
     """Status of a plan."""
 
     unchanged: list[str]
@@ -90,7 +90,7 @@ class Look:
 
 
 @dataclass
-class _Heard:
+class _StageOutput:
     """Output of a stage."""
 
     say: Say
@@ -121,7 +121,7 @@ class DvcSession:
         root: Path,
         sent: Sequence[str] | None = None,
         waits: bool = False,
-        lock: Lock | None = None,
+        lock: StageLock | None = None,
         run: str | None = None,
     ) -> None:
         """Describe the session; the process is not started yet.
@@ -136,9 +136,9 @@ class DvcSession:
         self.root, self._lock = root, lock
         self._mark = secrets.token_hex(8)
         """Random prefix of replies, which stages cannot know."""
-        self._words = [self._mark, *(["--wait-for-lock"] if waits else [])]
-        told = {STAGES_SENT: None if sent is None else " ".join(sent), RUN: run}
-        self._told = {name: value for name, value in told.items() if value is not None}
+        self._arguments = [self._mark, *(["--wait-for-lock"] if waits else [])]
+        variables = {STAGES_SENT: None if sent is None else " ".join(sent), RUN: run}
+        self._variables = {name: value for name, value in variables.items() if value is not None}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> DvcSession:
@@ -150,8 +150,8 @@ class DvcSession:
     def start(self) -> subprocess.Popen[str]:
         """Start the process if it is not running."""
         if self._process is None:
-            environment = {**dvc.environment(), **self._told}
-            self._process = stop.start([*CHILD, *self._words], self.root, environment, subprocess.PIPE)
+            environment = {**dvc.stage_environment(), **self._variables}
+            self._process = stop.start([*CHILD, *self._arguments], self.root, environment, subprocess.PIPE)
         return self._process
 
     def end(self) -> None:
@@ -191,28 +191,28 @@ class DvcSession:
         """
         if stop.number:
             raise RunStopped(stage)
-        heard = _Heard(say, progress)
-        self._ask("ready", lambda line: None)  # import DVC before signals are forwarded
+        output = _StageOutput(say, progress)
+        self._send("ready", lambda line: None)  # import DVC before signals are forwarded
         reply: dict[str, Any] = {"away": True}
         while reply.get("away"):
             if pull:
-                self._ask_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
+                self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
             with stop.passed_to(self.start()):
-                reply = self._ask("update_stage", heard.take, stage=stage, pull=pull, alone=alone)
+                reply = self._send("update_stage", output.take, stage=stage, pull=pull, alone=alone)
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])
-        if done is None and heard.paused is not None and (not stop.number or HELD in heard.paused):
-            raise RunPaused(f"stage {stage} paused: {heard.paused.removesuffix(f'; {AGAIN}')}")
+        if done is None and output.paused is not None and (not stop.number or CHECKPOINT_KEPT in output.paused):
+            raise RunPaused(f"stage {stage} paused: {output.paused.removesuffix(f'; {AGAIN}')}")
         if done is None and stop.number and code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
             raise RunStopped(stage)
         if code is None:
             code = reply.get("ended", DVC_FAILED)
         reason = "DVC could not store its outputs in the cache" if done else describe_exit(code)
         self._close()  # otherwise it would count as a running DVC
-        raise StageFailed(stage, reason + _explain(stage, self.root, reply.get("files", ())), list(heard.tail))
+        raise StageFailed(stage, reason + _likely_causes(stage, self.root, reply.get("files", ())), list(output.tail))
 
-    def look(self, plan: Sequence[str]) -> Look:
+    def check_plan(self, plan: Sequence[str]) -> PlanStatus:
         """Return which stages are unchanged since the last run; none if another run prevents reading the status.
 
         DVC lists stages that changed themselves, not those that depend on them. So all stages after the first changed
@@ -222,17 +222,17 @@ class DvcSession:
             plan: stages of dvc.yaml, each after its dependencies.
         """
         try:
-            found = set(self._require("changed"))
+            found = set(self._request("changed"))
         except DvcFailed:
-            return Look([], False)
+            return PlanStatus([], False)
         known = read_plan(self.root)
         needed = set(known.behind(plan))
         changed = needed & found
         if not changed <= set(plan):  # any stage of the plan may depend on it
-            return Look([], False)
+            return PlanStatus([], False)
         unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
         may_change = set(known.behind(needed - set(plan))) & set(plan) - set(unchanged)
-        return Look(unchanged, not may_change)
+        return PlanStatus(unchanged, not may_change)
 
     def push(self, stages: Sequence[str], say: Say) -> None:
         """Copy the outputs of `stages` and their run-cache entries to the default remote.
@@ -243,9 +243,9 @@ class DvcSession:
             RemoteFailed: the remote did not accept them. They are safe in the cache of this host.
         """
         what = f"the remote {{remote}} did not accept the outs of {', '.join(stages)}"
-        self._ask_remote(what, say, "push", targets=list(stages), run_cache=True)
+        self._send_to_remote(what, say, "push", targets=list(stages), run_cache=True)
 
-    def _ask_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
+    def _send_to_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
         """Send a request that uses the default remote, with a few retries.
 
         Args:
@@ -269,33 +269,33 @@ class DvcSession:
             reraise=True,
         )
         try:
-            tries(self._require, request, **arguments)
+            tries(self._request, request, **arguments)
         except DvcFailed as error:
             raise RemoteFailed(
                 f"{what}. The outputs are in the cache of this host: restore the remote and run again; nothing is "
                 f"computed twice. DVC's error:\n{error}"
             ) from None
 
-    def restore(self, stages: Sequence[str]) -> None:
+    def restore_outputs(self, stages: Sequence[str]) -> None:
         """Restore the outputs of `stages` recorded in dvc.lock.
 
         Raises:
             DvcFailed: some are neither in the cache nor in the remote.
         """
         if default_remote(self.root) is not None:
-            self._require("require_store")
-        self._require("pull", targets=list(stages))
+            self._request("require_store")
+        self._request("pull", targets=list(stages))
 
-    def _require(self, what: str, **arguments: Any) -> Any:
+    def _request(self, what: str, **arguments: Any) -> Any:
         """Send a request, keep its output for the error message, and return the answer."""
         lines: deque[str] = deque(maxlen=KEPT_LINES)
-        reply = self._ask(what, lines.append, **arguments)
+        reply = self._send(what, lines.append, **arguments)
         if "answer" not in reply:
             self._close()  # its view of the remote may be out of date
             raise DvcFailed("\n".join(f"  {line}" for line in lines))
         return reply["answer"]
 
-    def _ask(self, what: str, take: Say, **arguments: Any) -> dict[str, Any]:
+    def _send(self, what: str, take: Say, **arguments: Any) -> dict[str, Any]:
         """Send a request and forward its output until it is answered.
 
         Returns:
@@ -326,7 +326,7 @@ class DvcSession:
         return {"code": None, "ended": ended}
 
 
-def _explain(stage: str, root: Path, files: Sequence[str]) -> str:
+def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
     """Return likely causes of a failure beyond DVC's message, each preceded by "; ". Empty if there are none.
 
     Args:
@@ -348,7 +348,7 @@ def _full_disks(stage: str, root: Path) -> Iterable[str]:
         while not place.exists():
             place = place.parent
         state = os.statvfs(place)
-        if state.f_bavail * state.f_frsize < LITTLE:
+        if state.f_bavail * state.f_frsize < FULL_BELOW:
             full.setdefault(place.stat().st_dev, place)
     return [f"No space left on device: the disk of {place} is full; free some space" for place in full.values()]
 
@@ -362,12 +362,12 @@ def _damaged(root: Path, files: Sequence[str]) -> Iterable[str]:
             yield str(error)
 
 
-def restore(stages: Sequence[str], root: Path, say: Say) -> str | None:
+def restore_outputs(stages: Sequence[str], root: Path, say: Say) -> str | None:
     """Restore the outputs of `stages` recorded in dvc.lock; return None, or DVC's error if that failed."""
-    leftovers.mend(root, say)
+    leftovers.repair(root, say)
     with DvcSession(root) as session:
         try:
-            session.restore(stages)
+            session.restore_outputs(stages)
         except DvcFailed as error:
             return str(error)
     return None

@@ -76,7 +76,7 @@ def run_plan(
     publish: bool,
     on_worker: bool = False,
     entered: Entered = lambda record: None,
-    released: releases.Chosen | None = None,
+    released: releases.ReleaseSelection | None = None,
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish the models that gates accept.
 
@@ -98,14 +98,14 @@ def run_plan(
     names = [gate.name for gate in gates]
     for text in verify(names, root):
         tell(text)
-    releases.fetch(plan, root, tell, released)
+    releases.fetch_releases(plan, root, tell, released)
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), tell
-    leftovers.mend(root, say)
+    leftovers.repair(root, say)
     with contextlib.ExitStack() as held:
         sent, locks = plan if on_worker else None, StageLocks(str(flow_run.id), tell)
         lock = locks.take if on_worker and remote else None
         lanes = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
-        found = lanes[0].look(plan)
+        found = lanes[0].check_plan(plan)
         if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
             tell_estimate(root, say)
         for stage in found.unchanged:
@@ -321,7 +321,7 @@ def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[
     receipt: dict[str, Any] = {}
 
     def publish() -> str:
-        receipt.update(releases.publish(gate, root, tell))
+        receipt.update(releases.publish_release(gate, root, tell))
         return "skipped" if receipt.get("unchanged") else "ran"
 
     _enter("publish", publish_after(gate), publish, run, entered, root)
@@ -344,7 +344,7 @@ def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
 def _estimate(root: Path, *words: str) -> str:
     """Return the output of the estimate for the checkout; empty if it failed."""
     command = [sys.executable, "-m", "tasks.estimates.data_estimate", *words]
-    env, out, null = dvc.environment(), subprocess.PIPE, subprocess.DEVNULL
+    env, out, null = dvc.stage_environment(), subprocess.PIPE, subprocess.DEVNULL
     done = subprocess.run(
         command, cwd=root, env=env, text=True, check=False, stdout=out, stderr=null, preexec_fn=die_with_parent
     )

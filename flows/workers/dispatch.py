@@ -25,7 +25,7 @@ from prefect.states import Cancelling
 
 from flows import dvc
 from flows.dvc import releases
-from flows.dvc.session import restore
+from flows.dvc.session import restore_outputs
 from flows.dvc.stages import PAUSED_STATE, RunStopped
 from flows.runs.report import RunReport
 from flows.runs.stage_plan import publish_after
@@ -281,7 +281,7 @@ class Sender:
             RunFailed: see `run`.
         """
         known = read_plan(self.root)
-        self.parameters["released"] = releases.choose(plan, self.root)
+        self.parameters["released"] = releases.select_releases(plan, self.root)
         gates = [stage for stage in plan if known[stage].is_gate]
         for queue, names in groups(plan, known, cpu, device):
             before, shares, rest = around_shares(names, known)
@@ -295,7 +295,7 @@ class Sender:
             receipt = read_json(self.root / artifacts.receipt_file(gate.item))
             self.report.enter_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
-        if dvc.has_remote(self.root) and (said := restore(pages, self.root, self.say)) is not None:
+        if dvc.has_remote(self.root) and (said := restore_outputs(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
 
     def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:

@@ -55,7 +55,7 @@ def test_killed_and_run_again(fresh: Case, undisturbed: tuple[Path, dict[str, st
             run.kill()
             run.wait()
             processes.require_none(fresh.mark)
-        leftovers.mend(fresh.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
+        leftovers.repair(fresh.project, print)  # as flows do: a DVC killed while it writes its list leaves half of it
         require_as(fresh, undisturbed[1])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.dvc.session import DvcSession, Look
+from flows.dvc.session import DvcSession, PlanStatus
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml
 from tests.flows.dvc.toy_repro import repro
@@ -13,41 +13,41 @@ from tests.tasks.downstream.entries import write_parameters
 
 def look(root, plan):
     with DvcSession(root) as session:
-        return session.look(plan)
+        return session.check_plan(plan)
 
 
 def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
     plan = ["first", "second", "gate@squad"]
-    assert look(toy_project, plan) == Look([], True)
+    assert look(toy_project, plan) == PlanStatus([], True)
     repro("second", toy_project)
-    assert look(toy_project, plan) == Look(["first", "second"], True), "gate has never run"
+    assert look(toy_project, plan) == PlanStatus(["first", "second"], True), "gate has never run"
     repro("gate@squad", toy_project)
-    assert look(toy_project, plan) == Look(plan, True)
+    assert look(toy_project, plan) == PlanStatus(plan, True)
     params = toy_project / "params.yaml"
     params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
-    assert look(toy_project, plan) == Look(["first"], True)
-    assert look(toy_project, ["gate@squad"]) == Look([], False), "second, which it needs, changed"
+    assert look(toy_project, plan) == PlanStatus(["first"], True)
+    assert look(toy_project, ["gate@squad"]) == PlanStatus([], False), "second, which it needs, changed"
     repro("gate@squad", toy_project)
     (toy_project / "data" / "second").unlink()
-    assert look(toy_project, plan) == Look(["first"], True)
+    assert look(toy_project, plan) == PlanStatus(["first"], True)
     (toy_project / "dvc.yaml").write_text("stages: nonsense")
-    assert look(toy_project, plan) == Look([], False), "DVC says what is wrong"
+    assert look(toy_project, plan) == PlanStatus([], False), "DVC says what is wrong"
 
 
 def test_a_plan_is_complete_where_it_makes_all_that_it_needs_or_that_is_up_to_date(toy_project):
-    assert look(toy_project, ["second", "gate@squad"]) == Look([], False), "first has never run"
+    assert look(toy_project, ["second", "gate@squad"]) == PlanStatus([], False), "first has never run"
     repro("first", toy_project)
-    assert look(toy_project, ["second", "gate@squad"]) == Look([], True)
-    assert look(toy_project, ["gate@squad"]) == Look([], False), "second has never run"
+    assert look(toy_project, ["second", "gate@squad"]) == PlanStatus([], True)
+    assert look(toy_project, ["gate@squad"]) == PlanStatus([], False), "second has never run"
     repro("second", toy_project)
     plan = toy_project / "dvc.yaml"
     plan.write_text(plan.read_text().replace("cmd: python stage", "cmd: env python stage"))
-    assert look(toy_project, ["gate@squad"]) == Look([], False), "its command changed"
+    assert look(toy_project, ["gate@squad"]) == PlanStatus([], False), "its command changed"
     repro("gate@squad", toy_project)
-    assert look(toy_project, ["first", "gate@squad"]) == Look(["first", "gate@squad"], True)
+    assert look(toy_project, ["first", "gate@squad"]) == PlanStatus(["first", "gate@squad"], True)
     plan.write_text(plan.read_text().replace("env python stage.py first", "python stage.py first"))
-    assert look(toy_project, ["first", "second"]) == Look([], True)
-    assert look(toy_project, ["first", "gate@squad"]) == Look([], False), "second may change when first has run"
+    assert look(toy_project, ["first", "second"]) == PlanStatus([], True)
+    assert look(toy_project, ["first", "gate@squad"]) == PlanStatus([], False), "second may change when first has run"
 
 
 @pytest.mark.parametrize("part", ["all", "pretraining", "glue", "squad", "finetuning"])
@@ -57,4 +57,4 @@ def test_every_part_but_fine_tuning_makes_all_that_it_needs(part, tmp_path):
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     values = resolve(read_yaml(ROOT / "params.yaml"), None, ["downstream.glue-sst2={kind: glue, task: sst2}"])
     write_parameters(tmp_path, values)
-    assert look(tmp_path, stages_of(values, part)) == Look([], part != "finetuning")
+    assert look(tmp_path, stages_of(values, part)) == PlanStatus([], part != "finetuning")

@@ -99,7 +99,7 @@ def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
     with subprocess.Popen(
         [sys.executable, "-m", "dvc", "repro", "first"],
         cwd=folder,
-        env=dvc.environment(),
+        env=dvc.stage_environment(),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.sweep import SWEEPS, Sweep, _run, carry_out, require_held_out, write_others
+from flows.commands.sweep import SWEEPS, Sweep, _run, run_sweep, require_held_out, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same
 from ipu_model.files import write_json
@@ -72,7 +72,7 @@ def ended(
         return 0
 
     monkeypatch.setattr("flows.commands.sweep._run", run)
-    monkeypatch.setattr("flows.commands.sweep.write_others", lambda *told: others.append(told[:3]))
+    monkeypatch.setattr("flows.commands.sweep.write_seed_scores", lambda *told: others.append(told[:3]))
     return ran, others
 
 
@@ -85,7 +85,7 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
         for member, score in zip(SWEEP.members(), found, strict=True)
     }
     ran, others = ended(tmp_path, monkeypatch, scores)
-    record = carry_out(SWEEP, tmp_path, lambda text: None)
+    record = run_sweep(SWEEP, tmp_path, lambda text: None)
     assert record["best"] == "tries-lr1e-05-s6"
     assert [one["mean"] for one in record["recipes"]] == [pytest.approx(0.55), pytest.approx(0.5)]
     assert record["recipes"][0]["deviation"] == pytest.approx(0.0707106781)
@@ -114,7 +114,7 @@ def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
         sent = dataclasses.replace(SWEEP, grid=grid, sent=("--on-workers",))
         figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
         ran, _ = ended(tmp_path, monkeypatch, {member.name: figures for member in sent.members()})
-        carry_out(sent, tmp_path, lambda text: None)
+        run_sweep(sent, tmp_path, lambda text: None)
         assert all("--on-workers" in command for command in ran[:-1])
         assert ("--on-workers" not in ran[-1]) is here
 
@@ -125,7 +125,7 @@ def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_th
     figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
     ran, others = ended(tmp_path, monkeypatch, {"tries-lr3e-05-s6": figures})
     said: list[str] = []
-    carry_out(SWEEP, tmp_path, said.append)
+    run_sweep(SWEEP, tmp_path, said.append)
     assert others == []
     assert "gate.seeds" not in " ".join(ran[-1])
     assert "1 of 2 seeds of this recipe did not finish and are not in its mean" in said
@@ -140,7 +140,7 @@ def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
         monkeypatch,
         {names[1]: {"judged_by": "loss", "loss": 2.0}, names[3]: {"judged_by": "loss", "loss": 1.0}},
     )
-    record = carry_out(SWEEP, tmp_path, lambda text: None)
+    record = run_sweep(SWEEP, tmp_path, lambda text: None)
     assert record["best"] == names[3]
     assert [one["held_out"] for one in record["runs"]][0] is None
 
@@ -148,7 +148,7 @@ def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
 def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(tmp_path, monkeypatch, {})
     with pytest.raises(PodiumError, match="none of the 4 runs came to its end"):
-        carry_out(SWEEP, tmp_path, lambda text: None)
+        run_sweep(SWEEP, tmp_path, lambda text: None)
 
 
 def test_nothing_is_chosen_by_the_development_set() -> None:
@@ -168,7 +168,7 @@ def judged(tmp_path: Path) -> Path:
 
 def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged: Path, tmp_path: Path) -> None:
     entry, folder = "glue-sst2", judged / "seeds"
-    write_others(folder, {43: judged}, entry, lambda text: None)
+    write_seed_scores(folder, {43: judged}, entry, lambda text: None)
     change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
     values = parameter_values(load_params(judged / artifacts.PARAMS))
     with pytest.raises(InputError, match="the seeds 42 and 43 are the same model"):  # as it is, and the file says so
@@ -182,11 +182,11 @@ def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(
 
 
 def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged: Path, tmp_path: Path) -> None:
-    write_others(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+    write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     before = (tmp_path / "seeds/seed-43.json").read_bytes()
     (judged / artifacts.predictions_file("glue-sst2")).unlink()
     with pytest.raises(PodiumError, match="predictions.json is not there: the run checkout did not come to its eval"):
-        write_others(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+        write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
 
 

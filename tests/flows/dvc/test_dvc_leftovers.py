@@ -37,10 +37,10 @@ def test_a_run_after_a_kill_in_the_middle_of_the_list_works(toy_project, rwlock)
 
 
 def test_a_whole_list_and_no_list_stay_as_they_are(toy_project, rwlock):
-    leftovers.mend(toy_project, pytest.fail)
+    leftovers.repair(toy_project, pytest.fail)
     assert not rwlock.exists()
     rwlock.write_text(json.dumps({"write": {}, "read": {}}))
-    leftovers.mend(toy_project, pytest.fail)
+    leftovers.repair(toy_project, pytest.fail)
     assert json.loads(rwlock.read_text()) == {"write": {}, "read": {}}
 
 
@@ -48,7 +48,7 @@ def test_a_list_that_is_being_written_is_left_alone(toy_project, rwlock):
     rwlock.write_text("")
     with rwlock.with_suffix(".lock").open("a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        leftovers.mend(toy_project, pytest.fail)
+        leftovers.repair(toy_project, pytest.fail)
     assert rwlock.exists()
 
 
@@ -56,7 +56,7 @@ def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
     rwlock.write_text("")
     with a_dvc_in(toy_project) as other:
         said = []
-        leftovers.mend(toy_project, said.append)
+        leftovers.repair(toy_project, said.append)
         assert f"process {other.pid}" in said[0]
     assert rwlock.exists()
 
@@ -135,10 +135,10 @@ def test_unfinished_files_of_the_cache_go_once_no_dvc_that_could_write_them_is_a
     (other / ".dvc").mkdir(parents=True)
     (other / ".dvc" / "config").write_text(f"[cache]\n    dir = {toy_project / '.dvc' / 'cache'}\n")
     with a_dvc_in(other):
-        leftovers.mend(toy_project, pytest.fail)
+        leftovers.repair(toy_project, pytest.fail)
         assert all(path.exists() for path in left)
     said = []
-    leftovers.mend(toy_project, said.append)
+    leftovers.repair(toy_project, said.append)
     assert "removed 3 temporary files (0.0 MB)" in said[0]
     assert whole.exists()
     assert not any(path.exists() for path in left)

@@ -8,7 +8,7 @@ import pytest
 
 from flows import dvc
 from flows.dvc import session as sessions
-from flows.dvc.child import Checkout, StoreAway
+from flows.dvc.child import CheckoutRepo, RemoteChanged
 from flows.dvc.session import DvcSession, RemoteFailed
 from tests.flows.dvc.toy_repro import repro
 
@@ -119,8 +119,8 @@ def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project
         session.update("first", print, print, pull=True)
         session.push(["first"], print)
     monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.rename(tmp_path / "away"))
-    with pytest.raises(StoreAway, match="podium-store is not there: bring"):
-        Checkout(print, False, lambda *_: False).push(["first"])
+    with pytest.raises(RemoteChanged, match="podium-store is not there: bring"):
+        CheckoutRepo(print, False, lambda *_: False).push(["first"])
 
 
 def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, tmp_path, ran, monkeypatch):
@@ -134,7 +134,7 @@ def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_p
     shutil.rmtree(toy_project / ".dvc/cache/runs")
     shutil.rmtree(toy_project / "data")
     with DvcSession(toy_project) as session:
-        ask = session._ask
+        ask = session._send
 
         def lose(what, take, **arguments):
             if what == "update_stage" and not waited:
@@ -146,7 +146,7 @@ def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_p
                 waited.append(line)
                 away.rename(remote)
 
-        monkeypatch.setattr(session, "_ask", lose)
+        monkeypatch.setattr(session, "_send", lose)
         assert session.update("first", bring_back, print, pull=True) == "restored"
     assert len(waited) == 1
     assert ran() == ["first"]

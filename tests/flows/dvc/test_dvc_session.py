@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flows.dvc import session as sessions
-from flows.dvc.session import DvcFailed, DvcSession, Look, StageFailed
+from flows.dvc.session import DvcFailed, DvcSession, PlanStatus, StageFailed
 from flows.runs.stopping import RunPaused, RunStopped, stop
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
@@ -86,7 +86,7 @@ def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_raises_n
 
 def test_a_full_disk_is_named_where_dvc_does_not_say_it(toy_project, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "second")
-    monkeypatch.setattr("flows.dvc.session.LITTLE", 1 << 62)
+    monkeypatch.setattr("flows.dvc.session.FULL_BELOW", 1 << 62)
     with pytest.raises(StageFailed, match=r"No space left on device: the disk of \S+ is full; free some space"):
         repro("second", toy_project)
 
@@ -191,10 +191,10 @@ def test_a_session_sees_parameters_and_a_plan_that_changed_meanwhile(toy_project
     with DvcSession(toy_project) as session:
         assert session.update("second", print, print) == "ran"
         params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
-        assert session.look(["first", "second"]) == Look(["first"], True)
+        assert session.check_plan(["first", "second"]) == PlanStatus(["first"], True)
         assert session.update("second", print, print) == "ran"
         plan.write_text(plan.read_text().replace("cmd: python stage.py first", "cmd: env python stage.py first"))
-        assert session.look(["first", "second"]) == Look([], True)
+        assert session.check_plan(["first", "second"]) == PlanStatus([], True)
         assert session.update("first", print, print) == "ran"
     assert ran() == ["first", "second", "second", "first"]
 
@@ -243,7 +243,7 @@ def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
     assert "Traceback" not in str(failure.value)
     plan.write_text("stages: nonsense")
     with DvcSession(toy_project) as session, pytest.raises(DvcFailed, match=r"ERROR: .*dvc.yaml"):
-        session.restore(["first"])
+        session.restore_outputs(["first"])
 
 
 def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):

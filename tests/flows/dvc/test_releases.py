@@ -35,30 +35,30 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
     said: list[str] = []
-    releases.fetch(["tokenizer", "finetune@squad"], checkout, said.append)
+    releases.fetch_releases(["tokenizer", "finetune@squad"], checkout, said.append)
     assert (said, (checkout / FOLDER).exists()) == ([], False)
     tag = release(checkout)
-    releases.fetch(GATE, checkout, said.append)
+    releases.fetch_releases(GATE, checkout, said.append)
     assert said == [f"squad: {tag} (fetched)"]
     assert [one.tag for one in read_fetched(checkout / FOLDER)] == [tag]
 
 
 def test_of_a_folder_workers_have_their_own_which_is_refused(checkout: Path) -> None:
     with pytest.raises(releases.ReleaseFailed, match="each worker has its own. Publish to a Hub"):
-        releases.choose(GATE, checkout)
+        releases.select_releases(GATE, checkout)
 
 
 def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checkout: Path, hub: HubServer) -> None:
     state(checkout, target="hub")
-    assert releases.choose(GATE, checkout) == {"squad": []}
+    assert releases.select_releases(GATE, checkout) == {"squad": []}
     first = release(checkout)
-    chosen = releases.choose(GATE, checkout)
+    chosen = releases.select_releases(GATE, checkout)
     assert chosen == {"squad": [f"{first}@{repository(hub).tags[first]}"]}
     policy.require_releases(chosen, values_with())
     release(checkout, seed=1)
-    releases.fetch(GATE, checkout, lambda line: None, chosen)
+    releases.fetch_releases(GATE, checkout, lambda line: None, chosen)
     assert [one.tag for one in read_fetched(checkout / FOLDER)] == [first]
-    releases.fetch(GATE, checkout, lambda line: None, {"squad": []})
+    releases.fetch_releases(GATE, checkout, lambda line: None, {"squad": []})
     assert read_fetched(checkout / FOLDER) == []
 
 
@@ -68,7 +68,7 @@ def test_a_hub_that_does_not_answer_ends_the_run_with_its_address(
     state(checkout, target="hub")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(releases.ReleaseFailed, match=r"could not be fetched .*http://127\.0\.0\.1:9 does not answer"):
-        releases.fetch(GATE, checkout, lambda line: None)
+        releases.fetch_releases(GATE, checkout, lambda line: None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from flows.dvc.session import DvcSession
 def repro(stage, root, said=None, shares=None, sent=None):
     """Returns the verdict; `said` and `shares` get the lines and the progress, `sent` are the stages that may run."""
     said, shares = ([] if given is None else given for given in (said, shares))
-    leftovers.mend(root, said.append)
+    leftovers.repair(root, said.append)
     with DvcSession(root, sent) as session:
         return session.update(stage, said.append, shares.append, pull=dvc.has_remote(root))
 
@@ -20,5 +20,5 @@ def call(*words, root):
     """A command of DVC in the checkout `root`, waited for; what it prints is kept."""
     command, out = [sys.executable, "-m", "dvc", *words], subprocess.PIPE
     return subprocess.run(
-        command, cwd=root, env=dvc.environment(), text=True, check=False, stdout=out, stderr=subprocess.STDOUT
+        command, cwd=root, env=dvc.stage_environment(), text=True, check=False, stdout=out, stderr=subprocess.STDOUT
     )

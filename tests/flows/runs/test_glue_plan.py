@@ -80,13 +80,13 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
     from flows import dvc
     from flows.dvc import stages
-    from flows.dvc.session import DvcSession, Look
+    from flows.dvc.session import DvcSession, PlanStatus
 
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
     write(tmp_path / "metrics/squad-gate.json", {"accepted": True, "reasons": []})
     monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
-    monkeypatch.setattr(DvcSession, "look", lambda session, plan: Look(plan, True))
+    monkeypatch.setattr(DvcSession, "check_plan", lambda session, plan: PlanStatus(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
     ran = lambda stage, session, root, run, entered, alone=False: run.enter(report.StageRecord(stage.name, "ran", 1))  # noqa: E731
     monkeypatch.setattr(stages, "reproduce", ran)
