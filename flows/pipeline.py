@@ -35,7 +35,7 @@ from tasks.stage.streams import printable
 REJECTED_STATE = "Rejected"
 _request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
 """Request of a run started in this process. For runs started by a server, the flow resolves its own parameters."""
-MOST_READ = 10
+MAX_INDEXED = 10
 """Number of runs read to update the page of all runs when a run ends. `podium runs --page` reads all."""
 
 
@@ -100,7 +100,7 @@ def pipeline(
 
 
 @contextlib.contextmanager
-def resolved(request: RunRequest) -> Iterator[None]:
+def use_request(request: RunRequest) -> Iterator[None]:
     """Pass a resolved request to the flow that is called inside the context."""
     token = _request.set(request)
     try:
@@ -115,25 +115,27 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     values, root, plan = request.values, request.root, list(request.target)
     run_artifacts.label(tags=run_artifacts.tags_of(values, request.preset, project))
     if is_sent():  # podium run has checked this and more before it started the flow
-        device.require_fit(request, stages.tell)
+        device.require_fit(request, stages.log_line)
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.words}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
-    with locks.held(project, run.name, stages.tell, locks.HERE if queues is None else locks.SENT):
+    with locks.held(project, run.name, stages.log_line, locks.HERE if queues is None else locks.SENT):
         run_params.require_same(project, values, name)
         found = None if queues is None else dispatch.queues_of(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
-        checkout.prepare(request.checkout, stages.tell)
+        checkout.prepare(request.checkout, stages.log_line)
         if found is None:
-            return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
+            return _run_and_report(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
         code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
-        sender = dispatch.Sender(root, told, run, stages.tell, flow_run.id)
-        return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
+        sender = dispatch.Sender(root, told, run, stages.log_line, flow_run.id)
+        return _run_and_report(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 
-def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:
+def _run_and_report(
+    run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]
+) -> State:
     """Call `body`, write the report, and return the outcome as a Prefect state."""
     run_page.correct(project, listing.Run(run.name, root, report.read(project, root), at_work=False))
     run.begin(project)
@@ -149,7 +151,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
         run.error, run.paused = None, f"{paused}; {AGAIN}"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
     except stages.CANCELLED as stopped:
-        run.interrupted = stages.cancelled_by(stopped)
+        run.interrupted = stages.describe_cancellation(stopped)
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
         run.error = f"the run ended early, stopped by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
         if not isinstance(stopped, (stages.RunStopped, Interrupted)):
@@ -178,7 +180,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         run.error = text if run.error is None else f"{run.error}\n{text}"
     first = not (project / artifacts.INDEX_PAGE).is_file()
     try:
-        index_page.write(project, ended=run.name, anew=MOST_READ)
+        index_page.write(project, ended=run.name, anew=MAX_INDEXED)
     except (OSError, ValueError, PodiumError) as error:  # the problem may be in another run
         get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
     if first and (project / artifacts.INDEX_PAGE).is_file():

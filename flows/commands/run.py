@@ -151,7 +151,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             quiet_outages()
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
             try:
-                with pipeline.resolved(request):
+                with pipeline.use_request(request):
                     state = flow(**_flow_arguments(request), **others, command=words, log=str(log), return_state=True)
             except UNREACHED as error:
                 _end_without_server(_read_ended(request, log), log, error)

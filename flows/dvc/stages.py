@@ -50,7 +50,7 @@ CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
 """Errors that end a cancelled run: by Ctrl-C, by SIGTERM, or by a worker, which sends SIGTERM to its run."""
 
 
-def cancelled_by(error: BaseException) -> str:
+def describe_cancellation(error: BaseException) -> str:
     """Describe what cancelled or interrupted a run.
 
     Args:
@@ -63,9 +63,9 @@ def cancelled_by(error: BaseException) -> str:
     return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "a cancellation in Prefect"
 
 
-Entered = Callable[[StageRecord], None]
+StageCallback = Callable[[StageRecord], None]
 """Callback with the record of each stage when it ends."""
-Bring = Callable[[str, DvcSession], None]
+StageRunner = Callable[[str, DvcSession], None]
 """Function that brings a stage up to date in a DVC session that nothing else uses meanwhile."""
 
 
@@ -75,13 +75,13 @@ def run_plan(
     run: RunReport,
     publish: bool,
     on_worker: bool = False,
-    entered: Entered = lambda record: None,
+    entered: StageCallback = lambda record: None,
     released: releases.ReleaseSelection | None = None,
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish the models that gates accept.
 
     The released models that gates compare with are fetched first. Independent stages run in parallel if the host has
-    enough resources (`bring_all`). With a default DVC remote they run one by one, and the outs of each are pushed
+    enough resources (`run_parallel`). With a default DVC remote they run one by one, and the outs of each are pushed
     before the next one starts. On a worker they also run one by one.
 
     Args:
@@ -97,33 +97,33 @@ def run_plan(
     gates = [known[stage] for stage in plan if known[stage].is_gate]
     names = [gate.name for gate in gates]
     for text in verify(names, root):
-        tell(text)
-    releases.fetch_releases(plan, root, tell, released)
-    remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), tell
+        log_line(text)
+    releases.fetch_releases(plan, root, log_line, released)
+    remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), log_line
     leftovers.repair(root, say)
     with contextlib.ExitStack() as held:
-        sent, locks = plan if on_worker else None, StageLocks(str(flow_run.id), tell)
+        sent, locks = plan if on_worker else None, StageLocks(str(flow_run.id), log_line)
         lock = locks.take if on_worker and remote else None
-        lanes = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
-        found = lanes[0].check_plan(plan)
+        sessions = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
+        found = sessions[0].check_plan(plan)
         if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
-            tell_estimate(root, say)
+            print_estimate(root, say)
         for stage in found.unchanged:
-            reproduce(known[stage], None, root, run, entered)
+            run_stage(known[stage], None, root, run, entered)
         left, alone = plan[len(found.unchanged) :], found.is_complete and not remote
 
-        def bring(stage: str, lane: DvcSession) -> None:
+        def bring(stage: str, session: DvcSession) -> None:
             try:
-                reproduce(known[stage], lane, root, run, entered, alone)
+                run_stage(known[stage], session, root, run, entered, alone)
             finally:  # the outs have been pushed
                 locks.release()
 
         try:
-            _bring(left, known, lanes if alone else lanes[:1], bring)
+            _run_stages(left, known, sessions if alone else sessions[:1], bring)
         finally:
             run.sort(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
-            lanes[0].push(kept, tell)  # outs from this host's cache, which the remote may lack
+            sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack
     if any(stage.status == "restored" for stage in run.stages) and (damaged := verify(names, root)):
         raise RunFailed("\n".join(damaged))
     run.read_results(root)
@@ -132,13 +132,13 @@ def run_plan(
             run.enter_receipt(_publish(gate, root, run, entered), gate.name)
 
 
-def _bring(left: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring) -> None:
+def _run_stages(left: Sequence[str], known: Plan, sessions: Sequence[DvcSession], bring: StageRunner) -> None:
     """Bring stages up to date, one by one or in parallel, one in each session."""
-    if len(lanes) == 1:
+    if len(sessions) == 1:
         for stage in left:
-            bring(stage, lanes[0])
+            bring(stage, sessions[0])
         return
-    failed = bring_all(left, known, lanes, bring, tell)
+    failed = run_parallel(left, known, sessions, bring, log_line)
     for error in failed:
         if not isinstance(error, (RunFailed, RunPaused, RunStopped)):
             raise error
@@ -147,8 +147,8 @@ def _bring(left: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring:
             raise kind(between.join(said))
 
 
-def bring_all(
-    stages: Sequence[str], known: Plan, lanes: Sequence[DvcSession], bring: Bring, tell: Callable[[str], None]
+def run_parallel(
+    stages: Sequence[str], known: Plan, sessions: Sequence[DvcSession], bring: StageRunner, say: Callable[[str], None]
 ) -> list[BaseException]:
     """Bring stages up to date in parallel, one in each session.
 
@@ -158,39 +158,41 @@ def bring_all(
     Args:
         stages: stages in the order of the plan; their other dependencies are up to date.
         known: the plan.
-        lanes: DVC sessions, one for each parallel stage.
+        sessions: DVC sessions, one for each parallel stage.
         bring: runs a stage; called in its own thread.
-        tell: called with a message after a failure while other stages are running.
+        say: called with a message after a failure while other stages are running.
 
     Returns:
         The errors of failed stages, in the order in which the stages ended.
     """
-    left, free, failed = list(stages), list(lanes), list[BaseException]()
+    left, free, failed = list(stages), list(sessions), list[BaseException]()
     working: dict[Future[None], tuple[str, DvcSession]] = {}
-    with ThreadPoolExecutor(len(lanes)) as threads:
+    with ThreadPoolExecutor(len(sessions)) as threads:
         try:
             while True:
-                while free and not failed and (stage := _next(left, [name for name, _ in working.values()], known)):
-                    lane = free.pop()
-                    lane.start()  # in this thread, as the process ends with the thread that starts it
+                while (
+                    free and not failed and (stage := _next_stage(left, [name for name, _ in working.values()], known))
+                ):
+                    session = free.pop()
+                    session.start()  # in this thread, as the process ends with the thread that starts it
                     left.remove(stage)
-                    working[threads.submit(contextvars.copy_context().run, bring, stage, lane)] = stage, lane
+                    working[threads.submit(contextvars.copy_context().run, bring, stage, session)] = stage, session
                 if not working:
                     return failed
                 for ended in wait(working, return_when=FIRST_COMPLETED).done:
-                    stage, lane = working.pop(ended)
-                    free.append(lane)
+                    stage, session = working.pop(ended)
+                    free.append(session)
                     if error := ended.exception():
                         failed.append(error)
                         if others := ", ".join(name for name, _ in working.values()):
-                            tell(f"no more stages start after {stage}; waiting for {others}")
+                            say(f"no more stages start after {stage}; waiting for {others}")
         except BaseException:
-            for lane in lanes:
-                lane.end()  # otherwise the pool would wait for its thread
+            for session in sessions:
+                session.end()  # otherwise the pool would wait for its thread
             raise
 
 
-def _next(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
+def _next_stage(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
     """Return the first stage that can start now; None if none can, or a stage with a device waits for others to end."""
     if any(known[stage].uses_device for stage in working):
         return None
@@ -200,8 +202,8 @@ def _next(left: Sequence[str], working: Sequence[str], known: Plan) -> str | Non
     return None if first is not None and working and known[first].uses_device else first
 
 
-def reproduce(
-    stage: Stage, session: DvcSession | None, root: Path, run: RunReport, entered: Entered, alone: bool = False
+def run_stage(
+    stage: Stage, session: DvcSession | None, root: Path, run: RunReport, entered: StageCallback, alone: bool = False
 ) -> None:
     """Run one stage as a Prefect task and add it to the report, even if it fails.
 
@@ -216,20 +218,22 @@ def reproduce(
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    _enter("stage", stage.name, lambda: _update(stage, session, alone), run, entered, root)
+    _record_stage("stage", stage.name, lambda: _update(stage, session, alone), run, entered, root)
 
 
-def tell(text: str) -> None:
+def log_line(text: str) -> None:
     """Write a line about the run to the log and to the terminal."""
     get_run_logger().info(printable(text))
     screen().tell(text)
 
 
-_ENTERING = threading.Lock()
+_REPORT_LOCK = threading.Lock()
 """Lock for the report: stages may end at the same time in different threads."""
 
 
-def _enter(kind: str, name: str, body: Callable[[], str], run: RunReport, entered: Entered, root: Path) -> None:
+def _record_stage(
+    kind: str, name: str, body: Callable[[], str], run: RunReport, entered: StageCallback, root: Path
+) -> None:
     """Call `body` as a Prefect task, and add its status and time to the report.
 
     Args:
@@ -240,7 +244,7 @@ def _enter(kind: str, name: str, body: Callable[[], str], run: RunReport, entere
     run.at_work[name] = began
     screen().begin(name)
     try:
-        status = _in_task(kind, name, body)
+        status = _run_task(kind, name, body)
     except RunPaused:
         status = "paused"
         raise
@@ -250,13 +254,13 @@ def _enter(kind: str, name: str, body: Callable[[], str], run: RunReport, entere
     finally:
         seconds = round(time.perf_counter() - started_at, 2)
         record = StageRecord(name, status, seconds, None, began, **took(root / usage_file(name), began))
-        with _ENTERING:
+        with _REPORT_LOCK:
             run.enter(record)
             entered(record)
             screen().end(record)
 
 
-def _in_task(kind: str, name: str, body: Callable[[], str]) -> str:
+def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     """Call `body` as a Prefect task whose state shows the outcome; return its result or raise its error."""
     raised: list[BaseException] = []
 
@@ -282,14 +286,14 @@ def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
     if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
-    pull, say = dvc.has_remote(session.root), functools.partial(_pass_on, stage.name)
+    pull, say = dvc.has_remote(session.root), functools.partial(_forward_line, stage.name)
     verdict = session.update(stage.name, say, _Progress(stage), pull=pull, alone=alone)
     if verdict == "ran" and pull:
-        session.push([stage.name], tell)
+        session.push([stage.name], log_line)
     return verdict
 
 
-def _pass_on(stage: str, line: str) -> None:
+def _forward_line(stage: str, line: str) -> None:
     """Write a line of a stage's output to the log and to the terminal."""
     get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
     screen().line(stage, line)
@@ -316,19 +320,19 @@ class _Progress:
             extra(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
 
 
-def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
+def _publish(gate: Stage, root: Path, run: RunReport, entered: StageCallback) -> dict[str, Any]:
     """Publish an accepted model as a Prefect task, add it to the report, and return the receipt."""
     receipt: dict[str, Any] = {}
 
     def publish() -> str:
-        receipt.update(releases.publish_release(gate, root, tell))
+        receipt.update(releases.publish_release(gate, root, log_line))
         return "skipped" if receipt.get("unchanged") else "ran"
 
-    _enter("publish", publish_after(gate), publish, run, entered, root)
+    _record_stage("publish", publish_after(gate), publish, run, entered, root)
     return receipt
 
 
-def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
+def print_estimate(root: Path, say: Callable[[str], None]) -> None:
     """Print the output of `python -m tasks.estimates.data_estimate` for the checkout `root` if its corpus is large.
 
     A failed estimate does not stop the run, as the stages report invalid inputs.

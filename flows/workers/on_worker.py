@@ -91,7 +91,7 @@ def _recorded(project: Path, name: str) -> Iterator[RunReport]:
     try:
         yield run
     except stages.CANCELLED as stopped:
-        run.interrupted = stages.cancelled_by(stopped)
+        run.interrupted = stages.describe_cancellation(stopped)
         run.end()
         run.keep(project)
         raise

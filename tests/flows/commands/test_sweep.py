@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.sweep import SWEEPS, Sweep, _run, run_sweep, require_held_out, write_seed_scores
+from flows.commands.sweep import SWEEPS, Sweep, _run, require_held_out, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same
 from ipu_model.files import write_json

@@ -8,7 +8,7 @@ import yaml
 
 from flows import pipeline
 from flows.dvc import stages
-from flows.dvc.stages import bring_all
+from flows.dvc.stages import run_parallel
 from tasks.plan.plan_file import Plan, expand
 from tasks.stage.errors import ParamsError
 from tasks.stage.parallel import STAGES_AT_ONCE, runs_at_once, stages_at_once
@@ -67,7 +67,7 @@ class Record:
 def test_stages_that_do_not_need_each_other_meet_and_others_wait_for_what_they_read():
     known = plan(text=[], questions=[], words=["text"], rows=["words", "questions"])
     record, lanes = Record(meets=("text", "questions")), [Lane(), Lane()]
-    assert bring_all(list(known), known, lanes, record.bring, pytest.fail) == []
+    assert run_parallel(list(known), known, lanes, record.bring, pytest.fail) == []
     assert sorted(record.done) == sorted(known)
     assert record.done.index("text") < record.begun.index("words")
     assert record.begun[-1] == "rows"
@@ -77,7 +77,7 @@ def test_stages_that_do_not_need_each_other_meet_and_others_wait_for_what_they_r
 def test_never_more_at_once_than_lanes():
     known = plan(**{f"stage{number}": [] for number in range(9)})
     record = Record()
-    assert bring_all(list(known), known, [Lane(), Lane()], record.bring, pytest.fail) == []
+    assert run_parallel(list(known), known, [Lane(), Lane()], record.bring, pytest.fail) == []
     assert max(map(len, record.alongside.values())) <= 1
     assert len(record.done) == 9
 
@@ -85,7 +85,7 @@ def test_never_more_at_once_than_lanes():
 def test_a_stage_that_needs_a_device_has_the_host_for_itself():
     known = plan(text=[], questions=[], TRAIN=["text"], OTHER=["text"], judge=["TRAIN"], page=["OTHER"])
     record = Record(meets=("text", "questions"))
-    assert bring_all(list(known), known, [Lane(), Lane(), Lane()], record.bring, pytest.fail) == []
+    assert run_parallel(list(known), known, [Lane(), Lane(), Lane()], record.bring, pytest.fail) == []
     assert (record.alongside["TRAIN"], record.alongside["OTHER"]) == (set(), set())
     assert len(record.done) == 6
 
@@ -106,7 +106,7 @@ def test_after_a_failure_nothing_begins_and_who_is_at_work_comes_to_an_end():
         said.append(text)
         failed.set()
 
-    errors = bring_all(list(known), known, [Lane(), Lane()], bring, tell)
+    errors = run_parallel(list(known), known, [Lane(), Lane()], bring, tell)
     assert [str(error) for error in errors] == ["questions failed"]
     assert said == ["no more stages start after questions; waiting for text"]
     assert sorted(record.done) == ["questions", "text"]
@@ -125,7 +125,7 @@ def test_what_ends_this_process_ends_every_lane_and_so_its_threads():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bring_all(list(known), known, lanes, bring, tell)
+        run_parallel(list(known), known, lanes, bring, tell)
     assert sorted(began) == ["questions", "text"]
 
 

@@ -25,7 +25,7 @@ def checkout(tmp_path, monkeypatch):
 
 def told(checkout):
     said = []
-    stages.tell_estimate(checkout, said.append)
+    stages.print_estimate(checkout, said.append)
     return said
 
 

@@ -11,7 +11,7 @@ from prefect.states import Cancelled
 from flows import pipeline
 from flows.commands import worker_entry
 from flows.dvc import stages
-from flows.dvc.stages import RunStopped, cancelled_by
+from flows.dvc.stages import RunStopped, describe_cancellation
 from flows.runs import report
 from flows.runs.log import checked_log
 from flows.runs.report import RunReport, StageRecord, outcome
@@ -136,7 +136,7 @@ def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path
     run = dispatch.SentRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.look()
-    assert cancelled_by(stopped.value) == "a cancellation in Prefect"
+    assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
 
 
 SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-1", "code": {"flows": "1"}}
@@ -176,7 +176,7 @@ def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
         raise TerminationSignal(15)
 
     with pytest.raises(TerminationSignal):
-        pipeline._ended(run, tmp_path, tmp_path, None, terminate)
+        pipeline._run_and_report(run, tmp_path, tmp_path, None, terminate)
     kept = report.read(tmp_path, tmp_path)
     assert (kept.interrupted, outcome(kept)) == ("SIGTERM", "cancelled")
     assert kept.error.startswith("the run ended early, stopped by SIGTERM: nothing half-written was kept; run it again")
