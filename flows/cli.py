@@ -78,7 +78,7 @@ class _Commands(click.Group):
 @click.version_option(package_name="podium", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None) -> None:
-    environment.prepare()
+    environment.prepare_environment()
     before = os.environ.pop(CALLED_FROM, None)
     here = Path(before or current_folder())
     found = find_project(here if project is None else here / project, above=project is None)

@@ -124,10 +124,10 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
         found = None if queues is None else dispatch.queues_of(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
-        checkout.prepare(request.checkout, stages.log_line)
+        checkout.prepare_checkout(request.checkout, stages.log_line)
         if found is None:
             return _run_and_report(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
-        code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, name or request.preset)
+        code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
         sender = dispatch.Sender(root, told, run, stages.log_line, flow_run.id)
         return _run_and_report(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))

@@ -55,13 +55,13 @@ def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -
 
 def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:
     """The checkout `name` of these parameters, not made yet."""
-    return checkout.checkout_of(project, values, check(values), checkout.own_folder(project, name))
+    return checkout.describe_checkout(project, values, check(values), checkout.checkout_folder(project, name))
 
 
 def prepare_own(project: Path, values: dict[str, Any], name: str) -> Path:
     """Make the checkout `name` of these parameters."""
     found = checkout_of(project, values, name)
-    checkout.prepare(found)
+    checkout.prepare_checkout(found)
     return found.folder
 
 

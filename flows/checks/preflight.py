@@ -20,7 +20,7 @@ from flows.checks.given_inputs import wanted as given_to
 from flows.checks.probes import FAR_S, HERE_S, Finding, Question, asked, ok, problem, warning
 from flows.checks.server import is_usable
 from flows.dvc.leftovers import output_folders
-from flows.runs.environment import can_write, name_of
+from flows.runs.environment import is_writable, user_name
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_named
 from tasks.models.model_card import read_origin
@@ -180,7 +180,7 @@ def folders(request: RunRequest) -> Iterator[Finding]:
             )
             return
         if not os.access(path, needed):
-            owner, me = name_of(path.stat().st_uid), name_of(os.getuid())
+            owner, me = user_name(path.stat().st_uid), user_name(os.getuid())
             yield problem(
                 "folders",
                 f"{path} belongs to {owner} and is not writable for {me}. Use your own clone, or let {owner} share "
@@ -222,7 +222,7 @@ def prefect_home(request: RunRequest) -> Iterator[Finding]:
     if may_be_named() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return
     home = Path(os.path.expanduser(os.environ.get("PREFECT_HOME") or "~/.prefect"))
-    if not can_write(home):
+    if not is_writable(home):
         yield problem("PREFECT_HOME", f"Prefect cannot write to {home}. Set PREFECT_HOME or HOME to a writable folder")
     elif any(character in str(home) for character in UNSPEAKABLE):
         yield problem(

@@ -44,7 +44,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
         return None
     if foreign_plans(project, given_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
-    checkout.prepare(request.checkout, screen().tell)  # its code may be older than the project's
+    checkout.prepare_checkout(request.checkout, screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]
     for text in verify([gate.name for gate in gates], root):
         screen().tell(text)

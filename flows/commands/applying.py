@@ -66,13 +66,13 @@ def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> Name
     Raises:
         ParamsError: the run has not trained a model yet, or has trained several.
     """
-    from flows.runs.checkout import own_folder
+    from flows.runs.checkout import checkout_folder
     from flows.runs.given_model import NamedModel, trained_in
     from tasks.stage import artifacts
 
     context: CommandContext = ctx.obj
     folder = resolve_path(ctx, Path(name))
-    run = folder if folder.exists() or context.project is None else own_folder(context.project, name)
+    run = folder if folder.exists() or context.project is None else checkout_folder(context.project, name)
     if tokenizer is None and context.project is not None and (run / artifacts.PARAMS).is_file():
         return trained_in(context.project, run)
     return NamedModel(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))

@@ -22,7 +22,7 @@ import click
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
 from flows.runs import environment, listing, locks, log
-from flows.runs.checkout import own_folder
+from flows.runs.checkout import checkout_folder
 from flows.runs.report import read_json_object
 from ipu_model.files import read_json
 from ipu_model.units import format_bytes
@@ -208,7 +208,7 @@ def _release_inside(run: listing.Run) -> str:
 
 def _interrupted_removals(project: Path) -> Iterator[RemovalItem]:
     """Yield the checkouts that an interrupted removal left."""
-    if left := tuple(own_folder(project, "").glob(f"{REMOVED}*")):
+    if left := tuple(checkout_folder(project, "").glob(f"{REMOVED}*")):
         yield RemovalItem("left over", "from an interrupted removal", left)
 
 

@@ -154,7 +154,7 @@ def command() -> None:
 @options.json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
-    from flows.runs.checkout import own_folder
+    from flows.runs.checkout import checkout_folder
     from tasks.params.entries import entry_of
     from tasks.params.schema import PHASES, load_params
     from tasks.plan.kinds import about
@@ -162,7 +162,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
     from tasks.stage.errors import ParamsError
 
     project = enter_project(ctx)
-    root = project if run is None else own_folder(project, run)
+    root = project if run is None else checkout_folder(project, run)
     if not (root / artifacts.PARAMS).is_file():
         raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
     labels, rows, stage = [], root / artifacts.rows_folder(name), f"pretrain_rows@{name}"

@@ -11,7 +11,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import CommandContext
-from flows.runs.checkout import own_folder
+from flows.runs.checkout import checkout_folder
 from flows.runs.report import read_json_object
 from tasks.host import ledger
 from tasks.host.ledger import FIGURES, Record, ledger_file
@@ -69,7 +69,7 @@ def _identity(record: Record) -> tuple[Any, ...]:
 
 
 def _run_records(project: Path) -> Iterator[Record]:
-    checkouts = own_folder(project, "")
+    checkouts = checkout_folder(project, "")
     roots = [project, *(checkouts.iterdir() if checkouts.is_dir() else ())]
     for root in roots:
         for path in sorted((root / artifacts.RUNS).glob(f"*/*/{RESULT}")):

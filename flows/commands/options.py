@@ -70,9 +70,9 @@ def _list_stages(project: Path, ctx: click.Context) -> Iterable[str]:
 
 
 def _list_runs(project: Path, ctx: click.Context) -> list[str]:
-    from flows.runs.checkout import own_folder
+    from flows.runs.checkout import checkout_folder
 
-    return sorted(path.name for path in own_folder(project, "").glob("*/"))
+    return sorted(path.name for path in checkout_folder(project, "").glob("*/"))
 
 
 complete_presets, complete_runs = complete_names(_list_presets), complete_names(_list_runs)

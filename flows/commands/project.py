@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flows.runs.environment import lend_home
+from flows.runs.environment import provide_home
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
@@ -84,7 +84,7 @@ def enter_project(ctx: click.Context) -> Path:
         )
     _require_readable_name(context.project)
     os.chdir(context.project)
-    lend_home(context.project, streams.note)
+    provide_home(context.project, streams.note)
     return context.project
 
 

@@ -60,7 +60,7 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
         InputError: the run does not exist.
     """
     if name is not None and preset is None and not overrides:
-        root = checkout.own_folder(project, checkout.checked_name(name))
+        root = checkout.checkout_folder(project, checkout.check_name(name))
         if not (root / artifacts.PARAMS).is_file():
             raise InputError(f"run {name} not found: podium runs lists the runs")
         values = run_params.params_of(project, root)

@@ -16,7 +16,7 @@ from flows.checks.unchanged_run import tell_if_unchanged
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
 from flows.runs import locks, report, run_params
-from flows.runs.environment import can_write, prepare_run
+from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import logged, new_log
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
@@ -122,7 +122,7 @@ def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> t
     """Run a request; return the exit code and the record of the run."""
     project = request.project
     kind = locks.SENT if request.on_workers else locks.HERE
-    if not can_write(project / locks.FOLDER):
+    if not is_writable(project / locks.FOLDER):
         # The checks report who owns the folder, and all other problems.
         preflight.require(request, streams.note, streams.say_line)
     with locks.held(project, request.name, streams.note, kind):

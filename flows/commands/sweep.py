@@ -101,7 +101,7 @@ class SweepRun:
 
     def held_out(self, project: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows; None if the training did not finish."""
-        path = checkout.own_folder(project, self.name) / artifacts.metrics_file(self.sweep.entry, "finetune")
+        path = checkout.checkout_folder(project, self.name) / artifacts.metrics_file(self.sweep.entry, "finetune")
         return read_json(path).get("held_out") if path.is_file() else None
 
 
@@ -157,7 +157,7 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
 
 def _recipe_verdict(best: SweepRun, project: Path) -> list[str]:
     """Return the gate's conclusions about the recipe; empty if it has only one model."""
-    root = checkout.own_folder(project, best.name)
+    root = checkout.checkout_folder(project, best.name)
     if (record := report.read(project, root)) is None:
         return []
     return [one.recipe for one in RunView(record, root, project).results if one.recipe is not None]
@@ -185,7 +185,7 @@ def _final_command(best: SweepRun, alike: Sequence[SweepRun], project: Path, say
         say(f"predictions of seed {number} of {len(alike)}: {member.name}")
         if code := _run(member.command("--to", f"evaluate@{best.sweep.entry}"), project, say):
             raise SystemExit(code)
-    others = {member.values[SEED]: checkout.own_folder(project, member.name) for member in alike if member != best}
+    others = {member.values[SEED]: checkout.checkout_folder(project, member.name) for member in alike if member != best}
     folder = SWEEPS / best.sweep.name / best.name
     write_seed_scores(project / folder, others, best.sweep.entry, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.

@@ -67,21 +67,21 @@ class Checkout:
         return "." if self.folder == self.project else self.folder.name
 
 
-def checkout_of(project: Path, values: dict[str, Any], params: Params, folder: Path) -> Checkout:
+def describe_checkout(project: Path, values: dict[str, Any], params: Params, folder: Path) -> Checkout:
     """Describe the checkout of a run; write nothing.
 
     Args:
         project: project folder. Paths in the parameters are relative to it.
         values: resolved parameters.
         params: the same parameters, validated.
-        folder: folder from `folder_of`.
+        folder: folder from `choose_folder`.
 
     Raises:
         InputError: dvc.yaml is invalid.
     """
     if folder != project:
         # `runs` may be a link. Then ".." of a checkout is not the folder its path suggests.
-        moved = dict(_moved_paths(values, project.resolve(), folder.resolve()))
+        moved = dict(_rebased_paths(values, project.resolve(), folder.resolve()))
         values = _with_paths(values, moved)
         for name, path in moved.items():
             params = with_value(params, name.split("."), path)
@@ -101,7 +101,7 @@ def check_inputs(root: Path, values: dict[str, Any], plan: Plan) -> None:
         raise ParamsError("\n".join(problems))
 
 
-def prepare(checkout: Checkout, say: Callable[[str], None] = print) -> None:
+def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> None:
     """Prepare the folder of a run: update parameters and plan and, in a checkout under runs/, also the code.
 
     Args:
@@ -134,7 +134,7 @@ def _mark_resolved(checkout: Checkout) -> None:
         os.environ[RESOLVED] = hash_of_parameters(checkout.folder)
 
 
-def folder_of(
+def choose_folder(
     root: Path,
     values: dict[str, Any],
     preset: str | None,
@@ -159,13 +159,13 @@ def folder_of(
         ParamsError: the name is invalid.
     """
     if name is not None:
-        return own_folder(root, checked_name(name))
+        return checkout_folder(root, check_name(name))
     if preset is None and not overrides and not sent:
         return root
-    return own_folder(root, own_name(values, preset))
+    return checkout_folder(root, default_name(values, preset))
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Validate and return the name of a run, which is also the name of its folder.
 
     Raises:
@@ -179,27 +179,27 @@ def checked_name(name: str) -> str:
     return name
 
 
-def own_name(values: dict[str, Any], preset: str | None) -> str:
+def default_name(values: dict[str, Any], preset: str | None) -> str:
     """Return the default name of the checkout for these parameters. It is the same on every host."""
-    return f"{preset or 'set'}-{key_of(values)}"
+    return f"{preset or 'set'}-{params_key(values)}"
 
 
-def key_of(values: dict[str, Any]) -> str:
+def params_key(values: dict[str, Any]) -> str:
     """Return eight hexadecimal digits that identify parameters."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def own_folder(root: Path, name: str) -> Path:
+def checkout_folder(root: Path, name: str) -> Path:
     """Return the folder of the checkout `name`."""
     return root / artifacts.CHECKOUTS / name
 
 
-def code_hashes(root: Path) -> dict[str, str]:
+def hash_code(root: Path) -> dict[str, str]:
     """Return twelve digits of the SHA-256 of each part of the code. Workers must have the same code."""
-    return {part: _hash_of(root / part) for part in CODE}
+    return {part: _hash_part(root / part) for part in CODE}
 
 
-def _hash_of(path: Path) -> str:
+def _hash_part(path: Path) -> str:
     files = [path] if path.is_file() else sorted(file for ending in CODE_ENDINGS for file in path.rglob(f"*{ending}"))
     digest = hashlib.sha256()
     for file in files:
@@ -207,9 +207,9 @@ def _hash_of(path: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
+def rebase_paths(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """Return the values with relative paths rewritten, so that they refer to the same files from `folder`."""
-    return _with_paths(values, dict(_moved_paths(values, root, folder)))
+    return _with_paths(values, dict(_rebased_paths(values, root, folder)))
 
 
 def _with_paths(values: dict[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
@@ -220,16 +220,16 @@ def _with_paths(values: dict[str, Any], paths: Mapping[str, str]) -> dict[str, A
     return rewritten
 
 
-def _moved_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[str, str]]:
+def _rebased_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield each parameter with a relative path, and the path rewritten relative to `folder`."""
     paths = find_parameters(values, (*READ, *WRITTEN))
     names = {name: given for name, given in find_parameters(values, NAMED).items() if (root / given).exists()}
     for name, given in (paths | names).items():
         if not ("://" in given or os.path.isabs(given)):
-            yield name, _moved(given, root, folder)
+            yield name, _rebase(given, root, folder)
 
 
-def _moved(given: str, root: Path, folder: Path) -> str:
+def _rebase(given: str, root: Path, folder: Path) -> str:
     """Rewrite a path relative to `root` for `folder`, which has a link to `inputs` of `root`."""
     path = Path(given)
     if ".." in path.parts:  # only the file system can resolve "..", as earlier parts may be links

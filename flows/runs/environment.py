@@ -38,7 +38,7 @@ HOMES = artifacts.RUNS / "home"
 NO_GIT = "[core]\n    no_scm = true\n    autostage = false\n"
 
 
-def prepare() -> None:
+def prepare_environment() -> None:
     """Repair the variables of this process, which children inherit. No files are written."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -60,8 +60,8 @@ def prepare_run(project: Path, say: Callable[[str], None]) -> None:
     Raises:
         InputError: there is no writable home folder, and none can be created in the project.
     """
-    prepare()
-    lend_home(project, say)
+    prepare_environment()
+    provide_home(project, say)
     _work_without_git(project, say)
 
 
@@ -73,7 +73,7 @@ def keep_loopback_direct() -> None:
         os.environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
 
 
-def lend_home(project: Path, say: Callable[[str], None]) -> None:
+def provide_home(project: Path, say: Callable[[str], None]) -> None:
     """Use a folder in the project as home if the user has no writable home.
 
     Raises:
@@ -87,12 +87,12 @@ def lend_home(project: Path, say: Callable[[str], None]) -> None:
         missing = ["HOME"]
         what = f"HOME={home} is not an accessible folder" if os.environ.get("HOME") else "HOME is not set"
     else:
-        missing = [name for name, default in FOLDERS if not os.environ.get(name) and not can_write(_place(default))]
+        missing = [name for name, default in FOLDERS if not os.environ.get(name) and not is_writable(_expand(default))]
         what = f"{' and '.join(missing)} not set, and the default folders are not writable (HOME={home})"
     if not missing:
         return
     if "XDG_CACHE_HOME" in missing and "HF_HOME" not in missing:
-        os.environ.setdefault("HF_HOME", str(_place("~/.cache/huggingface")))  # writable, often on its own disk
+        os.environ.setdefault("HF_HOME", str(_expand("~/.cache/huggingface")))  # writable, often on its own disk
     places = {name: lent if name == "HOME" else lent / name.lower() for name in missing}
     try:
         for place in places.values():
@@ -106,11 +106,11 @@ def lend_home(project: Path, say: Callable[[str], None]) -> None:
     say(f"{what}: this run uses {lent} instead")
 
 
-def _place(default: str) -> Path:
+def _expand(default: str) -> Path:
     return Path(os.path.expanduser(default))
 
 
-def can_write(path: Path) -> bool:
+def is_writable(path: Path) -> bool:
     """Return whether a folder is writable, or can be created."""
     while not os.path.exists(path) and path != path.parent:
         path = path.parent
@@ -124,7 +124,7 @@ def _work_without_git(project: Path, say: Callable[[str], None]) -> None:
     folder = project / ".dvc"
     own, path = folder / "config", folder / "config.local"
     stated = "".join(config.read_text(encoding="utf-8") for config in (own, path) if config.is_file())
-    if re.search(r"^\s*no_scm\s*=", stated, re.MULTILINE) or not can_write(folder):
+    if re.search(r"^\s*no_scm\s*=", stated, re.MULTILINE) or not is_writable(folder):
         return
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, header, after = text.partition("[core]\n")
@@ -133,7 +133,7 @@ def _work_without_git(project: Path, say: Callable[[str], None]) -> None:
     say(f"{project} is not in a git repository: set no_scm in {path} for DVC (delete it after git init)")
 
 
-def name_of(user: int) -> str:
+def user_name(user: int) -> str:
     """Return the name of a user ID, or "user ID" if it has none, as in some containers."""
     try:
         return pwd.getpwuid(user).pw_name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.runs.checkout import own_folder
+from flows.runs.checkout import checkout_folder
 from flows.runs.run_params import params_of
 from tasks.models.model_folders import download_model, read_architecture
 from tasks.params.schema import PHASES, ModelParams
@@ -36,7 +36,7 @@ def model_values(model: str, here: Path, project: Path) -> dict[str, Any]:
     """
     folder = here / model
     if not folder.exists() and "/" not in model:
-        folder = pretrained_in(own_folder(project, model)) or folder
+        folder = pretrained_in(checkout_folder(project, model)) or folder
     if folder.exists():
         if not folder.is_dir():
             raise InputError(f"--model {model} is a file: pass the folder that save_pretrained wrote")

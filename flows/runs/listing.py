@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flows.runs import locks, report
-from flows.runs.checkout import own_folder
+from flows.runs.checkout import checkout_folder
 from ipu_model.strict import nearest
 from tasks.plan.composing import FOLDERS
 from tasks.plan.dvc_records import LOCK
@@ -169,7 +169,7 @@ def href(project: Path, run: Run) -> str:
 
 def folder_of(project: Path, name: str) -> Path:
     """Return the folder of a run."""
-    return project if name == PROJECT else own_folder(project, name)
+    return project if name == PROJECT else checkout_folder(project, name)
 
 
 def every(project: Path) -> list[Run]:
@@ -180,7 +180,7 @@ def every(project: Path) -> list[Run]:
 def _found(project: Path) -> Iterator[Run]:
     if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or locks.at_work(project, PROJECT):
         yield _run(project, PROJECT)
-    folder = own_folder(project, "")
+    folder = checkout_folder(project, "")
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith("."):
             yield _run(project, path.name)

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from flows.runs.checkout import key_of
+from flows.runs.checkout import params_key
 from tasks.downstream.inference.fetched import CHOSEN
 from tasks.params.overlays import preset_names, read_preset
 from tasks.params.schema import Params, check
@@ -86,7 +86,7 @@ def require_name(name: str, values: dict[str, Any]) -> None:
     Raises:
         ParamsError: the name differs.
     """
-    key = key_of(values)
+    key = params_key(values)
     if not CHECKOUT_NAME.fullmatch(name) or not name.endswith(f"-{key}"):
         raise ParamsError(f"checkout_name={_quoted(name)}: must be PRESET-{key} or set-{key} for these parameters")
 

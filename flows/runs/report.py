@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from flows.runs.environment import name_of
+from flows.runs.environment import user_name
 from ipu_model.files import read_json, write_json
 from tasks.downstream.gate.recipe_words import RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import git
@@ -125,7 +125,7 @@ class RunReport:
         """Record that the run has begun. A full disk is ignored here; the stage that needs space reports it."""
         self.began = _now()
         self.host, self.python = socket.gethostname(), platform.python_version()
-        self.user = name_of(os.getuid())
+        self.user = user_name(os.getuid())
         self.commit, self.changed = revision_of(project)
         self.remember(project)
         with contextlib.suppress(OSError):

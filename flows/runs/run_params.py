@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs import report
-from flows.runs.checkout import own_folder, seen_from
+from flows.runs.checkout import checkout_folder, rebase_paths
 from ipu_model.files import write_text
 from tasks.params.overlays import base_of, nest, resolve
 from tasks.params.schema import default_values
@@ -37,7 +37,7 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
     if folder == project:
         return values
     try:
-        return seen_from(values, folder.resolve(), project.resolve())
+        return rebase_paths(values, folder.resolve(), project.resolve())
     except TypeError:  # in an older revision, the parameter was not a path
         return values
 
@@ -76,11 +76,11 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     Raises:
         ParamsError: the run has other parameters; lists the differences.
     """
-    folder = own_folder(project, name or "")
+    folder = checkout_folder(project, name or "")
     if name is None or not (folder / artifacts.PARAMS).is_file():
         return
-    seen = seen_from(values, project.resolve(), folder.resolve())
-    differ = differing([params_of(project, folder), seen_from(seen, folder.resolve(), project.resolve())])
+    seen = rebase_paths(values, project.resolve(), folder.resolve())
+    differ = differing([params_of(project, folder), rebase_paths(seen, folder.resolve(), project.resolve())])
     rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(LATER)]
     if not rows:
         return

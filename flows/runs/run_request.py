@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs import policy, run_params
-from flows.runs.checkout import Checkout, checkout_of, folder_of
+from flows.runs.checkout import Checkout, choose_folder, describe_checkout
 from flows.runs.stage_plan import ALL, stages_to_run
 from tasks.params.overlays import Setting, base_of, resolve
 from tasks.params.schema import Params, check
@@ -147,8 +147,8 @@ def resolve_request(
     values = resolve(base_of(preset, project), preset, overrides, project / artifacts.PRESETS)
     # The sender of a run may not be allowed to read other files of this worker.
     params = policy.require_parameters(values, project, CALLED) if is_sent() else check(values, CALLED)
-    folder = folder_of(project, values, preset, overrides, name, on_workers)
-    place = checkout_of(project, values, params, folder)
+    folder = choose_folder(project, values, preset, overrides, name, on_workers)
+    place = describe_checkout(project, values, params, folder)
     target = tuple(stages_to_run(project, place.plan, part, to))
     run_params.require_same(project, values, name)
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)

@@ -62,14 +62,14 @@ def run_stages(
         _require_code(project, code)
         params = policy.require_parameters(values, project)
         policy.require_name(checkout_name, values)
-        place = checkout.checkout_of(project, values, params, checkout.own_folder(project, checkout_name))
+        place = checkout.describe_checkout(project, values, params, checkout.checkout_folder(project, checkout_name))
         policy.require_stages(names, place.plan)
         policy.require_releases(released or {}, values)
         checkout.check_inputs(project, values, place.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with locks.held(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
-        checkout.prepare(place)
+        checkout.prepare_checkout(place)
         root = place.folder
         try:
             stages.run_plan(names, root, run, publish, True, lambda record: _send_record(record, root), released)
@@ -86,7 +86,7 @@ def run_stages(
 @contextlib.contextmanager
 def _recorded(project: Path, name: str) -> Iterator[RunReport]:
     """Record a sent run, so that it is listed among the runs of this host."""
-    run = RunReport(os.path.relpath(checkout.own_folder(project, name), project), command="sent by another run")
+    run = RunReport(os.path.relpath(checkout.checkout_folder(project, name), project), command="sent by another run")
     run.begin(project)
     try:
         yield run
@@ -100,7 +100,7 @@ def _recorded(project: Path, name: str) -> Iterator[RunReport]:
 
 
 def _require_code(project: Path, code: dict[str, str]) -> None:
-    ours = checkout.code_hashes(project)
+    ours = checkout.hash_code(project)
     different = [name for name in sorted(ours) if ours[name] != code.get(name)]
     if different or len(code) > len(ours):
         raise ParamsError(

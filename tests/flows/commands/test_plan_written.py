@@ -209,7 +209,7 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     with pytest.raises(InputError):
         require_plan(project, params)
     values = resolved_params(project, None, [])
-    checkout.prepare(checkout.checkout_of(project, values, check(values), project), said.append)
+    checkout.prepare_checkout(checkout.describe_checkout(project, values, check(values), project), said.append)
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)
     assert not (project / "data/corpus").exists()

@@ -67,7 +67,7 @@ def ended(
         name = command[command.index("--name") + 1]
         if name not in scores:
             return 1
-        folder = checkout.own_folder(where, name)
+        folder = checkout.checkout_folder(where, name)
         write_json(folder / artifacts.metrics_file("squad", "finetune"), {"held_out": scores[name]})
         return 0
 
@@ -96,7 +96,7 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
         (None, "tries-lr1e-05-s6"),
     ]
     folder = SWEEPS / "tries" / "tries-lr1e-05-s6"
-    assert others == [(tmp_path / folder, {5: checkout.own_folder(tmp_path, "tries-lr1e-05-s5")}, "squad")]
+    assert others == [(tmp_path / folder, {5: checkout.checkout_folder(tmp_path, "tries-lr1e-05-s5")}, "squad")]
     assert ran[-1][-1] == f"downstream.squad.gate.seeds={folder}"
     assert json.loads((tmp_path / SWEEPS / "tries.json").read_text()) == record
 
@@ -192,8 +192,8 @@ def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged
 
 def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp_path: Path) -> None:
     values = values_with()
-    own = checkout.own_folder(tmp_path, "first")
-    write_parameters(own, checkout.seen_from(values, tmp_path, own))
+    own = checkout.checkout_folder(tmp_path, "first")
+    write_parameters(own, checkout.rebase_paths(values, tmp_path, own))
     values["downstream"]["squad"]["gate"]["seeds"] = "runs/sweeps/t/first"
     require_same(tmp_path, values, "first")
     values["downstream"]["squad"]["gate"]["min_f1"] = 1.0
@@ -276,7 +276,7 @@ def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_c
     first = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
     assert first.returncode == 0, first.stderr
     record = json.loads(first.stdout)
-    own = checkout.own_folder(project, record["best"])
+    own = checkout.checkout_folder(project, record["best"])
     verdict = json.loads((own / "metrics/squad-gate.json").read_text())
     assert [one["seed"] for one in verdict["seeds"]] == [42, 43, 44]
     [judged] = [one for one in verdict["seeds"] if one["this_model"]]

@@ -71,7 +71,7 @@ def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place
 def test_a_worker_refuses_what_is_among_its_own_inputs(prefect_session, project, ran, place):
     plant(project, place)
     values = resolved_params(project, None, [])
-    name, code = checkout.own_name(values, None), checkout.code_hashes(project)
+    name, code = checkout.default_name(values, None), checkout.hash_code(project)
     state = on_worker.run_stages(["first"], values, name, code, return_state=True)
     assert state.is_failed()
     assert NAMED in state.message
@@ -84,8 +84,8 @@ def test_what_is_planted_while_a_run_is_at_work_is_not_taken(prefect_session, pr
     add_remote(project)
     for overrides in ([], ACCEPTED):
         values = resolved_params(project, None, overrides)
-        root = checkout.folder_of(project, values, None, overrides)
-        checkout.prepare(checkout.checkout_of(project, values, check(values), root))
+        root = checkout.choose_folder(project, values, None, overrides)
+        checkout.prepare_checkout(checkout.describe_checkout(project, values, check(values), root))
         plant(project)
         for words in (["repro", "--pull", "first"], ["repro"], ["push", "--run-cache"], ["repro", "-R", "inputs"]):
             said = call(*words, root=root).stdout

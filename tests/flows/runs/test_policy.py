@@ -177,8 +177,8 @@ def sent(project, **parameters):
     honest = {
         "names": ["first"],
         "values": values,
-        "checkout_name": checkout.own_name(values, None),
-        "code": checkout.code_hashes(project),
+        "checkout_name": checkout.default_name(values, None),
+        "code": checkout.hash_code(project),
     }
     return on_worker.run_stages(**{**honest, **parameters}, return_state=True)
 
@@ -194,7 +194,7 @@ def everything(folder):
 )
 def test_a_checkout_of_another_name_is_refused_and_nothing_is_touched(prefect_session, toy_project, ran, name):
     before = everything(toy_project)
-    key = checkout.key_of(read_yaml(toy_project / "params.yaml"))
+    key = checkout.params_key(read_yaml(toy_project / "params.yaml"))
     state = sent(toy_project, checkout_name=name.format(key=key))
     assert state.is_failed()
     assert f"must be PRESET-{key} or set-{key} for these parameters" in state.message
@@ -236,7 +236,7 @@ def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_writt
 ):
     before = everything(toy_project)
     values = changed(toy_project, **downstream)
-    state = sent(toy_project, values=values, checkout_name=checkout.own_name(values, None))
+    state = sent(toy_project, values=values, checkout_name=checkout.default_name(values, None))
     assert state.is_failed()
     assert "the parameters of this run cannot be used" in state.message
     assert everything(toy_project) == before
@@ -247,7 +247,7 @@ def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_writt
 def test_parameters_of_unknown_names_that_are_sent_are_refused(prefect_session, toy_project, ran):
     values = read_yaml(toy_project / "params.yaml")
     unknown = {**values, "finetune": values["downstream"]["squad"]["finetune"]}
-    state = sent(toy_project, values=unknown, checkout_name=checkout.own_name(unknown, None))
+    state = sent(toy_project, values=unknown, checkout_name=checkout.default_name(unknown, None))
     assert state.is_failed()
     assert "finetune is not known; valid: base_model, " in state.message
     assert ran() == []
@@ -255,7 +255,7 @@ def test_parameters_of_unknown_names_that_are_sent_are_refused(prefect_session, 
 
 def test_an_honest_run_under_a_presets_name_does_its_stages(prefect_session, toy_project, ran):
     values = read_yaml(toy_project / "params.yaml")
-    assert sent(toy_project, checkout_name=checkout.own_name(values, "cpu-base")).is_completed()
+    assert sent(toy_project, checkout_name=checkout.default_name(values, "cpu-base")).is_completed()
     assert ran() == ["first"]
 
 
@@ -263,14 +263,14 @@ def test_a_sent_run_names_no_file_of_the_host_and_does_not_even_look_for_it(
     prefect_session, toy_project, tmp_path, ran
 ):
     values = resolve(read_yaml(toy_project / "params.yaml"), None, [f"corpus.path={tmp_path}/nowhere"])
-    state = sent(toy_project, values=values, checkout_name=checkout.own_name(values, None))
+    state = sent(toy_project, values=values, checkout_name=checkout.default_name(values, None))
     assert state.is_failed()
     assert "this worker lets sent runs read its folder `inputs`" in state.message
     assert "is not there" not in state.message
 
 
 def test_other_code_is_refused_however_it_is_named(prefect_session, toy_project):
-    code = checkout.code_hashes(toy_project)
+    code = checkout.hash_code(toy_project)
     assert "dvc.yaml of the checkout" in sent(toy_project, code={**code, "dvc.yaml": "0"}).message
     assert "the code of the checkout" in sent(toy_project, code={**code, "x": "0"}).message
 

@@ -14,7 +14,7 @@ import yaml
 from flows.commands import evaluate
 from flows.commands.project import CommandContext
 from flows.commands.run import suggest_next
-from flows.runs.checkout import own_folder
+from flows.runs.checkout import checkout_folder
 from flows.runs.report import RunReport, StageRecord
 from tasks.params.downstream import defaults_of
 from tasks.stage import artifacts
@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
         values["data"] |= {"columns": {"text": "review", "text_pair": None, "label": "mood"}}
         values["rows"] |= {"row_length": 48}
         entries[name] = values
-    folder = own_folder(tmp_path, "mine")
+    folder = checkout_folder(tmp_path, "mine")
     folder.mkdir(parents=True)
     (folder / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": entries}))
     (tmp_path / "dev.csv").write_text("review,mood\nword1 word2,good\nword3,bad\n")
@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 
 def train(project: Path, name: str) -> None:
     """Leave what the stages tokenizer and finetune leave."""
-    run = own_folder(project, "mine")
+    run = checkout_folder(project, "mine")
     model = write_head_model(run / artifacts.model_folder(name), "sequence_classification", ("bad", "good"), WORDS)
     (run / artifacts.TOKENIZER).mkdir(parents=True, exist_ok=True)
     for path in model.glob("tokenizer*"):
@@ -72,7 +72,7 @@ def test_a_model_is_evaluated_in_the_precision_of_its_run(
     project: Path, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(project, "moods")
-    run = own_folder(project, "mine")
+    run = checkout_folder(project, "mine")
     metrics = run / artifacts.metrics_file("moods", "predict")
     metrics.parent.mkdir()
     metrics.write_text(json.dumps({"runtime": "cpu", "precision": "bf16"}))
@@ -95,7 +95,7 @@ def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
 
 
 def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project: Path) -> None:
-    run = own_folder(project, "mine")
+    run = checkout_folder(project, "mine")
     (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
     with pytest.raises(ParamsError, match="repeat its command without --to or --part to continue it"):
         judge(project, "mine", "dev.csv")

@@ -114,6 +114,6 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
     assert request.values["corpus"]["path"] == "../mine.txt" == request.params.corpus.path
     assert request.checkout.values["corpus"]["path"] == "../../../../mine.txt"
     assert request.checkout.composed == composing.compose(check(request.checkout.values))
-    checkout.prepare(request.checkout)
+    checkout.prepare_checkout(request.checkout)
     assert json.loads(json.dumps(request.checkout.values)) == checkout.base_of(None, request.root)
     composing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))

@@ -93,8 +93,8 @@ def parameters_of_training(host, seed):
     return {
         "names": ["corpus", "validate@corpus", "pretrain@phase1"],
         "values": values,
-        "code": checkout.code_hashes(host.project),
-        "checkout_name": checkout.own_name(values, None),
+        "code": checkout.hash_code(host.project),
+        "checkout_name": checkout.default_name(values, None),
     }
 
 

@@ -163,7 +163,7 @@ def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(
     before = sorted(place.rglob("*"))
     monkeypatch.chdir(place)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(environment, "prepare", lambda: None)
+    monkeypatch.setattr(environment, "prepare_environment", lambda: None)
     with pytest.raises((PodiumError, click.ClickException)) as refused:
         cli.main(list(words), prog_name="podium", standalone_mode=False)
     assert refused.value.exit_code == code
