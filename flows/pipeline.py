@@ -137,7 +137,7 @@ def _run_and_report(
     run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]
 ) -> State:
     """Call `body`, write the report, and return the outcome as a Prefect state."""
-    run_page.correct(project, listing.Run(run.name, root, report.read(project, root), at_work=False))
+    run_page.correct(project, listing.Run(run.name, root, report.read_report(project, root), at_work=False))
     run.begin(project)
     run.error = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
     try:
@@ -163,8 +163,8 @@ def _run_and_report(
         run_artifacts.show(run, project, root, name)
     if run.error is not None:
         return Failed(message=run.error)
-    rejected = report.outcome(run) == "rejected"
-    return Completed(name=REJECTED_STATE if rejected else None, message=report.outcome(run))
+    rejected = report.run_outcome(run) == "rejected"
+    return Completed(name=REJECTED_STATE if rejected else None, message=report.run_outcome(run))
 
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs import checkout
-from flows.runs.stage_plan import ALL, stages_to_run
+from flows.runs.stage_plan import ALL, select_stages
 from tasks.downstream.texts.tasks import TASKS
 from tasks.params.overlays import base_of, resolve
 from tasks.params.schema import Params, check
@@ -50,7 +50,7 @@ def plan_of(values: dict[str, Any]) -> Plan:
 
 def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
     """The stages that a run of these parameters brings up to date."""
-    return stages_to_run(ROOT, plan_of(values), part, to)
+    return select_stages(ROOT, plan_of(values), part, to)
 
 
 def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:

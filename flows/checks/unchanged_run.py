@@ -15,7 +15,7 @@ from flows.dvc import releases
 from flows.dvc.session import DvcSession
 from flows.runs import checkout, report
 from flows.runs.run_request import RunRequest
-from flows.runs.stage_plan import PUBLISH, publish_after
+from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.server.local_server import may_be_named
 from flows.views import run_page
 from flows.views.screen import screen, tell_end
@@ -39,7 +39,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
         return None
     if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
         return None  # there may be a newer release
-    before = report.read(project, root)
+    before = report.read_report(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
         return None
     if foreign_plans(project, given_paths(request.values)):
@@ -66,7 +66,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     else:
         run.write(project)
         run_page.write_ended(run, project, root)
-    return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
+    return tell_end(run, [report.format_stage(stage) for stage in run.stages[len(plan) :]])
 
 
 def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
@@ -79,7 +79,7 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
         receipt = releases.publish_release(gate, root, screen().tell)
         run.enter_receipt(receipt, gate.name)
         status = "skipped" if receipt.get("unchanged") else "ran"
-        run.enter(report.StageRecord(publish_after(gate), status, round(time.perf_counter() - began, 2)))
+        run.enter(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))
         changed = changed or status == "ran"
     return changed
 
@@ -87,4 +87,4 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
 def _is_of(before: report.RunReport, plan: Sequence[str]) -> bool:
     """Return whether a report is of a finished run with these stages."""
     stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
-    return report.outcome(before) in ENDED_WELL and stages == list(plan)
+    return report.run_outcome(before) in ENDED_WELL and stages == list(plan)

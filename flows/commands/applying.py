@@ -17,7 +17,7 @@ from tasks.params.sections import DeviceParams
 from tasks.stage import streams
 
 if TYPE_CHECKING:
-    from flows.runs.given_model import NamedModel
+    from flows.runs.given_model import ModelSource
     from tasks.downstream.inference.job import How
     from tasks.downstream.inference.model import FoundModel
     from tasks.params.entries import Entry
@@ -60,22 +60,22 @@ inference_options = combine_options(
 """Options of commands that use a model. Arguments have the options' names; `columns` holds pairs."""
 
 
-def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedModel:
+def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> ModelSource:
     """Resolve a model: a folder, relative to the current one; the run that trained it; or a repository of the Hub.
 
     Raises:
         ParamsError: the run has not trained a model yet, or has trained several.
     """
     from flows.runs.checkout import checkout_folder
-    from flows.runs.given_model import NamedModel, trained_in
+    from flows.runs.given_model import ModelSource, find_finetuned
     from tasks.stage import artifacts
 
     context: CommandContext = ctx.obj
     folder = resolve_path(ctx, Path(name))
     run = folder if folder.exists() or context.project is None else checkout_folder(context.project, name)
     if tokenizer is None and context.project is not None and (run / artifacts.PARAMS).is_file():
-        return trained_in(context.project, run)
-    return NamedModel(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
+        return find_finetuned(context.project, run)
+    return ModelSource(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
 
 
 def load_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:

@@ -139,9 +139,9 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, stated: Mappin
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.given_model import model_values
+    from flows.runs.given_model import model_parameters
 
-    model = model_values(stated["model"], resolve_path(ctx, Path()), project)
+    model = model_parameters(stated["model"], resolve_path(ctx, Path()), project)
     entry = entry_parameters(ctx, project, kind, stated, release_name(stated["model"]))
     values = model | device_parameters(stated) | entry | fit_rows(kind, next(iter(entry)), model)
     return [*settings(values), *stated["overrides"]]
@@ -228,7 +228,7 @@ def _data_parameters(
 def _file_parameters(
     ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    from flows.runs.given_model import stated_path
+    from flows.runs.given_model import project_path
 
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:
@@ -236,7 +236,7 @@ def _file_parameters(
             path = resolve_path(ctx, Path(stated[key]))
             if not path.exists():
                 raise ParamsError(f"--{key} {stated[key]} not found: pass a file or folder")
-            files[key] = stated_path(path, project)
+            files[key] = project_path(path, project)
     if "train_path" in section.model_fields:
         yield from (("train_path", files["train"]), ("dev_path", files["dev"]))
     elif stated["dev"] is not None:

@@ -55,15 +55,19 @@ def build_overrides(ctx: click.Context, project: Path, stated: dict[str, Any]) -
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.given_model import model_values, stated_path
+    from flows.runs.given_model import model_parameters, project_path
 
     text = resolve_path(ctx, Path(stated["text"]))
     if not text.exists():
         raise ParamsError(f"--text {stated['text']} not found: pass a text file or folder")
-    model = model_values(stated["model"], resolve_path(ctx, Path()), project) if stated["model"] is not None else {}
+    model = model_parameters(stated["model"], resolve_path(ctx, Path()), project) if stated["model"] is not None else {}
     defaults = CONTINUE_DEFAULTS if model else {}
     said = {name: stated[name] or defaults.get(name) for name in ("steps", "learning_rate")}
-    values = {"corpus.source": "files", "corpus.path": stated_path(text, project), **finetune.device_parameters(stated)}
+    values = {
+        "corpus.source": "files",
+        "corpus.path": project_path(text, project),
+        **finetune.device_parameters(stated),
+    }
     if said["steps"] is not None:
         first = round(said["steps"] * FIRST_PHASE_SHARE)
         values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}

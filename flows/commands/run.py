@@ -104,7 +104,7 @@ def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
         asked = [one for one in published if QA_SCORES & set(one["scores"])]
-        place = report.where_published((asked or published)[0]["published"]).split(" (")[0]
+        place = report.release_location((asked or published)[0]["published"]).split(" (")[0]
         words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} FILE"
         return words[0] if asked else words[1]
     if to or part != ALL:
@@ -132,7 +132,7 @@ def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> t
             preflight.require(request, streams.note, streams.say_line)
             prepare_run(project, streams.note)
             code = _run(request, verbose, others)
-        return code, report.read(project, request.root)
+        return code, report.read_report(project, request.root)
 
 
 def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
@@ -157,8 +157,8 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
                 _end_without_server(_read_ended(request, log), log, error)
         if (run := _read_ended(request, log)) is None:
             raise PodiumError(f"the run wrote no report: {state.message}\nlog of this run: {log}")
-        rows = [report.HEADER, *map(report.row, run.stages)] if request.on_workers else []
-        code = tell_end(run, [*rows, report.total(run)], log)
+        rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
+        code = tell_end(run, [*rows, report.format_total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
 
 
@@ -170,7 +170,7 @@ def _flow_arguments(request: RunRequest) -> dict[str, Any]:
 
 def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:
     """Return the report of the ended run with this log; None if it could not write one."""
-    run = report.read(request.project, request.root)
+    run = report.read_report(request.project, request.root)
     return run if run is not None and run.log == str(log) and run.ended is not None else None
 
 
@@ -188,7 +188,7 @@ def _end_without_server(run: report.RunReport | None, log: Path, error: Exceptio
     """Report the outcome of a run whose final state did not reach the server, and exit with its code."""
     from flows.server.api import end_without_server
 
-    code = FAILED if run is None else tell_end(run, [report.total(run)], log)
+    code = FAILED if run is None else tell_end(run, [report.format_total(run)], log)
     streams.note(
         f"the Prefect server does not answer ({type(error).__name__}) and did not receive the end of this run; see "
         f"{log if run is None else artifacts.RUN_REPORT}",

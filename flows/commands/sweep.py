@@ -158,7 +158,7 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
 def _recipe_verdict(best: SweepRun, project: Path) -> list[str]:
     """Return the gate's conclusions about the recipe; empty if it has only one model."""
     root = checkout.checkout_folder(project, best.name)
-    if (record := report.read(project, root)) is None:
+    if (record := report.read_report(project, root)) is None:
         return []
     return [one.recipe for one in RunView(record, root, project).results if one.recipe is not None]
 

@@ -27,7 +27,7 @@ from flows import dvc
 from flows.dvc import leftovers, releases
 from flows.dvc.session import DvcSession
 from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
-from flows.runs.stage_plan import publish_after
+from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
 from flows.server.api import StageLocks, extra, is_cancelled
 from flows.views.screen import screen
@@ -328,7 +328,7 @@ def _publish(gate: Stage, root: Path, run: RunReport, entered: StageCallback) ->
         receipt.update(releases.publish_release(gate, root, log_line))
         return "skipped" if receipt.get("unchanged") else "ran"
 
-    _record_stage("publish", publish_after(gate), publish, run, entered, root)
+    _record_stage("publish", publish_step(gate), publish, run, entered, root)
     return receipt
 
 

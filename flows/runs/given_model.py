@@ -1,7 +1,7 @@
 """Models named on the command line by a folder, a run or a Hub repository.
 
-`model_values` turns one into parameters of a run, with its sizes, dropout and tokenizer. `NamedModel` is for commands
-that use a finished model.
+`model_parameters` turns one into parameters of a run, with its sizes, dropout and tokenizer. `ModelSource` is for
+commands that use a finished model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 
-def model_values(model: str, here: Path, project: Path) -> dict[str, Any]:
+def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
     """Return the parameters of a model, by dotted name: its location, tokenizer and architecture.
 
     A model on the Hub is downloaded now, with visible progress, and pinned to its commit.
@@ -36,20 +36,20 @@ def model_values(model: str, here: Path, project: Path) -> dict[str, Any]:
     """
     folder = here / model
     if not folder.exists() and "/" not in model:
-        folder = pretrained_in(checkout_folder(project, model)) or folder
+        folder = find_pretrained(checkout_folder(project, model)) or folder
     if folder.exists():
         if not folder.is_dir():
             raise InputError(f"--model {model} is a file: pass the folder that save_pretrained wrote")
-        path = stated_path(folder, project)
+        path = project_path(folder, project)
         given = {"base_model.source": "folder", "base_model.path": path}
         given |= {"tokenizer.source": "file", "tokenizer.path": path}
     else:
-        folder, given = _of_hub(model)
+        folder, given = _download(model)
     found = read_architecture(folder, f"--model {model}")
     return given | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
 
 
-def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
+def _download(model: str) -> tuple[Path, dict[str, Any]]:
     """Download a model from the Hub; return its folder in the Hub's cache and its parameters."""
     name, _, revision = model.partition("@")
     if not HUB_NAME.fullmatch(name):
@@ -65,14 +65,14 @@ def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
     return folder, places
 
 
-def stated_path(path: Path, project: Path) -> str:
+def project_path(path: Path, project: Path) -> str:
     """Return a path for params.yaml of `project`: relative if it is inside the project, else absolute."""
     found = Path(os.path.abspath(path))
     return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)
 
 
 @dataclass(frozen=True)
-class NamedModel:
+class ModelSource:
     """Model that a command uses."""
 
     name: str
@@ -83,13 +83,13 @@ class NamedModel:
     """Entry of `downstream` that a run trained it for; empty for other models."""
 
 
-def pretrained_in(run: Path) -> Path | None:
+def find_pretrained(run: Path) -> Path | None:
     """Return the folder of the model that a run pre-trained, of the last finished phase; None if there is none."""
     folders = (run / artifacts.MODELS / phase for phase in reversed(PHASES))
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 
-def trained_in(project: Path, run: Path) -> NamedModel:
+def find_finetuned(project: Path, run: Path) -> ModelSource:
     """Return the model that a run fine-tuned.
 
     Args:
@@ -102,7 +102,7 @@ def trained_in(project: Path, run: Path) -> NamedModel:
     folders = {name: run / artifacts.model_folder(name) for name in entries}
     trained = [name for name, folder in folders.items() if (folder / "config.json").is_file()]
     if not trained:
-        if not entries and pretrained_in(run) is not None:
+        if not entries and find_pretrained(run) is not None:
             raise ParamsError(
                 f"run {run.name} has pre-trained a model but not fine-tuned it: use podium finetune KIND --model "
                 f"{run.name} --train FILE"
@@ -115,4 +115,4 @@ def trained_in(project: Path, run: Path) -> NamedModel:
             f"run {run.name} has fine-tuned several models: pass the folder of one, with --tokenizer "
             f"{run / artifacts.TOKENIZER}: {', '.join(str(folders[name]) for name in trained)}"
         )
-    return NamedModel(str(folders[trained[0]]), run / artifacts.TOKENIZER, entries[trained[0]])
+    return ModelSource(str(folders[trained[0]]), run / artifacts.TOKENIZER, entries[trained[0]])

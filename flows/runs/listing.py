@@ -102,7 +102,7 @@ class Run:
         """One of STATUSES."""
         if self.at_work:
             return RUNNING
-        return NEVER if self.record is None else report.outcome(self.record)
+        return NEVER if self.record is None else report.run_outcome(self.record)
 
     @property
     def was_killed(self) -> bool:
@@ -190,7 +190,7 @@ def _run(project: Path, name: str) -> Run:
     # Check the lock before the record: a run that ends between the two counts as running, not as killed.
     at_work = locks.at_work(project, name)
     folder = folder_of(project, name)
-    return Run(name, folder, report.read(project, folder), at_work)
+    return Run(name, folder, report.read_report(project, folder), at_work)
 
 
 def named(project: Path, names: Sequence[str]) -> list[Run]:

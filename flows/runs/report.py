@@ -32,7 +32,7 @@ NAMES = 32
 """Length of the longest name of a stage, validate_examples@classification."""
 HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
 SECONDS_FOR_GIT = 5.0
-MADE_BY_RUNS = ("dvc.lock", "plan.yaml")
+GENERATED = ("dvc.lock", "plan.yaml")
 """Files written by runs. If git tracks them, their changes do not count as changes to the project."""
 
 
@@ -126,7 +126,7 @@ class RunReport:
         self.began = _now()
         self.host, self.python = socket.gethostname(), platform.python_version()
         self.user = user_name(os.getuid())
-        self.commit, self.changed = revision_of(project)
+        self.commit, self.changed = read_revision(project)
         self.remember(project)
         with contextlib.suppress(OSError):
             self.keep(project)
@@ -138,8 +138,8 @@ class RunReport:
 
     def remember(self, project: Path) -> None:
         """Take over the list of earlier unfinished runs of this checkout."""
-        before = read(project, project / self.folder)
-        if before is not None and (ended := outcome(before)) in UNFINISHED:
+        before = read_report(project, project / self.folder)
+        if before is not None and (ended := run_outcome(before)) in UNFINISHED:
             why = before.error or before.paused
             self.earlier = [
                 *before.earlier,
@@ -170,14 +170,14 @@ class RunReport:
         stages = [plan[stage.name] for stage in self.stages if stage.name in plan]
         for stage in stages:
             if stage.is_gate:
-                self.results[stage.name] = _result(stage, plan, root)
+                self.results[stage.name] = _read_result(stage, plan, root)
             elif stage.uses_device:
-                figures = metrics_of(stage, root)
+                figures = read_metrics(stage, root)
                 if "packing_factor" in figures:
                     self.packing[stage.name] = {key: figures[key] for key in ("packing_factor", "packing_efficiency")}
                 if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
                     self.programs[stage.name] = figures["program"]
-        self.pages = _together([str(stage.meta["page"]) for stage in stages if "page" in stage.meta])
+        self.pages = _group_pages([str(stage.meta["page"]) for stage in stages if "page" in stage.meta])
 
     def accepts(self, gate: str) -> bool:
         """Return whether a gate of the run accepted its model."""
@@ -203,7 +203,7 @@ class RunReport:
 
     def keep(self, project: Path) -> None:
         """Write the record of the run."""
-        write_json(record_of(project, project / self.folder), self.as_values())
+        write_json(record_file(project, project / self.folder), self.as_values())
 
     def as_values(self) -> dict[str, Any]:
         """Return the report as plain values, without empty fields that most runs do not need."""
@@ -223,7 +223,7 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     return values
 
 
-def metrics_of(stage: Stage, root: Path) -> dict[str, Any]:
+def read_metrics(stage: Stage, root: Path) -> dict[str, Any]:
     """Return the metrics of a stage; empty if it has none or has not run."""
     found: dict[str, Any] = {}
     for path in stage.metrics:
@@ -233,13 +233,13 @@ def metrics_of(stage: Stage, root: Path) -> dict[str, Any]:
     return found
 
 
-def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
+def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     """Return the decision of a gate and the scores with intervals that it is based on."""
     evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
     files = [path for stage in evaluations for path in stage.metrics]
     figures = read_json_object(root / files[0]) or {} if files else {}
     scores = {name: value for name, value in figures.items() if f"{name}_low" in figures}
-    decided = metrics_of(gate, root)
+    decided = read_metrics(gate, root)
     return {
         "name": Path(files[0]).stem if files else gate.name,
         "scores": scores,
@@ -252,14 +252,14 @@ def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     }
 
 
-def _together(pages: Sequence[str]) -> list[str]:
+def _group_pages(pages: Sequence[str]) -> list[str]:
     """Return the pages, those in the same folder replaced by one pattern."""
     folders = [str(PurePosixPath(page).parent) for page in pages]
     found = (page if folders.count(one) == 1 else f"{one}/*.html" for page, one in zip(pages, folders, strict=True))
     return list(dict.fromkeys(found))
 
 
-def outcome(report: RunReport) -> str:
+def run_outcome(report: RunReport) -> str:
     """Return the outcome: cancelled, interrupted, failed, paused, rejected, proposed (for review), published, finished.
 
     A run without an end counts as interrupted: it was killed, or it is still running, which its lock shows.
@@ -275,27 +275,27 @@ def outcome(report: RunReport) -> str:
     results = report.results.values()
     if any(one["decision"] is not None and not one["decision"]["accepted"] for one in results):
         return "rejected"
-    found = [how_published(one["published"]) for one in results if one["published"] is not None]
+    found = [release_status(one["published"]) for one in results if one["published"] is not None]
     return min(found, key=("proposed", "published").index, default="finished")
 
 
-def how_published(receipt: dict[str, Any]) -> str:
+def release_status(receipt: dict[str, Any]) -> str:
     """Return `proposed` if a receipt is for a pull request to review, else `published`."""
     return "proposed" if receipt.get("pull_request") else "published"
 
 
-def row(stage: StageRecord) -> str:
+def format_stage(stage: StageRecord) -> str:
     """Format a stage as a line."""
     place = "" if stage.host is None else f"  {stage.host}"
     return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{place}"
 
 
-def total(report: RunReport) -> str:
+def format_total(report: RunReport) -> str:
     """Format the total time of all stages as a line."""
     return f"{'all stages':<{NAMES}} {'':<9} {sum(stage.seconds for stage in report.stages):7.1f}"
 
 
-def record_of(project: Path, root: Path) -> Path:
+def record_file(project: Path, root: Path) -> Path:
     """Return the file with the record of the run in the folder `root`.
 
     For the project folder this is not reports/run.json, which describes the last run in any folder.
@@ -303,16 +303,16 @@ def record_of(project: Path, root: Path) -> Path:
     return project / OWN_RECORD if root.resolve() == project.resolve() else root / artifacts.RUN_REPORT
 
 
-def read(project: Path, root: Path) -> RunReport | None:
+def read_report(project: Path, root: Path) -> RunReport | None:
     """Read the record of the run in the folder `root`; return None if there is none."""
-    values = read_json_object(record_of(project, root))
+    values = read_json_object(record_file(project, root))
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
     return RunReport(**values)
 
 
-def where_published(published: dict[str, Any]) -> str:
+def release_location(published: dict[str, Any]) -> str:
     """Format the URL, repository or folder of a receipt."""
     place = published.get("url") or published.get("repository") or published.get("folder")
     return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"
@@ -322,11 +322,11 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def revision_of(project: Path) -> tuple[str | None, bool | None]:
+def read_revision(project: Path) -> tuple[str | None, bool | None]:
     """Return the short commit that is checked out, and whether tracked files differ from it; None if git fails."""
     commit = git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
     if commit is None:
         return None, None
-    others = [f":(exclude){name}" for name in MADE_BY_RUNS]
+    others = [f":(exclude){name}" for name in GENERATED]
     status = ("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
     return commit.strip(), git(project, *status, timeout=SECONDS_FOR_GIT) != ""

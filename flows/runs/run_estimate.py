@@ -168,7 +168,7 @@ def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Inter
         request: the run.
         stages: stages that will run.
     """
-    last = report.read(request.project, request.root)
+    last = report.read_report(request.project, request.root)
     before = {one.name: one.seconds for one in (last.stages if last is not None else ()) if one.status == "ran"}
     text_mb = text_bytes(request) / 1e6
     found = {}

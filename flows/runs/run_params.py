@@ -84,7 +84,7 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(LATER)]
     if not rows:
         return
-    run = report.read(project, folder)
+    run = report.read_report(project, folder)
     began = f", started by: {run.command}" if run and run.command else ""
     raise ParamsError(
         f"run {name} exists with other parameters{began}\n{in_words(rows, (f'{name} has', 'requested'))}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.runs import policy, run_params
 from flows.runs.checkout import Checkout, choose_folder, describe_checkout
-from flows.runs.stage_plan import ALL, stages_to_run
+from flows.runs.stage_plan import ALL, select_stages
 from tasks.params.overlays import Setting, base_of, resolve
 from tasks.params.schema import Params, check
 from tasks.plan.dvc_records import StageForecast, forecast
@@ -132,7 +132,7 @@ def resolve_request(
         project: folder with params.yaml, presets and dvc.yaml.
         preset: preset that extends the defaults; None: params.yaml.
         overrides: values of `--set` and of other options.
-        part: part of the pipeline; see `flows.runs.stage_plan.stages_to_run`.
+        part: part of the pipeline; see `flows.runs.stage_plan.select_stages`.
         to: last stages of the run; nothing is published then.
         publish: publish models that a gate accepts.
         on_workers: send the stages to workers.
@@ -149,7 +149,7 @@ def resolve_request(
     params = policy.require_parameters(values, project, CALLED) if is_sent() else check(values, CALLED)
     folder = choose_folder(project, values, preset, overrides, name, on_workers)
     place = describe_checkout(project, values, params, folder)
-    target = tuple(stages_to_run(project, place.plan, part, to))
+    target = tuple(select_stages(project, place.plan, part, to))
     run_params.require_same(project, values, name)
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)
     words = tuple(map(str, overrides))

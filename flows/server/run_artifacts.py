@@ -25,8 +25,8 @@ from prefect.runtime import flow_run
 from pydantic import WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from flows.runs.report import RunReport, revision_of
-from flows.runs.stage_plan import part_names
+from flows.runs.report import RunReport, read_revision
+from flows.runs.stage_plan import known_parts
 from flows.server.api import extra
 from flows.views import run_texts
 from flows.views.run_view import RunView
@@ -49,8 +49,8 @@ CHANGED = "-changed"
 def _parts() -> list[str]:
     """Return the parts of the project; an invalid dvc.yaml is not reported here but when a run starts."""
     with contextlib.suppress(OSError, InputError):
-        return part_names(definitions_of(Path()), kind_names())
-    return part_names({}, kind_names())
+        return known_parts(definitions_of(Path()), kind_names())
+    return known_parts({}, kind_names())
 
 
 NO_PRESET = str(artifacts.PARAMS)
@@ -114,7 +114,7 @@ def name_of(called: str | None, became: str = "", began: datetime | None = None)
 def tags_of(values: Mapping[str, Any], preset: str | None, project: Path) -> list[str]:
     """Return the tags of a run: task kinds, device, commit, preset."""
     kinds = sorted({f"task:{entry['kind']}" for entry in values["downstream"].values()})
-    commit, changed = revision_of(project)
+    commit, changed = read_revision(project)
     known = {"commit": f"{commit}{CHANGED * bool(changed)}" if commit else None, "preset": preset}
     return [*kinds, f"device:{values['device']['runtime']}", *(f"{name}:{x}" for name, x in known.items() if x)]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.runs.report import metrics_of
+from flows.runs.report import read_metrics
 from ipu_model.files import read_json
 from tasks.jobs.device_job import figures_in_words
 from tasks.pages.plots import Line, line_plot
@@ -66,7 +66,7 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
         project: the project's folder, which has the run folders that other runs restore.
         began: start of the stage in seconds since 1970; files of earlier jobs are ignored.
     """
-    metrics, (plot, held_out_plot) = metrics_of(stage, root), (root / path for path in stage.plots)
+    metrics, (plot, held_out_plot) = read_metrics(stage, root), (root / path for path in stage.plots)
     folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
     if not plot.is_file() and folder is not None:
         plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"

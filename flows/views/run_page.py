@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import quote
 
 from flows.runs import listing
-from flows.runs.report import RunReport, outcome
+from flows.runs.report import RunReport, run_outcome
 from flows.runs.run_params import said
-from flows.runs.stage_plan import publish_after
+from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, sections, training_of
 from flows.views.graph import Box, picture
@@ -67,7 +67,7 @@ def page(run: RunView, copy: bool = False) -> str:
     trainings = [training_of(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
     for one in trainings:
         begun[one.stage]["resumed"] = one.resumed
-    after = {publish_after(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
+    after = {publish_step(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
     pipelines = [placement.of_result(result, stage) for stage, result in run.jobs.items()]
     return html_page(
         __file__,
@@ -109,7 +109,7 @@ def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
 def copy_place(report: RunReport, root: Path) -> Path:
     """Return the path of the copy of a run's page; its name has the start and the outcome of the run."""
     began = datetime.fromisoformat(report.began) if report.began else datetime.fromtimestamp(0)
-    return root / artifacts.RUN_PAGES / f"{began.strftime(STAMP)}-{outcome(report)}.html"
+    return root / artifacts.RUN_PAGES / f"{began.strftime(STAMP)}-{run_outcome(report)}.html"
 
 
 def copies_in(root: Path) -> dict[Path, re.Match[str]]:

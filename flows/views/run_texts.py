@@ -40,7 +40,8 @@ def full(listed: listing.Run, project: Path, origin: str, parameters: Sequence[t
     run, rows = None, list[str]()
     if (record := listed.record) is not None:
         run = RunView(record, listed.folder, project)
-        rows = [report.HEADER, *map(report.row, record.stages), report.total(record)] if record.stages else []
+        lines = map(report.format_stage, record.stages)
+        rows = [report.HEADER, *lines, report.format_total(record)] if record.stages else []
     folder, values = listed.folder.relative_to(project), {"origin": origin, "parameters": table}
     return text_page(__file__, "full.txt.j2", listed=listed, folder=folder, run=run, rows=rows, **values)
 
@@ -52,7 +53,7 @@ def summary(run: RunView) -> str:
     named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
     places = [(name, *_find(run, path)) for name, path in named]
     receipts = [receipt for one in run.results if (receipt := one.result["published"]) is not None]
-    places += [(report.how_published(receipt), *_find_published(run, receipt)) for receipt in receipts]
+    places += [(report.release_status(receipt), *_find_published(run, receipt)) for receipt in receipts]
     return markdown_page(
         __file__,
         "summary.md.j2",
@@ -93,4 +94,4 @@ def _find_published(run: RunView, receipt: dict[str, Any]) -> tuple[str, str | N
         return url, url
     if folder := receipt.get("folder"):
         return _on_host(run, folder), ""
-    return report.where_published(receipt), None
+    return report.release_location(receipt), None

@@ -19,7 +19,7 @@ from typing import Any
 
 from flows.runs import report, run_params
 from flows.runs.listing import PROJECT, RUNNING, called
-from flows.runs.report import RunReport, StageRecord, metrics_of
+from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
 from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR, recipe_in_words
@@ -62,7 +62,7 @@ class RunView:
             at_work: whether it is still running.
         """
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
-        self.outcome = RUNNING if at_work else report.outcome(record)
+        self.outcome = RUNNING if at_work else report.run_outcome(record)
         self.next = NEXT.get(self.outcome, "")
         self.killed = not at_work and record.began is not None and record.ended is None
         self.results = [ResultView(self, gate, result) for gate, result in record.results.items()]
@@ -108,7 +108,7 @@ class RunView:
     @cached_property
     def moment(self) -> float:
         """Time of its last sign of life if it was killed, else now; seconds since 1970."""
-        file = report.record_of(self.project, self.root)  # a run updates it until it is killed
+        file = report.record_file(self.project, self.root)  # a run updates it until it is killed
         return file.stat().st_mtime if self.killed and file.is_file() else time.time()
 
     @cached_property
@@ -303,8 +303,8 @@ class ResultView:
         card = self.run.project / str(receipt.get("folder") or ".") / "README.md"
         url = str(receipt.get("url") or "")
         return {
-            "how": report.how_published(receipt),
-            "where": report.where_published(receipt),
+            "how": report.release_status(receipt),
+            "where": report.release_location(receipt),
             "url": url if url.startswith(("https://", "http://")) else "",
             "card": card if "folder" in receipt and card.is_file() else None,
         }
@@ -404,7 +404,7 @@ def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
 
 def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
     """Return the result of a stage's device job, or its metrics if the result is not on this host."""
-    if not (values := metrics_of(stage, root)):
+    if not (values := read_metrics(stage, root)):
         return {}
     for folder in (place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)):
         path = folder / str(values.get("fingerprint")) / "result.json"

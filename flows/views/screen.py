@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from flows.runs import report
-from flows.runs.report import StageRecord, row
+from flows.runs.report import StageRecord, format_stage
 from flows.runs.stopping import stop
 from tasks.stage import streams
 from tasks.stage.errors import FAILED, PAUSED, REJECTED
@@ -81,7 +81,7 @@ class Lines(Screen):
 
     def end(self, record: StageRecord) -> None:
         del self._said_at[record.name]
-        self._write(row(record))
+        self._write(format_stage(record))
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # a run does not fail because its reader has gone
@@ -119,7 +119,7 @@ class Bars(Screen):
 
     def end(self, record: StageRecord) -> None:
         self._hide(record.name)
-        text = Text(printable(row(record)))
+        text = Text(printable(format_stage(record)))
         text.highlight_words([record.status], STATUS_STYLES.get(record.status, "green"))
         self._progress.console.print(text, soft_wrap=True)
 
@@ -198,7 +198,7 @@ def exit_code(run: report.RunReport) -> int:
     """Return the exit code for the outcome of a run."""
     if run.interrupted is not None and stop.number:
         return stop.exit_code()
-    return CODES.get(report.outcome(run), FAILED if run.interrupted is not None else 0)
+    return CODES.get(report.run_outcome(run), FAILED if run.interrupted is not None else 0)
 
 
 def seconds_since_start() -> float:

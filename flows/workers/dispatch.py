@@ -28,7 +28,7 @@ from flows.dvc import releases
 from flows.dvc.session import restore_outputs
 from flows.dvc.stages import PAUSED_STATE, RunStopped
 from flows.runs.report import RunReport
-from flows.runs.stage_plan import publish_after
+from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import RunFailed
 from flows.server.api import UNREACHED, is_cancelled, patiently
 from flows.workers import on_worker, reports
@@ -291,7 +291,7 @@ class Sender:
             self.run(queue, [rest], publish and not set(gates).isdisjoint(names))
         self.report.read_results(self.root)
         entered = {stage.name for stage in self.report.stages}
-        for gate in (known[name] for name in gates if publish_after(known[name]) in entered):
+        for gate in (known[name] for name in gates if publish_step(known[name]) in entered):
             receipt = read_json(self.root / artifacts.receipt_file(gate.item))
             self.report.enter_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.report import StageRecord
-from flows.runs.stage_plan import PUBLISH, publish_after
+from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.runs.stopping import RunFailed
 from ipu_model.files import parse_json, write_text
 from tasks.params.strict_yaml import parse_yaml, yaml_text
@@ -92,7 +92,7 @@ def write(received: Received, root: Path) -> None:
 
 def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRecord:
     record = StageRecord(**sent)
-    publishes = [publish_after(known[name]) for name in names if known[name].is_gate]
+    publishes = [publish_step(known[name]) for name in names if known[name].is_gate]
     if record.name not in (*names, *publishes) or record.status not in STATUSES:
         raise ValueError("unknown stage or status")
     if type(record.seconds) not in (int, float) or not 0 <= record.seconds < math.inf:

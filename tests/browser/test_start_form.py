@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-from flows.runs.report import revision_of
+from flows.runs.report import read_revision
 from flows.views.run_texts import PAGES_URL
 from tests.browser import chromium
 from tests.browser.prefect_forms import SECONDS, Form, UiServer
@@ -89,7 +89,7 @@ def test_a_run_of_the_form_ends_on_workers_with_its_name_tags_and_tables(team: T
     assert run.state.is_completed(), run.state.message
     assert run.state.message == "published"
     assert re.fullmatch(r"evening exact_match 90\.00 \d{4}-\d\d-\d\d \d\d:\d\d", run.name)
-    commit, _ = revision_of(team.sender.project)
+    commit, _ = read_revision(team.sender.project)
     assert commit is not None
     assert set(run.tags) == {
         "podium-watched",

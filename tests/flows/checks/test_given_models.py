@@ -9,7 +9,7 @@ import pytest
 
 from flows.checks import preflight
 from flows.checks.given_inputs import look, of_hub, wanted
-from flows.runs.given_model import model_values
+from flows.runs.given_model import model_parameters
 from flows.runs.run_request import resolve_request
 from tasks.params.overlays import resolve, settings
 from tasks.params.schema import check
@@ -48,7 +48,7 @@ def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) ->
     """Text of each finding by name and level, of a run that fine-tunes the model on a file."""
     data = {"source": "files", "train_path": str(place / file), "dev_path": None}
     entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
-    params = check(resolve({}, "finetune", [*settings(model_values(str(model), place, ROOT)), entry, *overrides]))
+    params = check(resolve({}, "finetune", [*settings(model_parameters(str(model), place, ROOT)), entry, *overrides]))
     read = {params.base_model.path, str(place / file)}
     found = [finding for given in wanted(params, read) for finding in look(given, params)]
     return {(str(one["name"]), str(one["level"])): str(one["text"]) for one in found}

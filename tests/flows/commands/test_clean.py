@@ -49,7 +49,7 @@ def objects(project):
 
 def aged(project, name, days):
     """Let a run have ended so long ago."""
-    record = report.read(project, listing.folder_of(project, name))
+    record = report.read_report(project, listing.folder_of(project, name))
     record.began = record.ended = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() - days * 86400))
     record.keep(project)
 

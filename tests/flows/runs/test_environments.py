@@ -268,7 +268,7 @@ SERVE = """
 import httpx
 from pathlib import Path
 from flows.runs import environment
-environment.prepare()
+environment.prepare_environment()
 from flows.server.local_server import own_server
 from prefect.settings import PREFECT_API_URL
 with own_server(Path("server.log")):
@@ -291,7 +291,7 @@ def test_loopback_never_goes_through_a_proxy(clone, proxy):
     assert done.stdout.count("refused") == 3
     assert proxy.seen == []
     machine.variables |= {"no_proxy": "example.org"}
-    seen = "import os; from flows.runs import environment; environment.prepare(); print(os.environ['{}'])"
+    seen = "import os; from flows.runs import environment; environment.prepare_environment(); print(os.environ['{}'])"
     for name in ("no_proxy", "NO_PROXY"):
         assert machine.run("-c", seen.format(name)).stdout.strip() == "example.org,127.0.0.1,localhost,::1"
 

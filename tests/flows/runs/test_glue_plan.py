@@ -57,7 +57,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
         run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "gate@glue-sst2")
     run.write(tmp_path)
     text = run_texts.ending(RunView(run, tmp_path))
-    assert text == run_texts.ending(RunView(report.read(tmp_path, tmp_path), tmp_path))
+    assert text == run_texts.ending(RunView(report.read_report(tmp_path, tmp_path), tmp_path))
     assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
     assert "glue-sst2: accuracy 91.50, score 91.50\nglue-sst2 gate: " in text
     assert ("published: published/podium-glue-sst2" in text) == accepted
@@ -99,7 +99,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
         "gate@glue-sst2": {"folder": "published/x-glue-sst2"},
         "gate@glue-rte": None,
     }
-    assert report.outcome(run) == "rejected"
+    assert report.run_outcome(run) == "rejected"
     alone = report.RunReport(".")
     stages.run_plan(stages_of("all"), tmp_path, alone, publish=False)
     assert {gate: result["published"] for gate, result in alone.results.items()} == {"gate@squad": None}

@@ -6,7 +6,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from flows import cli, pipeline
-from flows.runs.stage_plan import parts_of, stages_to_run
+from flows.runs.stage_plan import list_parts, select_stages
 from tasks.plan.plan_file import definitions_of, read_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
@@ -89,7 +89,7 @@ def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
 
 def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
     definitions = definitions_of(ROOT)
-    assert parts_of(whole_plan(), definitions) == [
+    assert list_parts(whole_plan(), definitions) == [
         "all",
         "pretraining",
         "squad",
@@ -98,7 +98,7 @@ def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
         "glue",
         "finetuning",
     ]
-    assert parts_of(plan_of(values_with()), definitions) == [
+    assert list_parts(plan_of(values_with()), definitions) == [
         "all",
         "pretraining",
         "squad",
@@ -108,7 +108,7 @@ def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
 
 def test_a_project_without_stages_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no stages"):
-        stages_to_run(tmp_path, read_plan(tmp_path, {}))
+        select_stages(tmp_path, read_plan(tmp_path, {}))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 
 from flows import pipeline
-from flows.runs.report import RunReport, StageRecord, revision_of
+from flows.runs.report import RunReport, StageRecord, read_revision
 from flows.server import run_artifacts
 from flows.views import run_texts
 from flows.views.run_view import RunView
@@ -126,7 +126,7 @@ def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     (tmp_path / "a").write_text("1")
     subprocess.run([*git, "add", "a"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
-    commit = revision_of(tmp_path)[0]
+    commit = read_revision(tmp_path)[0]
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
     assert run_artifacts.tags_of(values, "bert", tmp_path) == tags

@@ -45,7 +45,7 @@ def status_of(html):
 def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_do(prefect_session, toy_project):
     checks = [{"name": "f1", "ok": False, "found": 80.5, "required": 85.0}]
     run(command="podium run <b>")
-    record = report.read(toy_project, toy_project)
+    record = report.read_report(toy_project, toy_project)
     record.results["gate@squad"]["checks"] = checks
     html = run_page.page(RunView(record, toy_project))
     text = text_of(html)
@@ -66,7 +66,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     run(*ACCEPTED)
     checks = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
     root = toy_project / run_json(toy_project)["folder"]
-    record = report.read(toy_project, root)
+    record = report.read_report(toy_project, root)
     record.results["gate@squad"]["checks"] = checks
     text = text_of(run_page.page(RunView(record, root, toy_project)))
     assert "f1 passed 80.5 80 lowered from 85 +0.5" in text

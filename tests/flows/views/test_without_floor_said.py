@@ -21,7 +21,7 @@ def finished(folder: Path, **verdict: Any) -> tuple[report.RunReport, Path]:
     path = root / "metrics/squad-gate.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"accepted": True, "reasons": []} | verdict))
     plan = read_plan(root)
-    found = report._result(plan["gate@squad"], plan, root)
+    found = report._read_result(plan["gate@squad"], plan, root)
     record.results = {"gate@squad": {**found, "published": record.results["gate@squad"]["published"]}}
     return record, root
 

@@ -14,7 +14,7 @@ from flows.dvc import stages
 from flows.dvc.stages import RunStopped, describe_cancellation
 from flows.runs import report
 from flows.runs.log import checked_log
-from flows.runs.report import RunReport, StageRecord, outcome
+from flows.runs.report import RunReport, StageRecord, run_outcome
 from flows.server import api
 from flows.workers import dispatch, on_worker
 from flows.workers.dispatch import Queue, around_shares, groups, queues_of
@@ -97,7 +97,7 @@ def test_a_stage_that_was_sent_again_keeps_what_it_cost():
     run.enter(StageRecord("row_share@1", "restored", 1.0, "b"))
     assert run.stages[1] == StageRecord("row_share@1", "ran", 10.0, "a")
     run.paused = "stage finetune@squad paused"
-    assert outcome(run) == "paused"
+    assert run_outcome(run) == "paused"
 
 
 def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_up(monkeypatch):
@@ -157,15 +157,15 @@ def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, mon
     monkeypatch.setattr(stages, "is_cancelled", lambda run: cancelled)
     with pytest.raises(TerminationSignal), on_worker._recorded(tmp_path, "of-a-test") as run:
         raise TerminationSignal(15)
-    assert outcome(report.read(tmp_path, tmp_path / run.folder)) == word
+    assert run_outcome(report.read_report(tmp_path, tmp_path / run.folder)) == word
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])
 def test_what_cancels_stages_of_a_worker_is_in_the_record_of_their_run(tmp_path, error, said):
     with pytest.raises(type(error)), on_worker._recorded(tmp_path, "of-a-test") as run:
         raise error
-    kept = report.read(tmp_path, tmp_path / run.folder)
-    assert (kept.interrupted, outcome(kept), kept.ended is None) == (said, "cancelled", False)
+    kept = report.read_report(tmp_path, tmp_path / run.folder)
+    assert (kept.interrupted, run_outcome(kept), kept.ended is None) == (said, "cancelled", False)
 
 
 def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
@@ -177,6 +177,6 @@ def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
 
     with pytest.raises(TerminationSignal):
         pipeline._run_and_report(run, tmp_path, tmp_path, None, terminate)
-    kept = report.read(tmp_path, tmp_path)
-    assert (kept.interrupted, outcome(kept)) == ("SIGTERM", "cancelled")
+    kept = report.read_report(tmp_path, tmp_path)
+    assert (kept.interrupted, run_outcome(kept)) == ("SIGTERM", "cancelled")
     assert kept.error.startswith("the run ended early, stopped by SIGTERM: nothing half-written was kept; run it again")

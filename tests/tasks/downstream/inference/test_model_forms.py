@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flows.commands.finetune import fit_rows
-from flows.runs.given_model import model_values
+from flows.runs.given_model import model_parameters
 from tasks.downstream.inference.entry import entry_of
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import How
@@ -90,7 +90,7 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     """With the same answers as of the plain form."""
     plain, other = (write_tiny_model(tmp_path / name, WORDS) for name in ("plain", "other"))
     FORMS[form](other)
-    model = model_values("other", tmp_path, tmp_path)
+    model = model_parameters("other", tmp_path, tmp_path)
     entry = "downstream.own={kind: squad, data: {source: files}}"
     overrides = [*settings(model), entry, *settings(fit_rows("squad", "downstream.own", model))]
     params = check(resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"']))
