@@ -19,10 +19,10 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.checks import device
 from flows.dvc import stages
 from flows.runs import checkout, environment, listing, locks, report, run_params
-from flows.runs.log import checked_log
+from flows.runs.log import check_log
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
-from flows.runs.stopping import AGAIN, Interrupted, stop
+from flows.runs.stopping import RESUME_HINT, Interrupted, stop
 from flows.server import run_artifacts
 from flows.server.run_artifacts import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
 from flows.views import run_page
@@ -85,7 +85,7 @@ def pipeline(
     try:
         environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
         checkout.require_project(project)
-        log = checked_log(log) if is_sent() else log
+        log = check_log(log) if is_sent() else log
         if (request := _request.get()) is None:
             words, ends, sent = words_of(overrides), words_of(to), queues is not None
             request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
@@ -119,8 +119,10 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.words}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
-    with locks.held(project, run.name, stages.log_line, locks.HERE if queues is None else locks.SENT):
-        run_params.require_same(project, values, name)
+    with locks.hold_run(
+        project, run.name, stages.log_line, locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
+    ):
+        run_params.require_same_params(project, values, name)
         found = None if queues is None else dispatch.queues_of(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
@@ -141,19 +143,21 @@ def _run_and_report(
     run.begin(project)
     run.error = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
     try:
-        with stop.taken_back(), run_page.kept_up(run, project, root):
+        with stop.reclaim(), run_page.kept_up(run, project, root):
             body()
         run.error = None
     except stages.RunFailed as error:
         run.error = str(error)
         return Failed(message=run.error)
     except stages.RunPaused as paused:
-        run.error, run.paused = None, f"{paused}; {AGAIN}"
+        run.error, run.paused = None, f"{paused}; {RESUME_HINT}"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
     except stages.CANCELLED as stopped:
         run.interrupted = stages.describe_cancellation(stopped)
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
-        run.error = f"the run ended early, stopped by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
+        run.error = (
+            f"the run ended early, stopped by {run.interrupted}{place}: nothing half-written was kept; {RESUME_HINT}"
+        )
         if not isinstance(stopped, (stages.RunStopped, Interrupted)):
             raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)

@@ -14,7 +14,7 @@ from typing import Any
 from flows import dvc
 from flows.checks.disk import hashing_takes_long
 from flows.checks.probes import FAR_S, Finding, Question, ok, problem, warning
-from flows.runs.run_estimate import RUNS, jobs_of
+from flows.runs.run_estimate import RUNS, estimate_run_jobs
 from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
 from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
@@ -119,7 +119,7 @@ def fit(request: RunRequest) -> Iterator[Finding]:
     try:
         stages = _to_run(request)
         names = () if request.on_workers or request.curious else [one.stage for one in stages]
-        jobs = jobs_of(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
+        jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
         yield warning(JOBS, f"no estimates: {error}")
         return

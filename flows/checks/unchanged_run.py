@@ -24,12 +24,12 @@ from tasks.plan.named_files import foreign_plans, given_paths
 from tasks.plan.plan_file import Stage
 from tasks.stage import streams
 
-ENDED_WELL = ("finished", "published", "rejected")
-REMAINS = ("command", "began", "ended", "user", "host", "python", "commit", "changed")
+FINISHED_OUTCOMES = ("finished", "published", "rejected")
+KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed")
 """Fields taken from the record of the run that made the outputs."""
 
 
-def tell_if_unchanged(request: RunRequest) -> int | None:
+def finish_if_unchanged(request: RunRequest) -> int | None:
     """Report a run in which nothing changed and return its exit code; return None if there may be something to do.
 
     This includes publishing: a release folder that is missing or differs is published again.
@@ -40,7 +40,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
         return None  # there may be a newer release
     before = report.read_report(project, root)
-    if before is None or not _is_of(before, plan) or dvc.has_remote(root):
+    if before is None or not _is_finished(before, plan) or dvc.has_remote(root):
         return None
     if foreign_plans(project, given_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
@@ -51,7 +51,7 @@ def tell_if_unchanged(request: RunRequest) -> int | None:
     with DvcSession(root) as session:
         if session.check_plan(plan).unchanged != plan:
             return None
-    made = {name: getattr(before, name) for name in REMAINS}
+    made = {name: getattr(before, name) for name in KEPT_FIELDS}
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
@@ -84,7 +84,7 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
     return changed
 
 
-def _is_of(before: report.RunReport, plan: Sequence[str]) -> bool:
+def _is_finished(before: report.RunReport, plan: Sequence[str]) -> bool:
     """Return whether a report is of a finished run with these stages."""
     stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
-    return report.run_outcome(before) in ENDED_WELL and stages == list(plan)
+    return report.run_outcome(before) in FINISHED_OUTCOMES and stages == list(plan)

@@ -66,9 +66,9 @@ class RemovalItem:
     """Run whose lock must be free. Empty: none. `*`: all runs and DVC's cache."""
 
     @property
-    def size(self) -> listing.Size:
+    def size(self) -> listing.DiskUsage:
         """Disk space of the files."""
-        return listing.size_of(self.paths)
+        return listing.measure_disk(self.paths)
 
 
 @dataclass
@@ -88,12 +88,12 @@ def plan_removal(project: Path, chosen: Selection) -> RemovalPlan:
         InputError: a named run is running, or contains a published model.
     """
     found, busy = RemovalPlan(), _running_dvc()
-    going = listing.named(project, chosen.names)
+    going = listing.find_runs(project, chosen.names)
     for run in going:
         if reason := _use_of(run, busy) or _release_inside(run):
             raise InputError(f"{run.name} cannot be removed, so nothing was: {reason}")
     before = time.time() - (chosen.older_than or 0.0)
-    every = [run for run in listing.every(project) if run.name not in chosen.names]
+    every = [run for run in listing.list_all(project) if run.name not in chosen.names]
     for run in every:
         if not chosen.every and (chosen.older_than is None or run.last >= before):
             continue
@@ -134,7 +134,7 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
             f"DVC's cache {cache} is outside the project, and other projects may use it: run dvc gc -w with -p for "
             "each project and checkout"
         )
-    lock_files = (run.folder / LOCK for run in listing.every(project) if run.name not in going)
+    lock_files = (run.folder / LOCK for run in listing.list_all(project) if run.name not in going)
     used = set(_used_hashes(cache, [*lock_files, *_dvc_files(project)]))
     found = [path for path in (cache / OBJECTS).glob("??/*") if path.parent.name + path.name not in used]
     return sorted(found, key=lambda path: (path.suffix != ".dir", path))
@@ -240,7 +240,7 @@ def remove_items(project: Path, found: RemovalPlan, say: Callable[[str], None]) 
     """
     going = {part.run for part in found.parts}
     for part in found.parts:
-        taken = locks.cache_taken(project) if part.run == "*" else locks.taken(project, part.run)
+        taken = locks.try_lock_cache(project) if part.run == "*" else locks.try_lock_run(project, part.run)
         with taken if part.run else contextlib.nullcontext(True) as free:
             if not free or _is_in_use_by_dvc(project, part):
                 say(f"{part.name} stays: a run or DVC uses it now; try again when that has ended")
@@ -255,7 +255,7 @@ def remove_items(project: Path, found: RemovalPlan, say: Callable[[str], None]) 
 def _is_in_use_by_dvc(project: Path, part: RemovalItem) -> bool:
     if part.run == "*":
         return uses_cache(cache_of(project))
-    return bool(part.run) and listing.folder_of(project, part.run).resolve() in _running_dvc()
+    return bool(part.run) and listing.run_folder(project, part.run).resolve() in _running_dvc()
 
 
 def _remove(path: Path) -> None:
@@ -271,7 +271,7 @@ def _remove(path: Path) -> None:
 
 def total_bytes(project: Path) -> int:
     """Return the bytes of all files that runs made, including DVC's cache."""
-    size = listing.size_of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
+    size = listing.measure_disk([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
     return size.own + size.shared
 
 
@@ -334,7 +334,7 @@ def command(
 def _print_plan(found: RemovalPlan, how: str) -> None:
     rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
-        whole = listing.size_of([path for part in found.parts for path in part.paths])
+        whole = listing.measure_disk([path for part in found.parts for path in part.paths])
         streams.say(table([(how, "frees", ""), *rows, ("total", format_bytes(whole.own), "")]))
         if whole.shared:
             size = format_bytes(whole.shared)

@@ -124,12 +124,12 @@ def run_preset(
 ) -> None:
     """Run the parameters of a command line, and save them as a preset if requested."""
     from flows.commands import run
-    from flows.runs.run_params import save
+    from flows.runs.run_params import save_preset
     from flows.runs.run_request import resolve_request
 
     request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:
-        save(resolve_path(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
+        save_preset(resolve_path(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
     run.execute_run(request, stated["json_wanted"], stated["verbose"])
 
 

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     project = enter_project(ctx)
     root = _root(project, preset, overrides, name)
-    with locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
+    with locks.hold_run(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
         # Runs in the checkout; its output is passed through.
         words = [sys.executable, "-m", *releases.publish_command(gate), *(["--dry-run"] if dry_run else [])]
@@ -63,7 +63,7 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
         root = checkout.checkout_folder(project, checkout.check_name(name))
         if not (root / artifacts.PARAMS).is_file():
             raise InputError(f"run {name} not found: podium runs lists the runs")
-        values = run_params.params_of(project, root)
+        values = run_params.read_run_params(project, root)
     else:
         from flows.runs.run_request import resolve_request
 

@@ -12,15 +12,15 @@ import click
 
 from flows.checks import preflight
 from flows.checks.server import load_settings
-from flows.checks.unchanged_run import tell_if_unchanged
+from flows.checks.unchanged_run import finish_if_unchanged
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
 from flows.runs import locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
-from flows.runs.log import logged, new_log
+from flows.runs.log import new_log, redirect_logging
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
-from flows.runs.stopping import AGAIN, Interrupted, stop
+from flows.runs.stopping import RESUME_HINT, Interrupted, stop
 from flows.server.local_server import own_server, started_early
 from flows.views.screen import of_terminal, print_last, screen, shown, tell_end
 from tasks.stage import artifacts, process, streams
@@ -80,11 +80,11 @@ def execute_run(request: RunRequest, json_wanted: bool, verbose: bool, **others:
         ParamsError, InputError: the run was refused before it started.
     """
     run = None
-    with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
+    with stop.listen(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
             code, run = _run_locked(request, verbose, others)
         except Interrupted:
-            print_last(f"stopped by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
+            print_last(f"stopped by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
             code = stop.exit_code()
     if json_wanted and run is not None:
         options.print_json(run.as_values())
@@ -121,13 +121,15 @@ def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
 def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> tuple[int, report.RunReport | None]:
     """Run a request; return the exit code and the record of the run."""
     project = request.project
-    kind = locks.SENT if request.on_workers else locks.HERE
+    kind = locks.DISPATCH_LOCK if request.on_workers else locks.CHECKOUT_LOCK
     if not is_writable(project / locks.FOLDER):
         # The checks report who owns the folder, and all other problems.
         preflight.require(request, streams.note, streams.say_line)
-    with locks.held(project, request.name, streams.note, kind):
-        run_params.require_same(project, request.values, request.called)  # the run we waited for may have created it
-        code = tell_if_unchanged(request)
+    with locks.hold_run(project, request.name, streams.note, kind):
+        run_params.require_same_params(
+            project, request.values, request.called
+        )  # the run we waited for may have created it
+        code = finish_if_unchanged(request)
         if code is None:
             preflight.require(request, streams.note, streams.say_line)
             prepare_run(project, streams.note)
@@ -147,7 +149,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             from flows import pipeline  # takes seconds; the server starts meanwhile
             from flows.server.api import UNREACHED, quiet_outages
 
-        with logged(project / log), own_server(project / log, started) as is_own:
+        with redirect_logging(project / log), own_server(project / log, started) as is_own:
             quiet_outages()
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
             try:

@@ -50,10 +50,10 @@ def list_runs(
 ) -> None:
     project = enter_project(ctx)
     if page:
-        _fix_pages(project, listing.every(project))
+        _fix_pages(project, listing.list_all(project))
         _write_page(ctx, project, bool(words or statuses or json_wanted))
         return
-    found = listing.holding(listing.every(project), words, statuses)
+    found = listing.filter_runs(listing.list_all(project), words, statuses)
     _fix_pages(project, found)
     if json_wanted:
         options.print_json([run.as_values() for run in found])
@@ -65,7 +65,7 @@ def list_runs(
     sizes = [run.size().own for run in found]
     rows = [_format_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.truncate_lines(table([("name", "started", "status", "size", "scores", "command"), *rows])))
-    cache = format_bytes(sum(vars(listing.size_of([cache_of(project)])).values()))
+    cache = format_bytes(sum(vars(listing.measure_disk([cache_of(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
@@ -110,12 +110,12 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     from flows.views import run_texts
 
     project = enter_project(ctx)
-    [run] = listing.named(project, [name])
+    [run] = listing.find_runs(project, [name])
     _fix_pages(project, [run])
     # Compare with params.yaml, or for a preset with the defaults; entries missing there with those of their kind.
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)
-    rows = run_params.against(base, run_params.params_of(project, run.folder))
+    rows = run_params.diff_params(base, run_params.read_run_params(project, run.folder))
     differ = {parameter: {"base": there, "run": here} for parameter, (there, here) in rows}
     values = {**run.as_values(), "record": run.record and run.record.as_values(), "parameters": differ}
     origin = "the defaults" if of_preset else str(artifacts.PARAMS)

@@ -205,7 +205,7 @@ def _run(command: list[str], project: Path, say: Say) -> int:
         if not line.startswith(streams.NEXT):
             say(f"  {line}")
 
-    code = stop.follow(command, project, dvc.stage_environment(), repeat)
+    code = stop.run_child(command, project, dvc.stage_environment(), repeat)
     stop.check()
     if code not in (DONE, FAILED):
         raise SystemExit(code)
@@ -359,7 +359,7 @@ def _start_sweep(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     more = ("--verbose",) if stated["verbose"] else ()
     sent = ("--on-workers", *queue) if stated["on_workers"] else ()
     sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
-    with stop.listening():
+    with stop.listen():
         try:
             found = run_sweep(sweep, project, _note if stated["json_wanted"] else streams.say_line)
         except Interrupted:

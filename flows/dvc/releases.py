@@ -105,7 +105,7 @@ def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], No
         lines.append(line)
         say(line)
 
-    code = stop.follow([sys.executable, "-m", *module], root, dvc.stage_environment(), take)
+    code = stop.run_child([sys.executable, "-m", *module], root, dvc.stage_environment(), take)
     if code:
         stop.check()
         said = "\n".join(lines).strip().removeprefix(ERROR) or "no output"

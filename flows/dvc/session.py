@@ -22,7 +22,7 @@ from typing import Any
 
 from flows import dvc
 from flows.dvc import leftovers
-from flows.runs.stopping import AGAIN, SIGNALS, RunFailed, RunPaused, RunStopped, stop
+from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.plan import dvc_records
 from tasks.plan.dvc_records import cache_of, default_remote
 from tasks.plan.plan_file import read_plan
@@ -197,13 +197,13 @@ class DvcSession:
         while reply.get("away"):
             if pull:
                 self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
-            with stop.passed_to(self.start()):
+            with stop.forward_to(self.start()):
                 reply = self._send("update_stage", output.take, stage=stage, pull=pull, alone=alone)
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])
         if done is None and output.paused is not None and (not stop.number or CHECKPOINT_KEPT in output.paused):
-            raise RunPaused(f"stage {stage} paused: {output.paused.removesuffix(f'; {AGAIN}')}")
+            raise RunPaused(f"stage {stage} paused: {output.paused.removesuffix(f'; {RESUME_HINT}')}")
         if done is None and stop.number and code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
             raise RunStopped(stage)
         if code is None:

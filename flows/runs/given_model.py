@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.checkout import checkout_folder
-from flows.runs.run_params import params_of
+from flows.runs.run_params import read_run_params
 from tasks.models.model_folders import download_model, read_architecture
 from tasks.params.schema import PHASES, ModelParams
 from tasks.params.sections import HUB_NAME
@@ -98,7 +98,7 @@ def find_finetuned(project: Path, run: Path) -> ModelSource:
     Raises:
         ParamsError: the run has not fine-tuned a model yet, or has fine-tuned several.
     """
-    entries = params_of(project, run).get("downstream", {})
+    entries = read_run_params(project, run).get("downstream", {})
     folders = {name: run / artifacts.model_folder(name) for name in entries}
     trained = [name for name, folder in folders.items() if (folder / "config.json").is_file()]
     if not trained:

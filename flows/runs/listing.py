@@ -35,12 +35,12 @@ STATUSES = (
 )
 BLOCK = 512
 """Bytes of a block in the result of `stat`, for any file system."""
-NOT_ITS_OWN = ("bench", "checkouts", "home", "locks", "logs", "server", "sweeps")
+SHARED_FOLDERS = ("bench", "checkouts", "home", "locks", "logs", "server", "sweeps")
 """Folders in runs/ that do not belong to the run in the project folder."""
 
 
 @dataclass(frozen=True)
-class Size:
+class DiskUsage:
     """Disk use, in bytes of whole blocks."""
 
     own: int = 0
@@ -49,7 +49,7 @@ class Size:
     """Bytes of files with hard links elsewhere, such as outs linked to DVC's cache. Each file counts once."""
 
 
-def size_of(paths: Iterable[Path]) -> Size:
+def measure_disk(paths: Iterable[Path]) -> DiskUsage:
     """Measure the disk use of files and folders together. Symbolic links are not followed.
 
     A copy-on-write clone (reflink) counts in full, as there is no portable way to tell it from a copy. Files removed
@@ -68,7 +68,7 @@ def size_of(paths: Iterable[Path]) -> Size:
             shared += size
         if names == status.st_nlink:  # all links are among these files
             own, shared = own + size, shared - size
-    return Size(own, shared)
+    return DiskUsage(own, shared)
 
 
 def _statuses(path: str) -> Iterator[os.stat_result]:
@@ -134,11 +134,11 @@ class Run:
             return [self.folder]
         runs = self.folder / artifacts.RUNS
         made = [*(self.folder / name for name in FOLDERS), self.folder / LOCK]
-        return made + [path for path in (runs.iterdir() if runs.is_dir() else ()) if path.name not in NOT_ITS_OWN]
+        return made + [path for path in (runs.iterdir() if runs.is_dir() else ()) if path.name not in SHARED_FOLDERS]
 
-    def size(self) -> Size:
+    def size(self) -> DiskUsage:
         """Measure its disk use."""
-        return size_of(self.parts())
+        return measure_disk(self.parts())
 
     def as_values(self) -> dict[str, Any]:
         """Return the values that `podium runs --json` prints."""
@@ -156,62 +156,62 @@ class Run:
         }
 
 
-def called(name: str) -> str:
+def display_name(name: str) -> str:
     """Return the name of a run for pages, where "." would be easy to miss."""
     return "own folder" if name == PROJECT else name
 
 
-def href(project: Path, run: Run) -> str:
+def page_link(project: Path, run: Run) -> str:
     """Return the link to a run's page from the project's reports/; empty if it has no page."""
     page = run.folder / artifacts.RUN_PAGE
     return quote(os.path.relpath(page, project / artifacts.REPORTS)) if page.is_file() else ""
 
 
-def folder_of(project: Path, name: str) -> Path:
+def run_folder(project: Path, name: str) -> Path:
     """Return the folder of a run."""
     return project if name == PROJECT else checkout_folder(project, name)
 
 
-def every(project: Path) -> list[Run]:
+def list_all(project: Path) -> list[Run]:
     """Return all runs of a project, last started first."""
-    return sorted(_found(project), key=lambda run: run.began, reverse=True)
+    return sorted(_iterate_runs(project), key=lambda run: run.began, reverse=True)
 
 
-def _found(project: Path) -> Iterator[Run]:
-    if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or locks.at_work(project, PROJECT):
-        yield _run(project, PROJECT)
+def _iterate_runs(project: Path) -> Iterator[Run]:
+    if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or locks.is_running(project, PROJECT):
+        yield _read_run(project, PROJECT)
     folder = checkout_folder(project, "")
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir() and not path.name.startswith("."):
-            yield _run(project, path.name)
+            yield _read_run(project, path.name)
 
 
-def _run(project: Path, name: str) -> Run:
+def _read_run(project: Path, name: str) -> Run:
     # Check the lock before the record: a run that ends between the two counts as running, not as killed.
-    at_work = locks.at_work(project, name)
-    folder = folder_of(project, name)
+    at_work = locks.is_running(project, name)
+    folder = run_folder(project, name)
     return Run(name, folder, report.read_report(project, folder), at_work)
 
 
-def named(project: Path, names: Sequence[str]) -> list[Run]:
+def find_runs(project: Path, names: Sequence[str]) -> list[Run]:
     """Return the runs of these names, in this order.
 
     Raises:
         ParamsError: a name is not found.
     """
-    known = {run.name: run for run in _found(project)}
+    known = {run.name: run for run in _iterate_runs(project)}
     if PROJECT in names and PROJECT not in known:
-        known[PROJECT] = _run(project, PROJECT)
+        known[PROJECT] = _read_run(project, PROJECT)
     if missing := [name for name in names if name not in known]:
         raise ParamsError(f"run {missing[0]} not found{nearest(missing[0], list(known))}")
     return [known[name] for name in dict.fromkeys(names)]
 
 
-def holding(runs: Sequence[Run], words: Sequence[str], statuses: Sequence[str]) -> list[Run]:
+def filter_runs(runs: Sequence[Run], words: Sequence[str], statuses: Sequence[str]) -> list[Run]:
     """Return runs with one of the statuses, and with each word in name, command, status or entries, ignoring case."""
-    return [run for run in runs if (not statuses or run.status in statuses) and _holds(run, words)]
+    return [run for run in runs if (not statuses or run.status in statuses) and _matches(run, words)]
 
 
-def _holds(run: Run, words: Sequence[str]) -> bool:
+def _matches(run: Run, words: Sequence[str]) -> bool:
     said = " ".join([run.name, (run.record and run.record.command) or "", run.status, *run.scores]).lower()
     return all(word.lower() in said for word in words)

@@ -11,7 +11,7 @@ from typing import IO
 from tasks.stage import artifacts
 
 FOLDER = artifacts.RUNS / "locks"
-HERE, SENT = ".lock", ".sent"
+CHECKOUT_LOCK, DISPATCH_LOCK = ".lock", ".sent"
 """Suffixes of a run's locks: of the process that works in the checkout, and of the run that has sent its stages to
 workers, one of which may work in that same folder."""
 CACHE = "cache"
@@ -22,7 +22,7 @@ _held: set[Path] = set()
 
 
 @contextlib.contextmanager
-def held(project: Path, name: str, say: Callable[[str], None], kind: str = HERE) -> Iterator[None]:
+def hold_run(project: Path, name: str, say: Callable[[str], None], kind: str = CHECKOUT_LOCK) -> Iterator[None]:
     """Hold the lock of a run; wait while another run of the same name has it.
 
     Args:
@@ -52,23 +52,25 @@ def held(project: Path, name: str, say: Callable[[str], None], kind: str = HERE)
 
 
 @contextlib.contextmanager
-def taken(project: Path, name: str) -> Iterator[bool]:
+def try_lock_run(project: Path, name: str) -> Iterator[bool]:
     """Try to lock a run; yield whether that succeeded."""
     with contextlib.ExitStack() as stack:
-        locks = [stack.enter_context(_opened(project / FOLDER / f"{name}{kind}")) for kind in (HERE, SENT)]
+        locks = [
+            stack.enter_context(_opened(project / FOLDER / f"{name}{kind}")) for kind in (CHECKOUT_LOCK, DISPATCH_LOCK)
+        ]
         yield all(_take(lock, fcntl.LOCK_EX) for lock in locks)
 
 
 @contextlib.contextmanager
-def cache_taken(project: Path) -> Iterator[bool]:
+def try_lock_cache(project: Path) -> Iterator[bool]:
     """Try to lock DVC's cache, which fails during a run; yield whether that succeeded."""
     with _opened(project / FOLDER / CACHE) as lock:
         yield _take(lock, fcntl.LOCK_EX)
 
 
-def at_work(project: Path, name: str) -> bool:
+def is_running(project: Path, name: str) -> bool:
     """Return whether a run of that name is active on this host, or waits for its workers."""
-    paths = [project / FOLDER / f"{name}{kind}" for kind in (HERE, SENT)]
+    paths = [project / FOLDER / f"{name}{kind}" for kind in (CHECKOUT_LOCK, DISPATCH_LOCK)]
     return any(path in _held or (path.is_file() and not _is_free(path)) for path in paths)
 
 

@@ -15,7 +15,7 @@ from tasks.stage import artifacts, streams
 from tasks.stage.errors import ParamsError
 
 LOGS = artifacts.RUNS / "logs"
-SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")
+SKIPPED_PREFIXES = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")
 """Prefixes of Prefect's lines that are not logged: states, which the end of a run reports more readably, and links to
 pages that a temporary server does not serve."""
 LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.log")
@@ -28,7 +28,7 @@ def new_log(project: Path) -> Path:
     return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
-def checked_log(log: str | None) -> str | None:
+def check_log(log: str | None) -> str | None:
     """Validate and return the log path of a run on a worker, which its page links to and `podium clean` removes.
 
     Raises:
@@ -40,10 +40,10 @@ def checked_log(log: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def logged(path: Path) -> Iterator[None]:
+def redirect_logging(path: Path) -> Iterator[None]:
     """Redirect log messages of this process from the terminal to the file `path`."""
     file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
-    file.addFilter(lambda record: not record.getMessage().startswith(SAID_BETTER))
+    file.addFilter(lambda record: not record.getMessage().startswith(SKIPPED_PREFIXES))
     known = (logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("prefect"))
     loggers = [logging.root, *(one for one in known if any(map(_writes_to_a_terminal, one.handlers)))]
     before = [(logger, list(logger.handlers)) for logger in loggers]

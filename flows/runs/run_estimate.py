@@ -35,7 +35,7 @@ from tasks.stage.parallel import WORKER_STAGES, worker_count
 
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0
-OTHER_HOST, AGAIN = 2.0, 1.25
+OTHER_HOST, SAME_HOST = 2.0, 1.25
 """Factors for the interval around a time: measured on another host, or for the same stage on this host."""
 LESS_MB, MORE_MB = 10.0, 1003.0
 CPU_SECONDS: dict[str, tuple[float, float]] = {
@@ -139,15 +139,17 @@ def estimate_run(
     running = [one.stage for one in stages if one.status == RUNS]
     options = options or EstimateOptions()
     measured = set(options.measured) & set(running)
-    jobs = jobs_of(request, stages, dataclasses.replace(options, measured=measured, manifests=request.manifests))
+    jobs = estimate_run_jobs(
+        request, stages, dataclasses.replace(options, measured=measured, manifests=request.manifests)
+    )
     started = {job.planned.stage for job in jobs}
-    others = stage_seconds(request, [stage for stage in running if stage not in started])
+    others = estimate_stage_seconds(request, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(request, target=tuple(running))
     written, free = data_bytes(rest) + model_bytes(rest), shutil.disk_usage(request.project).free
     return RunEstimate(stages, tuple(jobs), others, written, float(free), price)
 
 
-def jobs_of(
+def estimate_run_jobs(
     request: RunRequest, stages: Sequence[StageForecast], options: EstimateOptions | None = None
 ) -> list[EstimatedJob]:
     """Estimate the device jobs of these stages of a run; see `estimate_run`.
@@ -161,7 +163,7 @@ def jobs_of(
     return estimate_jobs(request.params, request.project, request.root, [one.stage for one in stages], anew, options)
 
 
-def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:
+def estimate_stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:
     """Estimate the seconds of stages without a device. Stages without an estimate are left out.
 
     Args:
@@ -174,13 +176,13 @@ def stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Inter
     found = {}
     for stage in stages:
         if stage in before:
-            found[stage] = within(before[stage], AGAIN)
+            found[stage] = interval_around(before[stage], SAME_HOST)
         elif stage in CPU_SECONDS and text_mb:
-            found[stage] = within(_of_text(stage, text_mb), OTHER_HOST)
+            found[stage] = interval_around(_of_text(stage, text_mb), OTHER_HOST)
     return found
 
 
-def within(likely: float, factor: float) -> Interval:
+def interval_around(likely: float, factor: float) -> Interval:
     """Return the interval from `likely` divided by `factor` to `likely` times `factor`."""
     return Interval(likely / factor, likely, likely * factor)
 

@@ -18,14 +18,14 @@ from tasks.params.tables import ABSENT, differing, table
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
-LATER = ".gate.seeds"
+ADJUSTABLE = ".gate.seeds"
 """Suffix of a parameter that may change in an existing run: seeds are added after training and do not affect it."""
 
-Row = tuple[str, Any, Any]
+ParameterRow = tuple[str, Any, Any]
 """Name, value in the base, value in the run."""
 
 
-def params_of(project: Path, folder: Path) -> dict[str, Any]:
+def read_run_params(project: Path, folder: Path) -> dict[str, Any]:
     """Read params.yaml of a run, add defaults for missing parameters, and make paths relative to the project.
 
     Raises:
@@ -33,7 +33,7 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
     """
     stated = read_yaml(folder / artifacts.PARAMS)
     # Newer parameters get their defaults. The values were validated before the run and are not validated again.
-    values = _laid_over(default_values(stated), stated)
+    values = _complete(default_values(stated), stated)
     if folder == project:
         return values
     try:
@@ -42,17 +42,17 @@ def params_of(project: Path, folder: Path) -> dict[str, Any]:
         return values
 
 
-def _laid_over(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _complete(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values completed from `below`."""
     both = {
-        key: _laid_over(below[key], value)
+        key: _complete(below[key], value)
         for key, value in values.items()
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
     return {**below, **values, **both}
 
 
-def against(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
+def diff_params(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
     """Return name, value in `base` and value in `params` of each parameter that differs.
 
     An entry that `base` lacks is compared with the defaults of its kind.
@@ -61,13 +61,13 @@ def against(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tuple[st
     return differing([{**base, "downstream": entries}, dict(params)])
 
 
-def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
+def format_differences(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
     """Format the result of `differing` as a table."""
     cells = [(name, *("-" if value is ABSENT else json.dumps(value) for value in values)) for name, values in rows]
     return table([("", *heads), *cells])
 
 
-def require_same(project: Path, values: dict[str, Any], name: str | None) -> None:
+def require_same_params(project: Path, values: dict[str, Any], name: str | None) -> None:
     """Require that an existing run of this name has these parameters.
 
     Args:
@@ -80,55 +80,55 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     if name is None or not (folder / artifacts.PARAMS).is_file():
         return
     seen = rebase_paths(values, project.resolve(), folder.resolve())
-    differ = differing([params_of(project, folder), rebase_paths(seen, folder.resolve(), project.resolve())])
-    rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(LATER)]
+    differ = differing([read_run_params(project, folder), rebase_paths(seen, folder.resolve(), project.resolve())])
+    rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(ADJUSTABLE)]
     if not rows:
         return
     run = report.read_report(project, folder)
     began = f", started by: {run.command}" if run and run.command else ""
     raise ParamsError(
-        f"run {name} exists with other parameters{began}\n{in_words(rows, (f'{name} has', 'requested'))}"
+        f"run {name} exists with other parameters{began}\n{format_differences(rows, (f'{name} has', 'requested'))}"
         f"use another --name, or remove that run: podium clean {name}"
     )
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """Parameters of a run and their differences."""
 
     values: dict[str, Any] = field(default_factory=dict)
     """All parameters; empty if they cannot be read."""
     origin: str = ""
     """Preset or file that the run is based on."""
-    told: tuple[Row, ...] = ()
+    told: tuple[ParameterRow, ...] = ()
     """Differences from the origin."""
-    unusual: tuple[Row, ...] = ()
+    unusual: tuple[ParameterRow, ...] = ()
     """Differences from the defaults."""
 
 
-def settings_of(run: report.RunReport, root: Path, project: Path) -> Settings:
+def read_run_settings(run: report.RunReport, root: Path, project: Path) -> RunSettings:
     """Read the parameters of a run from its checkout `root`."""
     try:
-        values = params_of(project, root)
+        values = read_run_params(project, root)
         base = values
         if root != project:
             base = resolve(base_of(run.preset, project), run.preset, [], project / artifacts.PRESETS)
         told, unusual = (
-            tuple((name, *both) for name, both in against(one, values)) for one in (base, default_values())
+            tuple((name, *both) for name, both in diff_params(one, values)) for one in (base, default_values())
         )
     except (ParamsError, KeyError):  # missing, or from a revision with other sections
-        return Settings()
-    return Settings(values, run.preset or str(artifacts.PARAMS), told, unusual)
+        return RunSettings()
+    return RunSettings(values, run.preset or str(artifacts.PARAMS), told, unusual)
 
 
-def said(value: Any) -> str:
+def format_parameter(value: Any) -> str:
     """Format a value. 2 and 2.0 look the same, as they are the same number."""
     if value is None or value is ABSENT:
         return "none"
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def save(path: Path, values: Mapping[str, Any], description: str) -> None:
+def save_preset(path: Path, values: Mapping[str, Any], description: str) -> None:
     """Write a preset that resolves to these parameters, with all values that differ from the defaults.
 
     Args:
@@ -141,10 +141,10 @@ def save(path: Path, values: Mapping[str, Any], description: str) -> None:
     """
     if path.exists():
         raise InputError(f"{path} already exists: choose a new file for --save-params")
-    write_text(path, yaml_text({"description": description, **unlike_defaults(values)}))
+    write_text(path, yaml_text({"description": description, **changed_values(values)}))
 
 
-def unlike_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+def changed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that differ from the defaults, nested, including the kind of each entry."""
     defaults = dict(leaves(default_values(values)))
     stated = ((name, value) for name, value in leaves(values) if value != defaults.get(name) or name.endswith(".kind"))

@@ -150,7 +150,7 @@ def resolve_request(
     folder = choose_folder(project, values, preset, overrides, name, on_workers)
     place = describe_checkout(project, values, params, folder)
     target = tuple(select_stages(project, place.plan, part, to))
-    run_params.require_same(project, values, name)
+    run_params.require_same_params(project, values, name)
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)
     words = tuple(map(str, overrides))
     return RunRequest(

@@ -19,11 +19,11 @@ from types import FrameType
 
 from tasks.stage.process import die_with_parent
 
-PATIENCE_S = 600
+STOP_TIMEOUT_S = 600
 """Seconds that a stage may take to stop: the current call on IPUs, up to 90 s, and a checkpoint of a large model on a
 slow disk. Keep it equal to TimeoutStopSec in deploy/podium-worker@.service."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-AGAIN = "run it again to continue"
+RESUME_HINT = "run it again to continue"
 
 
 class RunFailed(Exception):
@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal asked the command to end while no stage was running that could write a checkpoint."""
 
 
-class Stop:
+class StopSignal:
     """Signal state of this process, and the children that signals are forwarded to."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Stop:
         self._children: list[subprocess.Popen[str]] = []
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listen(self) -> Iterator[None]:
         """Handle SIGINT and SIGTERM within the context. Outside the main thread this does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -65,7 +65,7 @@ class Stop:
                 self.listens = False
 
     @contextlib.contextmanager
-    def taken_back(self) -> Iterator[None]:
+    def reclaim(self) -> Iterator[None]:
         """Within a flow, replace Prefect's SIGTERM handler with ours if this process is listening."""
         with self._installed() if self.listens else contextlib.nullcontext():
             yield
@@ -88,7 +88,7 @@ class Stop:
         env: dict[str, str],
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[str]:
-        """Start a child process whose output is read by lines. See `passed_to` for signals."""
+        """Start a child process whose output is read by lines. See `forward_to` for signals."""
         return subprocess.Popen(
             command,
             cwd=root,
@@ -99,11 +99,11 @@ class Stop:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            preexec_fn=self._in_child,
+            preexec_fn=self._prepare_child,
             process_group=0 if self.listens else None,  # its own group, so that it gets Ctrl-C from us only
         )
 
-    def _in_child(self) -> None:
+    def _prepare_child(self) -> None:
         """Set up a child before exec: it ends with this process, and does not ignore SIGINT, which asks it to stop.
 
         If a shell starts this command with &, children would inherit that SIGINT is ignored.
@@ -113,7 +113,7 @@ class Stop:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     @contextlib.contextmanager
-    def passed_to(self, child: subprocess.Popen[str]) -> Iterator[None]:
+    def forward_to(self, child: subprocess.Popen[str]) -> Iterator[None]:
         """Forward signals to `child` within the context, as a request to stop."""
         if not self.listens:
             yield
@@ -126,7 +126,7 @@ class Stop:
             if not self._children:
                 signal.alarm(0)
 
-    def follow(self, command: list[str], root: Path, env: dict[str, str], take: Callable[[str], None]) -> int:
+    def run_child(self, command: list[str], root: Path, env: dict[str, str], take: Callable[[str], None]) -> int:
         """Run a child process to its end, forward signals to it, and return its exit code.
 
         Args:
@@ -137,7 +137,7 @@ class Stop:
         """
         child = self.start(command, root, env)
         assert child.stdout is not None
-        with self.passed_to(child):
+        with self.forward_to(child):
             for line in child.stdout:
                 take(line.rstrip())
             return child.wait()
@@ -163,7 +163,7 @@ class Stop:
         if first:
             # DVC ignores SIGINT while a stage runs, and SIGTERM would end it at once.
             _send([*self._children], signal.SIGINT)
-            signal.alarm(PATIENCE_S)
+            signal.alarm(STOP_TIMEOUT_S)
         elif number != signal.SIGTERM:
             _send([*self._children], signal.SIGKILL)
             raise Interrupted(self.reason())
@@ -175,5 +175,5 @@ def _send(children: Sequence[subprocess.Popen[str]], number: int) -> None:
             os.killpg(child.pid, number)
 
 
-stop = Stop()
+stop = StopSignal()
 """Instance for this process, as signals are per process."""

@@ -53,11 +53,11 @@ def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
     found = []
     for word in said:
         name, _, entry = word.partition(":")
-        if (here / word).is_dir() and name not in {run.name for run in listing.every(project)}:
+        if (here / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
             found.append(Word(word, here / word, None))
         else:
-            [run] = listing.named(project, [name])
-            found.append(Word(word, run.folder, run, run_params.params_of(project, run.folder), entry))
+            [run] = listing.find_runs(project, [name])
+            found.append(Word(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
     if found[0].run is None:
         raise ParamsError(f"{found[0].said} is not a run. Name a run first; the others are evaluated on its examples")
     return found
@@ -137,7 +137,10 @@ def in_words(values: dict[str, Any]) -> str:
     own, rows = values["parameters"]["runs"], values["parameters"]["rows"]
     parts = []
     if rows:
-        parts = ["parameters that differ\n" + run_params.in_words([(row["name"], row["values"]) for row in rows], own)]
+        parts = [
+            "parameters that differ\n"
+            + run_params.format_differences([(row["name"], row["values"]) for row in rows], own)
+        ]
     elif len(own) > 1:
         parts = ["no parameters differ\n"]
     for entry in values["entries"]:
@@ -204,7 +207,7 @@ def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
 
 def links(project: Path, words: Sequence[Word]) -> dict[str, str]:
     """Return links from the project's reports/ to the pages of these runs; runs without a page are left out."""
-    found = {word.said: listing.href(project, word.run) for word in words if word.run is not None}
+    found = {word.said: listing.page_link(project, word.run) for word in words if word.run is not None}
     return {said: href for said, href in found.items() if href}
 
 
@@ -222,7 +225,7 @@ def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) 
         **values,
         colors={run: number % COLORS for number, run in enumerate(values["runs"])},
         links=links,
-        called=listing.called,
+        called=listing.display_name,
         index=index,
         drawn=[(curve["stage"], _drawn(curve, values["runs"])) for curve in values["curves"]],
         interval=interval,
@@ -236,7 +239,7 @@ def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
     lines = []
     for line in curve["lines"]:
         color = names.index(line["run"])
-        name = listing.called(line["run"])
+        name = listing.display_name(line["run"])
         lines.append(Line(name, line["loss"], color=color))
         if line["held_out"]:
             lines.append(Line(f"{name}, held-out", line["held_out"], marks=True, color=color))

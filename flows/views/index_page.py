@@ -113,7 +113,7 @@ def every(project: Path, ended: str = "", anew: int | None = None) -> list[Shown
         anew: maximum number of runs to read that are not cached; the others have only their record.
     """
     found: list[Shown] = []
-    for run in listing.every(project):
+    for run in listing.list_all(project):
         one = replace(run, at_work=run.at_work and run.name != ended)
         record = report.OWN_RECORD if one.name == listing.PROJECT else artifacts.RUN_REPORT
         stamp = [_written(one.folder / path) for path in (record, artifacts.PARAMS)]
@@ -143,9 +143,9 @@ def _read_kept(path: Path, stamp: list[list[int]]) -> Details | None:
 def _read_details(project: Path, folder: Path) -> Details:
     curves = _read_curves(folder / artifacts.PLOTS)
     try:
-        params = run_params.params_of(project, folder)
+        params = run_params.read_run_params(project, folder)
         entries = {name: entry["kind"] for name, entry in params["downstream"].items()}
-        rows = run_params.against(default_values(), params)
+        rows = run_params.diff_params(default_values(), params)
         return Details(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows}, curves)
     except UNREADABLE:
         return Details(curves=curves)
@@ -246,9 +246,9 @@ class IndexView:
             published = [receipt["where"] for result in one.results.values() if (receipt := result.published)]
             yield {
                 "number": number,
-                "name": listing.called(run.name),
+                "name": listing.display_name(run.name),
                 "word": shlex.quote(run.name),
-                "href": listing.href(self.project, run),
+                "href": listing.page_link(self.project, run),
                 "color": number % COLORS,
                 "status": run.status,
                 "kind": KINDS.get(run.status, "warn"),
@@ -278,7 +278,11 @@ class IndexView:
                     place, both = float(len(shown) - number), score["interval"]
                     whisker = [(place, bound) for bound in both] if both else []
                     more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
-                    dot = (place, score["value"], f"{listing.called(one.run.name)}\n{name} {score['value']:.2f}{more}")
+                    dot = (
+                        place,
+                        score["value"],
+                        f"{listing.display_name(one.run.name)}\n{name} {score['value']:.2f}{more}",
+                    )
                     traces.append(Trace(number, number, whisker, [dot], marks=True))
             label = f"{name} of each run with its 95% interval"
             yield name, overlay_plot(traces, "run, oldest first", "percent", label, from_zero=False, room=0.5)
@@ -295,7 +299,7 @@ class IndexView:
             for number, one in enumerate(shown):
                 if points := one.details.curves.get(name):
                     told = [
-                        (x, y, f"{listing.called(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                        (x, y, f"{listing.display_name(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
                         for x, y in _some(points, max(1, MOST_DOTS // drawn))
                     ]
                     line = _some(points, max(8, MOST_PLACES // drawn))

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from flows.runs import listing
 from flows.runs.report import RunReport, run_outcome
-from flows.runs.run_params import said
+from flows.runs.run_params import format_parameter
 from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, sections, training_of
@@ -81,7 +81,7 @@ def page(run: RunView, copy: bool = False) -> str:
         last_seen=format_clock(run.moment),
         pipelines_of_jobs=[one for one in pipelines if one is not None],
         duration=format_duration,
-        said=said,
+        said=format_parameter,
         newest=link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(run.record, root, folder),
         moment=format_moment,

@@ -36,7 +36,7 @@ def full(listed: listing.Run, project: Path, origin: str, parameters: Sequence[t
         origin: name of the parameters that its own are compared with.
         parameters: the parameters that differ.
     """
-    table = run_params.in_words(parameters, (origin, listed.name)).rstrip() if parameters else ""
+    table = run_params.format_differences(parameters, (origin, listed.name)).rstrip() if parameters else ""
     run, rows = None, list[str]()
     if (record := listed.record) is not None:
         run = RunView(record, listed.folder, project)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs import report, run_params
-from flows.runs.listing import PROJECT, RUNNING, called
+from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
@@ -101,9 +101,9 @@ class RunView:
         return read_plan(self.root)
 
     @cached_property
-    def settings(self) -> run_params.Settings:
+    def settings(self) -> run_params.RunSettings:
         """Its parameters."""
-        return run_params.settings_of(self.record, self.root, self.project)
+        return run_params.read_run_settings(self.record, self.root, self.project)
 
     @cached_property
     def moment(self) -> float:
@@ -330,7 +330,7 @@ class ResultView:
         return lines
 
     @cached_property
-    def _parameters(self) -> tuple[list[run_params.Row], list[run_params.Row]]:
+    def _parameters(self) -> tuple[list[run_params.ParameterRow], list[run_params.ParameterRow]]:
         """Gate parameters that the run overrides, and those that differ from the defaults; empty if it did not run."""
         if not self.result.get("checks"):
             return [], []
@@ -398,7 +398,7 @@ def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
     process, run = made["process"], made["run"]
     figures = {"seconds": process["ended"] - process["began"], "began": process["began"]}
     figures |= {"cpu": process["cpu_seconds"], "peak": process["peak_memory_mb"]}
-    when, maker = ("dvc repro", "") if run is None else (format_moment(run["began"]), called(run["name"]))
+    when, maker = ("dvc repro", "") if run is None else (format_moment(run["began"]), display_name(run["name"]))
     return {**row, **figures, "made": when, "maker": maker}
 
 

@@ -68,7 +68,7 @@ def run_stages(
         checkout.check_inputs(project, values, place.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
-    with locks.held(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
+    with locks.hold_run(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
         checkout.prepare_checkout(place)
         root = place.folder
         try:

@@ -41,7 +41,7 @@ from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 
 from flows.checks.server import require_server
-from flows.runs.stopping import PATIENCE_S
+from flows.runs.stopping import STOP_TIMEOUT_S
 from flows.server import api
 from flows.workers.deploy import AGAIN, FLOWS_POOL, POOL_TYPE, POOLS
 from flows.workers.dispatch import checked_name
@@ -177,7 +177,7 @@ class OwnWorker(
                     await anyio.to_thread.run_sync(
                         api.patiently, lambda: _settle(flow_run.id, said), self.say, patience
                     )
-                await _gone(process, PATIENCE_S - TOLD_S)
+                await _gone(process, STOP_TIMEOUT_S - TOLD_S)
                 _signal(process.pid, signal.SIGKILL)
                 await process.wait()
         return BaseWorkerResult(status_code=0, identifier=str(process.pid))  # the server knows how it ended

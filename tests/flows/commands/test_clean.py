@@ -40,7 +40,7 @@ def two(toy_project, kept):
 
 
 def names(project):
-    return {one.name for one in listing.every(project)}
+    return {one.name for one in listing.list_all(project)}
 
 
 def objects(project):
@@ -49,7 +49,7 @@ def objects(project):
 
 def aged(project, name, days):
     """Let a run have ended so long ago."""
-    record = report.read_report(project, listing.folder_of(project, name))
+    record = report.read_report(project, listing.run_folder(project, name))
     record.began = record.ended = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() - days * 86400))
     record.keep(project)
 

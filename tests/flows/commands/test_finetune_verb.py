@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from flows.commands import finetune, pretrain
 from flows.commands.project import CommandContext
-from flows.runs.run_params import save, unlike_defaults
+from flows.runs.run_params import changed_values, save_preset
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import check
@@ -192,18 +192,18 @@ def test_a_model_of_the_hub_is_named_by_its_commit(here: Path, hub: HubServer, m
 
 def test_saved_params_are_a_preset_that_says_the_same(here: Path, tmp_path: Path) -> None:
     said = overrides(here, "squad", dev="dev.json", learning_rate=1e-5)
-    save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
+    save_preset(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
     assert resolve({}, "mine", [], tmp_path) == resolve({}, finetune.PRESET, said)
     assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["downstream"]["squad"]["finetune"] == {
         "learning_rate": 1e-5
     }
     with pytest.raises(InputError, match="already exists"):
-        save(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
+        save_preset(tmp_path / "mine.yaml", resolve({}, finetune.PRESET, said), "mine")
 
 
 def test_the_defaults_differ_from_themselves_in_nothing() -> None:
     values = resolve({}, finetune.PRESET, ['downstream.a={"kind": "squad"}'])
-    assert unlike_defaults(values)["downstream"] == {"a": {"kind": "squad"}}
+    assert changed_values(values)["downstream"] == {"a": {"kind": "squad"}}
 
 
 def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from flows.commands.sweep import SWEEPS, Sweep, _run, require_held_out, run_sweep, write_seed_scores
 from flows.runs import checkout
-from flows.runs.run_params import require_same
+from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
 from tasks.downstream.gate.gate import gate
 from tasks.params.schema import load_params, parameter_values
@@ -195,10 +195,10 @@ def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp
     own = checkout.checkout_folder(tmp_path, "first")
     write_parameters(own, checkout.rebase_paths(values, tmp_path, own))
     values["downstream"]["squad"]["gate"]["seeds"] = "runs/sweeps/t/first"
-    require_same(tmp_path, values, "first")
+    require_same_params(tmp_path, values, "first")
     values["downstream"]["squad"]["gate"]["min_f1"] = 1.0
     with pytest.raises(ParamsError, match="run first exists with other parameters") as refused:
-        require_same(tmp_path, values, "first")
+        require_same_params(tmp_path, values, "first")
     assert "gate.seeds" not in str(refused.value)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.log import logged
+from flows.runs.log import redirect_logging
 
 
 def test_a_log_that_cannot_be_written_says_so_once_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with logged(Path("/dev/full")):
+    with redirect_logging(Path("/dev/full")):
         for number in range(3):
             logging.getLogger().warning("line %d", number)
     said = capsys.readouterr().err

@@ -98,26 +98,26 @@ def test_a_given_file_counts_as_the_same_parameter_from_wherever_the_checkout_se
     (toy_project.parent / "mine.txt").write_text("text")
     values = resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     prepare_own(toy_project, values, "mine")
-    from flows.runs.run_params import params_of, require_same
+    from flows.runs.run_params import read_run_params, require_same_params
 
-    require_same(toy_project, values, "mine")
-    assert params_of(toy_project, toy_project / "runs/checkouts/mine") == values
+    require_same_params(toy_project, values, "mine")
+    assert read_run_params(toy_project, toy_project / "runs/checkouts/mine") == values
     with pytest.raises(ParamsError, match=r'corpus.path +"\.\./mine\.txt" +"inputs/corpus"'):
-        require_same(toy_project, resolved_params(toy_project, None, []), "mine")
+        require_same_params(toy_project, resolved_params(toy_project, None, []), "mine")
 
 
 def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
-    from flows.runs.run_params import require_same
+    from flows.runs.run_params import require_same_params
 
     values = resolved_params(toy_project, None, [])
     folder = prepare_own(toy_project, values, "old")
     text = (folder / "params.yaml").read_text()
     (folder / "params.yaml").write_text("".join(line for line in text.splitlines(True) if "evaluate_rows" not in line))
     assert "evaluate_rows" in text
-    require_same(toy_project, values, "old")
+    require_same_params(toy_project, values, "old")
     other = resolved_params(toy_project, None, ["pretrain.evaluate_rows=7"])
     with pytest.raises(ParamsError, match=r"pretrain.evaluate_rows +\d+ +7"):
-        require_same(toy_project, other, "old")
+        require_same_params(toy_project, other, "old")
 
 
 def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, capsys):
@@ -206,9 +206,9 @@ def test_size_counts_each_file_once_and_what_has_a_name_elsewhere_apart(tmp_path
     (one / "link").symlink_to(cache)
     own, shared = ((path.stat().st_blocks * 512) for path in (one / "own", cache / "object"))
     link = (one / "link").lstat().st_blocks * 512
-    assert listing.size_of([one]) == listing.Size(own + link, shared)
-    assert listing.size_of([one, cache]) == listing.Size(own + link + shared, 0)
-    assert listing.size_of([tmp_path / "nowhere"]) == listing.Size(0, 0)
+    assert listing.measure_disk([one]) == listing.DiskUsage(own + link, shared)
+    assert listing.measure_disk([one, cache]) == listing.DiskUsage(own + link + shared, 0)
+    assert listing.measure_disk([tmp_path / "nowhere"]) == listing.DiskUsage(0, 0)
 
 
 def test_two_hundred_runs_are_listed(toy_project):
@@ -220,16 +220,16 @@ def test_two_hundred_runs_are_listed(toy_project):
         for name in range(50):
             (folder / f"{name}.py").touch()
         report.RunReport(f"runs/checkouts/run-{number}", began="2026-01-01T00:00:00+0000").keep(toy_project)
-    found = listing.every(toy_project)
+    found = listing.list_all(toy_project)
     assert sum(run.size().own for run in found) > 0
     assert len(found) == 200
 
 
 def test_what_one_process_holds_it_need_not_wait_for(toy_project):
     said = []
-    with locks.held(toy_project, "one", said.append), locks.held(toy_project, "one", said.append):
-        assert locks.at_work(toy_project, "one")
-        with locks.cache_taken(toy_project) as free:
+    with locks.hold_run(toy_project, "one", said.append), locks.hold_run(toy_project, "one", said.append):
+        assert locks.is_running(toy_project, "one")
+        with locks.try_lock_cache(toy_project) as free:
             assert not free
-    assert not locks.at_work(toy_project, "one")
+    assert not locks.is_running(toy_project, "one")
     assert said == []

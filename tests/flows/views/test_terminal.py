@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
 from flows.runs.report import StageRecord
-from flows.runs.stopping import AGAIN
+from flows.runs.stopping import RESUME_HINT
 from flows.views import screen
 from tests.flows.views.terminal import CTRL_C, Terminal
 from tests.places import ROOT
@@ -168,7 +168,7 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     else:
         os.kill(terminal.process.pid, how)
     assert terminal.end() == code, terminal.plain()
-    said = f"the run ended early, stopped by {name} in stage first: nothing half-written was kept; {AGAIN}"
+    said = f"the run ended early, stopped by {name} in stage first: nothing half-written was kept; {RESUME_HINT}"
     assert terminal.plain().strip().split("\n")[-1] == said
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
     assert "Podium run: cancelled" in terminal.plain()

@@ -13,7 +13,7 @@ from flows.commands import worker_entry
 from flows.dvc import stages
 from flows.dvc.stages import RunStopped, describe_cancellation
 from flows.runs import report
-from flows.runs.log import checked_log
+from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
 from flows.server import api
 from flows.workers import dispatch, on_worker
@@ -81,10 +81,10 @@ def test_a_queue_that_an_address_would_cut_is_refused(text):
 ])  # fmt: skip
 def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log, fits):
     if fits:
-        assert checked_log(log) == log
+        assert check_log(log) == log
         return
     with pytest.raises(ParamsError, match="is not a log file in runs/logs"):
-        checked_log(log)
+        check_log(log)
 
 
 def test_a_stage_that_was_sent_again_keeps_what_it_cost():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.runs.stopping import PATIENCE_S
+from flows.runs.stopping import STOP_TIMEOUT_S
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
@@ -120,12 +120,12 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
         plan = planned(jobs[phase], model, factors.get(phase, 1.0))
         found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
         assert found == getattr(recipe, phase), phase
-        assert seconds_to_stop(plan, model, shape.row_length, shape.max_predictions_per_row) < PATIENCE_S
+        assert seconds_to_stop(plan, model, shape.row_length, shape.max_predictions_per_row) < STOP_TIMEOUT_S
     squad = params.downstream["squad"]
     plan = planned(jobs["finetune"], model, factors.get("squad/train", 1.0))
     assert squad.finetune.schedule == recipe.schedule
     assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
-    assert seconds_to_stop(plan, model, squad.rows.row_length, 0) < PATIENCE_S
+    assert seconds_to_stop(plan, model, squad.rows.row_length, 0) < STOP_TIMEOUT_S
     plan = planned(jobs["predict"], model, 1.0)
     assert (plan.micro_batch_size, plan.replicas, plan.updates_per_call, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
@@ -139,7 +139,7 @@ def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: i
 
 def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
     unit = (ROOT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8")
-    assert f"\nTimeoutStopSec={PATIENCE_S}\n" in unit
+    assert f"\nTimeoutStopSec={STOP_TIMEOUT_S}\n" in unit
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if RECIPES[name].phase1])
