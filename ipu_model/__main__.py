@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 diverged, or a file could not be written; 2 the job is invalid; 4 paused by SIGTERM or at
 PODIUM_STOP_AT, and continues when you start it again. Under torchrun with restarts, 0 also covers failures that a
-restart cannot fix (torchrun.exit_code); the events tell the two apart.
+restart cannot fix (torchrun.choose_exit_code); the events tell the two apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ipu_model.distributed.process import (
     lock_run_folder,
     parse_stop_time,
 )
-from ipu_model.distributed.torchrun import detect_torchrun, exit_code
+from ipu_model.distributed.torchrun import choose_exit_code, detect_torchrun
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.jobs.job import Job
 from ipu_model.progress import Emit, Progress
@@ -69,28 +69,30 @@ def _run() -> int:
         if MEASURE in arguments:
             _measure(read_job([argument for argument in arguments if argument != MEASURE]), emit)
         else:
-            job, instances = read_job(arguments), current(os.environ)
+            job, instances = read_job(arguments), detect_instances(os.environ)
             if not instances.is_writer:
                 # This process trains too, in its own folder, but only instance 0 reports progress and saves.
-                emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
+                emit, job = _discard_events, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
             _train_or_predict(job, emit, stop, instances)
     except Terminated as paused:
         emit("paused", text=f"{paused}; run it again to continue")
-        return exit_code(PAUSED, os.environ)
+        return choose_exit_code(PAUSED, os.environ)
     except DeviceJobError as error:
         emit("error", type=type(error).__name__, text=str(error))
         if isinstance(error, InstanceLost):
             return FAILED  # the only failure that restarting all processes can fix
-        return exit_code(USAGE if isinstance(error, (ConfigError, RowsError, CheckpointError)) else FAILED, os.environ)
+        return choose_exit_code(
+            USAGE if isinstance(error, (ConfigError, RowsError, CheckpointError)) else FAILED, os.environ
+        )
     except OSError as error:
         path = f" ({error.filename})" if error.filename else ""
         text = f"{error.strerror or error}{path}: check that the path is writable and that the disk has free space"
         emit("error", type=type(error).__name__, text=text)
-        return exit_code(FAILED, os.environ)
+        return choose_exit_code(FAILED, os.environ)
     return 0
 
 
-def current(environ: Mapping[str, str], importer: Importer = importlib.import_module) -> Instances:
+def detect_instances(environ: Mapping[str, str], importer: Importer = importlib.import_module) -> Instances:
     """Return the rank of this process in its group. Call it once: under PopRun the processes communicate.
 
     Raises:
@@ -129,7 +131,7 @@ def _measure(job: Job, emit: Emit) -> None:
     emit("measured", **measure(job, emit))
 
 
-def _say_nothing(event: str, **fields: Any) -> None:
+def _discard_events(event: str, **fields: Any) -> None:
     """Discard the progress of an instance that is not the writer; errors go to stderr."""
     if event == "error":
         sys.stderr.write(f"{fields['type']}: {fields['text']}\n")

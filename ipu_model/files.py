@@ -154,7 +154,7 @@ def is_alive(pid: str) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes of all hosts that share the disk; the file `path` exists meanwhile.
 
     The system releases the lock however its holder ends.

@@ -64,9 +64,9 @@ class Instances:
 
     def any_instance(self, mine: bool) -> bool:
         """Return whether any instance votes True; every instance must call this."""
-        return self.any_in_each([mine])[0]
+        return self.any_instance_each([mine])[0]
 
-    def any_in_each(self, mine: Sequence[bool]) -> List[bool]:
+    def any_instance_each(self, mine: Sequence[bool]) -> List[bool]:
         """Return the same for several votes together; every instance must pass the same number."""
         return [share > 0 for share in self._means([float(yes) for yes in mine], "any")]
 

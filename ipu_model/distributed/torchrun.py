@@ -148,7 +148,7 @@ def detect_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
     return TorchrunInstances(index, count, local) if count > 1 else None
 
 
-def exit_code(code: int, environ: Mapping[str, str]) -> int:
+def choose_exit_code(code: int, environ: Mapping[str, str]) -> int:
     """Return the exit code of a job that a restart cannot fix: `code`, or 0 if torchrun would restart all processes.
 
     torchrun only distinguishes success and failure. With `--max-restarts` it restarts after any failure, including a

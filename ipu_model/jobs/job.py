@@ -126,11 +126,11 @@ class EvaluationConfig:
     patience: Optional[int] = None
     """Number of consecutive evaluations without improvement after which training stops; null: never."""
 
-    def count(self, updates: int) -> int:
+    def count_evaluations(self, updates: int) -> int:
         """Return the number of evaluations in a training of `updates` updates, including the one after the last."""
         return -(-updates // self.every_updates)
 
-    def rows_of(self, rows: int) -> int:
+    def count_rows(self, rows: int) -> int:
         """Return how many of `rows` rows are evaluated."""
         return min(rows, self.max_rows or rows)
 

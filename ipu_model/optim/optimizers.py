@@ -159,7 +159,7 @@ class BlockedAdamW(MomentOptimizer):
 
     def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
         """Return the norm of all gradients; the next step scales them to a norm of at most `max_norm`."""
-        norm = float(torch.stack([_square(x.view(-1)) for x in gradients]).sum().sqrt())
+        norm = float(torch.stack([_squared_norm(x.view(-1)) for x in gradients]).sum().sqrt())
         self._scale = max_norm / (norm + 1e-6) if max_norm is not None and norm > max_norm else 1.0
         return torch.tensor(norm)
 
@@ -168,7 +168,7 @@ class BlockedAdamW(MomentOptimizer):
 
     def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
         flat = weight.view(-1)
-        for block in blocks(len(flat)):
+        for block in split_blocks(len(flat)):
             target = flat[block]
             gradient = self._gradient(gradients, block)
             self._adam(target, weight, gradient, block, group, group["lr"], group["weight_decay"])
@@ -225,7 +225,7 @@ class BlockedLamb(BlockedAdamW):
             for dtype in sorted({torch.float32, *(copy.dtype for copy in self._copies.values())}, key=str):
                 weight, first, second, directions = (torch.zeros(BLOCK) for _ in range(4))
                 state = {"exp_avg": first, "exp_avg_sq": second, "step": 1.0}
-                self._whole(weight, torch.zeros(BLOCK, dtype=dtype), state, directions, self.param_groups[0])
+                self._advance_tensor(weight, torch.zeros(BLOCK, dtype=dtype), state, directions, self.param_groups[0])
 
     def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
         if not group["trust_ratio"]:
@@ -234,9 +234,9 @@ class BlockedLamb(BlockedAdamW):
         flat, directions = weight.view(-1), self._directions[: weight.numel()]
         # For smaller tensors the call itself would take longer.
         if self.advance is not None and len(gradients) == 1 and weight.numel() >= BLOCK:
-            squares = self._whole(flat, gradients[0], self.state[weight], directions, group)
+            squares = self._advance_tensor(flat, gradients[0], self.state[weight], directions, group)
         else:
-            squares = self._by_block(weight, gradients, directions, group)
+            squares = self._advance_blocks(weight, gradients, directions, group)
         rate = group["lr"] * _trust_ratio(squares)
         if copy is None:
             flat.sub_(directions, alpha=rate)
@@ -244,9 +244,11 @@ class BlockedLamb(BlockedAdamW):
         for target, direction, low in zip(flat.split(BLOCK), directions.split(BLOCK), copy.split(BLOCK)):
             low.copy_(target.sub_(direction, alpha=rate))
 
-    def _by_block(self, weight: Tensor, gradients: List[Tensor], directions: Tensor, group: Dict[str, Any]) -> Squares:
+    def _advance_blocks(
+        self, weight: Tensor, gradients: List[Tensor], directions: Tensor, group: Dict[str, Any]
+    ) -> Squares:
         of_weight, of_direction = [], []
-        parts = zip(weight.view(-1).split(BLOCK), directions.split(BLOCK), blocks(weight.numel()))
+        parts = zip(weight.view(-1).split(BLOCK), directions.split(BLOCK), split_blocks(weight.numel()))
         for values, target, block in parts:
             # Start at decay * w, so that an Adam step with rate -1 gives u.
             torch.mul(values, group["weight_decay"], out=target)
@@ -255,7 +257,7 @@ class BlockedLamb(BlockedAdamW):
             of_direction.append(target.dot(target))
         return of_weight, of_direction
 
-    def _whole(
+    def _advance_tensor(
         self, flat: Tensor, gradient: Tensor, state: Mapping[str, Any], directions: Tensor, group: Dict[str, Any]
     ) -> Squares:
         assert self.advance is not None
@@ -291,10 +293,10 @@ def advance_lamb(
     return (weight * weight).sum(), (direction * direction).sum()
 
 
-def _square(values: Tensor) -> Tensor:
+def _squared_norm(values: Tensor) -> Tensor:
     """Return the squared L2 norm of [n] in fp64."""
     # vector_norm returns bf16 for bf16, and with another dtype it first copies the whole tensor.
-    parts = (values[block].float() for block in blocks(len(values)))
+    parts = (values[block].float() for block in split_blocks(len(values)))
     return torch.stack([part.dot(part) for part in parts]).double().sum()
 
 
@@ -304,8 +306,8 @@ def _trust_ratio(squares: Squares) -> float:
     return of_weight / of_direction if of_weight > 0 and of_direction > 0 else 1.0
 
 
-def blocks(count: int) -> List[slice]:
-    """Split `count` numbers into blocks: blocks(300_000) == [slice(0, 262144), slice(262144, 300000)]."""
+def split_blocks(count: int) -> List[slice]:
+    """Split `count` numbers into blocks: split_blocks(300_000) == [slice(0, 262144), slice(262144, 300000)]."""
     return [slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
 
 

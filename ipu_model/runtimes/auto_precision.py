@@ -26,14 +26,14 @@ from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 
 RECORD = "precision.json"
 PRECISION_FIELD = "plan.precision"
-TIE = 1.05
+MIN_SPEEDUP = 1.05
 """Minimum speedup of bf16: below it, fp32 costs next to nothing and rounds less."""
-LITTLE = 2e10
+SHORT_FLOPS = 2e10
 """Operations of a prediction that take one core half a second, for example one question."""
 FIRST_TOKENS, LEAST_TOKENS, ROUNDS, SECONDS = 8, 64, 5, 1.0
 """The first tokens determine how many fit into the time of all rounds. Larger batches are faster per token, so about
 half the time is used."""
-SLOW = 4
+MAX_SLOWDOWN = 4
 """Slowdown of bf16 on the first tokens that ends the measurement: emulated bf16 would take seconds on more tokens."""
 
 
@@ -74,7 +74,10 @@ def choose_faster(plan: JobPlan, rows: RowFolder) -> Choice:
     """Return the faster precision for a job on this host, or fp32 if the difference is small."""
     if plan.kind != "predict" and not plan.updates:
         return Choice("fp32", "auto: the job has no updates")
-    if plan.kind == "predict" and rows.model.num_layers * dense_flops(rows.model, rows.manifest.real_tokens) < LITTLE:
+    if (
+        plan.kind == "predict"
+        and rows.model.num_layers * dense_flops(rows.model, rows.manifest.real_tokens) < SHORT_FLOPS
+    ):
         return Choice("fp32", "auto: the prediction takes less time than a measurement")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # other load disturbs several threads, but hardly the CPU time of a single one
@@ -86,9 +89,9 @@ def choose_faster(plan: JobPlan, rows: RowFolder) -> Choice:
         return Choice("fp32", "auto: this torch has no bf16 matrix products for this CPU")
     finally:
         torch.set_num_threads(threads)
-    tie = f", a gain below {TIE - 1:.0%}" if fp32 < bf16 <= TIE * fp32 else ""
+    tie = f", a gain below {MIN_SPEEDUP - 1:.0%}" if fp32 < bf16 <= MIN_SPEEDUP * fp32 else ""
     reason = f"auto: measured bf16 {bf16:,.0f} and fp32 {fp32:,.0f} tokens/s per layer with 1 thread{tie}"
-    return Choice("bf16" if bf16 > TIE * fp32 else "fp32", reason)
+    return Choice("bf16" if bf16 > MIN_SPEEDUP * fp32 else "fp32", reason)
 
 
 def measure_rates(plan: JobPlan, rows: RowFolder) -> Tuple[float, float]:
@@ -101,7 +104,7 @@ def measure_rates(plan: JobPlan, rows: RowFolder) -> Tuple[float, float]:
             chosen = np.minimum(lengths[:: -(-int(lengths.sum()) // tokens)], tokens).tolist()
             rounds = [[time_pass(layer, dtype, chosen) for layer, dtype in layers] for _ in range(count)]
             fp32, bf16 = (min(times) for times in zip(*rounds))
-            if bf16 > SLOW * fp32:
+            if bf16 > MAX_SLOWDOWN * fp32:
                 break
             tokens = max(LEAST_TOKENS, int(SECONDS / ROUNDS * sum(chosen) / (fp32 + bf16)))
     return sum(chosen) / fp32, sum(chosen) / bf16

@@ -99,9 +99,9 @@ class CudaDevice(Device):
         self._copies = torch.cuda.Stream(self.device)
         self._steps = torch.cuda.current_stream(self.device)
 
-    def place(self, flat: FlatBatch) -> FlatBatch:
+    def move_batch(self, flat: FlatBatch) -> FlatBatch:
         """Copy from pinned memory on a separate stream while steps run; return once the copy is complete."""
-        return place(flat, self._move, self._attention)
+        return move_batch(flat, self._move, self._attention)
 
     def _move(self, packed: Tensor) -> Tensor:
         with torch.cuda.stream(self._copies):
@@ -111,11 +111,11 @@ class CudaDevice(Device):
         self._copies.synchronize()  # blocks the reading thread only
         return there
 
-    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
+    def split_passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
         yield flat.real_tokens, flat.tokens, flat.starts
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def explain_errors(self) -> Iterator[None]:
         try:
             yield
         except torch.cuda.OutOfMemoryError as error:
@@ -147,7 +147,7 @@ class CudaDevice(Device):
         return torch.cuda.max_memory_allocated(self.device) / 2**20
 
 
-def place(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: MakeAttention) -> FlatBatch:
+def move_batch(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: MakeAttention) -> FlatBatch:
     """Move a micro-batch to another device in one copy, and add the attention of that device.
 
     Args:

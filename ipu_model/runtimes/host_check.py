@@ -23,38 +23,40 @@ OLDEST_PYTHON = (3, 8)
 NEEDED = ("numpy", "pyarrow", "safetensors", "torch")
 
 
-def findings(request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+def run_checks(request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     """Yield the results of all checks: name, level (ok, warning or problem), text and of_parameters."""
     version = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
-        yield _finding("problem", f"{sys.executable} is Python {version}, 3.8 or newer is required: {_KNOB}")
+        yield _make_result("problem", f"{sys.executable} is Python {version}, 3.8 or newer is required: {_FIX}")
         return
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        yield _finding("problem", f"{sys.executable} (Python {version}) lacks {', '.join(missing)}: {_KNOB}")
+        yield _make_result("problem", f"{sys.executable} (Python {version}) lacks {', '.join(missing)}: {_FIX}")
         return
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library is missing
         text = " ".join(str(error).split())[:300]
-        yield _finding("problem", f"torch does not load in {sys.executable} ({text}): {_KNOB}")
+        yield _make_result("problem", f"torch does not load in {sys.executable} ({text}): {_FIX}")
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-    yield _finding("ok", f"Python {version}, torch {torch.__version__} ({build}), {sys.executable}", "device python")
-    for place in request["places"]:
-        yield from _check_device(place, request)
+    yield _make_result(
+        "ok", f"Python {version}, torch {torch.__version__} ({build}), {sys.executable}", "device python"
+    )
+    for device in request["places"]:
+        yield from _check_device(device, request)
 
 
-_KNOB = (
+_FIX = (
     "install torch, numpy, pyarrow and safetensors into it (constraints/host.txt, for Python 3.8 "
     "constraints/poplar.txt), or set PODIUM_DEVICE_PYTHON to another Python"
 )
 
 
-def _check_device(place: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+def _check_device(device: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     from ipu_model.runtimes.selection import choose_precision, choose_runtime
 
-    runtime, failed = place["runtime"], False
+    runtime, failed = device["runtime"], False
     try:
         chosen = choose_runtime(runtime)
         runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
@@ -64,15 +66,15 @@ def _check_device(place: Mapping[str, Any], request: Mapping[str, Any]) -> Itera
             text += f"; {_check_gpus(request['processes'])}"
     except DeviceJobError as error:
         failed = True
-        yield _finding("problem", f"{error}; found {place['knob']}")
+        yield _make_result("problem", f"{error}; found {device['knob']}")
     try:
-        if "auto" not in (place["precision"], runtime):  # auto is resolved when the job starts
-            choose_precision(place["precision"], runtime)
+        if "auto" not in (device["precision"], runtime):  # auto is resolved when the job starts
+            choose_precision(device["precision"], runtime)
     except DeviceJobError as error:
         failed = True
-        yield _finding("problem", f"{error}; found {place['knob']}", of_parameters=True)
+        yield _make_result("problem", f"{error}; found {device['knob']}", of_parameters=True)
     if not failed:
-        yield _finding("ok", f"{text}, {place['precision']}")
+        yield _make_result("ok", f"{text}, {device['precision']}")
 
 
 def _check_gpus(processes: int) -> str:
@@ -98,14 +100,14 @@ def _check_ipus(ipus: int, compile_only: bool) -> str:
     return check_hardware(poptorch, ipus, compile_only, os.environ)
 
 
-def _finding(level: str, text: str, name: str = "device", of_parameters: bool = False) -> Dict[str, Any]:
+def _make_result(level: str, text: str, name: str = "device", of_parameters: bool = False) -> Dict[str, Any]:
     return {"name": name, "level": level, "text": text, "of_parameters": of_parameters}
 
 
 def main() -> None:
     argparse.ArgumentParser(description="Check this Python for device jobs.").parse_args()
-    for finding in findings(json.load(sys.stdin)):
-        print(json.dumps(finding), flush=True)
+    for result in run_checks(json.load(sys.stdin)):
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

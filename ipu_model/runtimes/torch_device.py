@@ -76,7 +76,7 @@ class EqualLengthAttention:
         return output
 
 
-def passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
+def split_passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
     """Split a batch into forward passes.
 
     Yields:
@@ -110,15 +110,15 @@ class Device:
     reads_ahead = 0
     """Batches to prepare while the device computes."""
 
-    def place(self, flat: FlatBatch) -> FlatBatch:
+    def move_batch(self, flat: FlatBatch) -> FlatBatch:
         """Move a micro-batch to the device; may run in another thread."""
         return flat
 
-    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
+    def split_passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
         """Split a batch on the device into forward passes of prediction: real tokens, tokens and sequence starts."""
-        return passes(flat)
+        return split_passes(flat)
 
-    def running(self) -> ContextManager[None]:
+    def explain_errors(self) -> ContextManager[None]:
         """Turn errors of the device inside the body into errors with advice."""
         return contextlib.nullcontext()
 
@@ -218,7 +218,7 @@ class TorchRuntime:
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Drop the padding and move the inputs of a step to the device."""
         flats = [self._flatten(batch)] if self._optimizer is None else list(self._share(batch))
-        return PreparedBatch(batch.rows, batch.columns, tuple(self._device.place(flat) for flat in flats))
+        return PreparedBatch(batch.rows, batch.columns, tuple(self._device.move_batch(flat) for flat in flats))
 
     def _share(self, batch: Batch) -> Iterator[FlatBatch]:
         share = self._instances.share(len(batch.rows))
@@ -250,7 +250,7 @@ class TorchRuntime:
         self._optimizer.zero_grad(set_to_none=True)
         self._copies.zero_grad()
         counts = self._head.label_counts(batch)  # of all processes, because each reads the whole batch
-        with self._device.running():
+        with self._device.explain_errors():
             figures = self._accumulate(prepared.micro_batches, counts)
             norm = self._clip()
             self._update(learning_rate)
@@ -306,11 +306,11 @@ class TorchRuntime:
         if isinstance(batch, PreparedBatch) and self._optimizer is None:
             (flat,) = batch.micro_batches
         else:
-            flat = self._device.place(self._flatten(batch))
-        with torch.inference_mode(), self._device.running():
+            flat = self._device.move_batch(self._flatten(batch))
+        with torch.inference_mode(), self._device.explain_errors():
             parts = [
                 self._head.predict(self._model, tokens, starts, count)
-                for count, tokens, starts in self._device.passes(flat)
+                for count, tokens, starts in self._device.split_passes(flat)
             ]
             logits = torch.cat(parts).float().cpu().numpy()
         each = zip(flat.feature_ids, self._head.split(logits, flat.lengths))
@@ -320,10 +320,10 @@ class TorchRuntime:
         """Return the sums over the batches; several processes split the batches between them."""
         total = torch.zeros(len(self._head.sums), dtype=torch.float64, device=self._device.device)
         self._model.eval()
-        with self._device.running():
+        with self._device.explain_errors():
             with torch.inference_mode():
                 for batch in islice(batches, self._instances.index, None, self._instances.count):
-                    total += self._head.add_up(self._model, self._device.place(self._flatten(batch)))
+                    total += self._head.add_up(self._model, self._device.move_batch(self._flatten(batch)))
             self._instances.all_reduce([total])
         return dict(zip(self._head.sums, total.tolist()))
 

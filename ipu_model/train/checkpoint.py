@@ -126,12 +126,12 @@ class Checkpoints:
             self._clear_partial()
         for path in self._paths():
             try:
-                state = _verified_state(path)
+                state = _read_verified_state(path)
             except CheckpointError as error:
                 self._emit("message", text=f"{error}; skipping it and using the previous checkpoint")
                 continue
             try:
-                return self._restored(path, state)
+                return self._restore(path, state)
             except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
                 if isinstance(error, CheckpointError):
                     raise
@@ -152,7 +152,7 @@ class Checkpoints:
                 continue  # `load_latest` reports the problem
         return None
 
-    def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
+    def _restore(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
         differences = fingerprint_differences(state["fingerprint"], self._fingerprint)
         if differences:
             raise CheckpointError(
@@ -196,7 +196,7 @@ def fingerprint_differences(old: Fingerprint, new: Fingerprint) -> List[str]:
     ]
 
 
-def _verified_state(path: Path) -> Dict[str, Any]:
+def _read_verified_state(path: Path) -> Dict[str, Any]:
     try:
         hashes = read_json(path / HASHES)
         for name in sorted({MODEL, OPTIMIZER, STATE, *hashes}):

@@ -221,7 +221,7 @@ class CheckpointWriter(Hook):
             OSError: this checkpoint or the previous one cannot be written; earlier ones stay.
         """
         self.finish()
-        began, checkpoint = time.perf_counter(), self._state_after(done)
+        began, checkpoint = time.perf_counter(), self._collect_state(done)
         if not self._checkpoints.is_writer:
             return
         if self._process is not None:
@@ -240,7 +240,7 @@ class CheckpointWriter(Hook):
             text = f"checkpoints are written asynchronously, from a copy of the state of {format_mb(process.bytes)}"
             self._emit("message", text=text)
 
-    def _state_after(self, done: int) -> Checkpoint:
+    def _collect_state(self, done: int) -> Checkpoint:
         runtime, evaluations = self._runtime, self._evaluations
         weights = require_finite(runtime.state_dict(), done)
         states = (runtime.optimizer_state(), runtime.rng_state(), self._history.state())

@@ -140,7 +140,7 @@ class Evaluator(Hook):
         return next(line for line in self._lines if line["step"] == step)
 
     def _row_numbers(self) -> np.ndarray:
-        count = self._config.rows_of(len(self._rows))
+        count = self._config.count_rows(len(self._rows))
         return np.arange(count, dtype=np.int64) * len(self._rows) // count
 
     def _batches(self) -> Iterator[Batch]:

@@ -39,7 +39,7 @@ from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
-from ipu_model.train.training import Totals, train, update_rows
+from ipu_model.train.training import Totals, make_update_rows, train
 from ipu_model.units import format_bytes
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
     job, base, config, rows = read_inputs(job)
     precision = choose_precision(job.precision, chosen.value)
-    stop.agree = instances.any_in_each
+    stop.agree = instances.any_instance_each
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     if device is None:
         job = dataclasses.replace(job, geometry=set_replicas(job.geometry, instances.count))
@@ -92,7 +92,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         precision = resolve_precision(plan, fingerprint, Path(job.run_folder), rows, instances, emit)
         plan = plan.with_precision(precision)
     emit("plan", **plan.as_dict())
-    held_out = _held_out(job, plan, config, rows, device, emit)
+    held_out = _open_held_out(job, plan, config, rows, device, emit)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
     with _reserve_job_memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)
@@ -154,7 +154,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
     saved = checkpoints.load_latest()
     first_step = saved.step if saved is not None else 0
-    _require_one_place(instances, first_step, run_folder)
+    _require_same_step(instances, first_step, run_folder)
     if saved is not None:
         runtime.load_state_dict(saved.model)
         runtime.load_optimizer_state(saved.optimizer)
@@ -187,7 +187,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     return dataclasses.replace(result, steps=steps, evaluation=evaluation)
 
 
-def _held_out(
+def _open_held_out(
     job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, device: Optional[IpuPlan], emit: Emit
 ) -> Optional[RowFolder]:
     """Open the held-out rows of a job, and emit the cost of evaluations if the device can estimate it.
@@ -201,12 +201,16 @@ def _held_out(
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"{held_out.folder} and {rows.folder} use different tokenizers: make the rows of both again")
     if device is not None:
-        counts = (job.evaluation.rows_of(len(held_out)), job.evaluation.count(plan.updates), plan.updates)
+        counts = (
+            job.evaluation.count_rows(len(held_out)),
+            job.evaluation.count_evaluations(plan.updates),
+            plan.updates,
+        )
         emit("message", text=device.evaluations_in_words(config, rows.manifest, *counts))
     return held_out
 
 
-def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:
+def _require_same_step(instances: Instances, first_step: int, run_folder: Path) -> None:
     """Check that all processes start at the same update; they differ if some do not see the run folder.
 
     Raises:
@@ -226,7 +230,7 @@ def _compile(run: _Run) -> float:
     if run.job.kind == "predict":
         run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
     elif plan.updates:
-        order, held_out = update_rows(run.job, plan, rows, run.runtime), run.held_out
+        order, held_out = make_update_rows(run.job, plan, rows, run.runtime), run.held_out
         example = None if held_out is None else held_out.take(np.arange(1))
         run.runtime.compile(rows.take(order(0, plan.updates_per_call)), example)
     return time.perf_counter() - started

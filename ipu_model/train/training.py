@@ -115,7 +115,7 @@ def train(
     for hook in hooks:
         hook.start(training)
     steps = range(first_step, first_step if training.ends_early else plan.updates, plan.updates_per_call)
-    order = update_rows(job, plan, rows, runtime)
+    order = make_update_rows(job, plan, rows, runtime)
     with closing(runtime.calls(rows, order, steps)) as batches:
         for step, batch in zip(steps, batches):
             rate = learning_rate(step, plan.updates, plan.warmup_updates, job.optimizer.learning_rate, plan.schedule)
@@ -152,7 +152,7 @@ def _require_finite(training: Training, order: UpdateRows) -> None:
     )
 
 
-def update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
+def make_update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
     """Return the rows of every update that this process reads."""
     share = runtime.share(plan.rows_per_update)
     return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ipu_model.files import find_object, locked, write_json
+from ipu_model.files import exclusive_lock, find_object, write_json
 
 LEDGER = "PODIUM_LEDGER"
 FIGURES = ("memory", "update_seconds", "tokens_per_second")
@@ -92,7 +92,7 @@ def enter(record: Record, path: Path | None) -> None:
     """
     if path is None or not is_record(record):
         return
-    with locked(path.with_suffix(".lock")):  # no other job of this host enters its record meanwhile
+    with exclusive_lock(path.with_suffix(".lock")):  # no other job of this host enters its record meanwhile
         write_json(path, {"records": bounded([*read(path), record])})
 
 

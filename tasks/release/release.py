@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.files import clear_partial, link_or_copy, locked, new_folder, sha256_of
+from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_folder, sha256_of
 from tasks.downstream.gate.subject import Subject
 from tasks.release.provenance import read_json
 from tasks.stage import artifacts
@@ -186,7 +186,7 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
         PublishError: the folder holds something publish did not write, or another release than the gate compared
             with; nothing is touched then.
     """
-    with locked(folder.with_name(f".{folder.name}.lock")):
+    with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
         if clear_partial(folder):
             log.info("%s: cleared away what a killed publish left", folder)
         refuse_foreign(folder)

@@ -29,7 +29,7 @@ from tiny_jobs import (
     write_rows,
 )
 
-from ipu_model.__main__ import current
+from ipu_model.__main__ import detect_instances
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
@@ -202,8 +202,8 @@ def test_prediction_is_one_process(tmp_path: Path, answer_rows: Path) -> None:
 
 
 def test_the_place_comes_from_the_environment() -> None:
-    assert current(PLACE) == TorchrunInstances(index=1, count=2, local_index=1)
-    assert current({**PLACE, "RANK": "0", "WORLD_SIZE": "1"}) == Instances()
+    assert detect_instances(PLACE) == TorchrunInstances(index=1, count=2, local_index=1)
+    assert detect_instances({**PLACE, "RANK": "0", "WORLD_SIZE": "1"}) == Instances()
     assert detect_torchrun({"RANK": "1"}) is None
     assert not TorchrunInstances(1, 2).is_writer
 

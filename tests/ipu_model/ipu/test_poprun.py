@@ -14,7 +14,7 @@ from typing import Any, Iterator
 import pytest
 import torch
 
-from ipu_model.__main__ import current
+from ipu_model.__main__ import detect_instances
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
@@ -33,7 +33,7 @@ def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         settings = {"NUM_TOTAL_REPLICAS": 2 * count, "NUM_LOCAL_REPLICAS": 2, "REPLICA_INDEX_OFFSET": 2 * index}
         for name, value in {**settings, "NUM_IPUS_PER_REPLICA": 4}.items():
             monkeypatch.setenv(f"POPDIST_{name}", str(value))
-        found = current(os.environ)
+        found = detect_instances(os.environ)
         assert isinstance(found, PopRunInstances)
         return found
 
@@ -44,7 +44,7 @@ def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
-    alone = current({}, importer=importlib.import_module)
+    alone = detect_instances({}, importer=importlib.import_module)
     assert alone == Instances(index=0, count=1)
     assert alone.is_writer
     assert PopRunInstances().replicas(4) == 4
@@ -55,7 +55,7 @@ def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
 
 def test_popdist_installed_without_poprun_is_not_initialised(monkeypatch: pytest.MonkeyPatch, poprun: Any) -> None:
     monkeypatch.delenv("POPDIST_NUM_TOTAL_REPLICAS", raising=False)
-    assert current({}) == Instances()
+    assert detect_instances({}) == Instances()
     assert importlib.import_module("popdist").CALLS == []
 
 
@@ -64,7 +64,7 @@ def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     with pytest.raises(ConfigError, match="popdist cannot be imported.*would train alone"):
-        current({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
+        detect_instances({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
 
 
 @pytest.mark.parametrize(("index", "block"), [(0, slice(0, 16)), (1, slice(16, 32)), (2, slice(32, 48))])
@@ -125,7 +125,7 @@ def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
     instance = poprun(0, 2)
     hvd = importlib.import_module("horovod.torch")
     stop = StopRequest()
-    stop.agree = instance.any_in_each
+    stop.agree = instance.any_instance_each
     others = {(0.0, 0.0): (False, False), (1.0, 0.0): (True, False), (0.0, 1.0): (False, True)}
     for said, agreed in others.items():
         hvd.OTHERS["podium.any"] = [torch.tensor(said, dtype=torch.float64)]

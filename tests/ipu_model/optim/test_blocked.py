@@ -12,7 +12,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.optim import optimizers as blocked
-from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, blocks, make_optimizer
+from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, make_optimizer, split_blocks
 from tests.optimizers import optimizer_config
 
 pytestmark = pytest.mark.skipif(
@@ -129,6 +129,6 @@ def test_gradients_of_copies_are_used_and_copies_are_refreshed(name: str) -> Non
 
 
 def test_blocks_cover_everything_once() -> None:
-    assert blocks(7) == [slice(0, 7)]
-    assert blocks(15) == [slice(0, 7), slice(7, 14), slice(14, 15)]
-    assert blocks(0) == []
+    assert split_blocks(7) == [slice(0, 7)]
+    assert split_blocks(15) == [slice(0, 7), slice(7, 14), slice(14, 15)]
+    assert split_blocks(0) == []

@@ -33,9 +33,9 @@ from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes import auto_precision
 from ipu_model.runtimes.auto_precision import (
     LEAST_TOKENS,
+    MIN_SPEEDUP,
     RECORD,
     SECONDS,
-    TIE,
     choose_faster,
     measure_rates,
     resolve_precision,
@@ -92,8 +92,8 @@ def make_inputs(folder: Path, kind: str, config: ModelConfig = TINY) -> Tuple[Jo
     return dataclasses.replace(plan, micro_batch_size=100), RowFolder(folder / "rows", row_kind, config)
 
 
-FASTER = [(100.0, 200.0, "bf16"), (100.0, 100 * TIE + 1, "bf16")]
-NEAR = [(11825.0, 8184.0, "fp32"), (100.0, 100 * TIE, "fp32"), (100.0, 100.0, "fp32")]
+FASTER = [(100.0, 200.0, "bf16"), (100.0, 100 * MIN_SPEEDUP + 1, "bf16")]
+NEAR = [(11825.0, 8184.0, "fp32"), (100.0, 100 * MIN_SPEEDUP, "fp32"), (100.0, 100.0, "fp32")]
 
 
 @pytest.mark.parametrize(("fp32", "bf16", "value"), [*FASTER, *NEAR])
@@ -350,7 +350,7 @@ def test_nothing_is_measured_where_it_decides_nothing(
     few = make_job(tmp_path / "few", "predict", answer_rows, **settings)
     assert planned(run_here(few)) == ("fp32", "auto: the prediction takes less time than a measurement")
     assert rates.calls == 0
-    monkeypatch.setattr(auto_precision, "LITTLE", 1000)
+    monkeypatch.setattr(auto_precision, "SHORT_FLOPS", 1000)
     many = make_job(tmp_path / "many", "predict", answer_rows, **settings)
     assert planned(run_here(many))[0] == "bf16"
     assert rates.calls == 1

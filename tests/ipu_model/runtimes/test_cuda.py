@@ -20,7 +20,7 @@ from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes import cuda
-from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, place
+from ipu_model.runtimes.cuda import CudaDevice, PaddedAttention, VarlenAttention, fastest_precision, move_batch
 from ipu_model.runtimes.selection import choose_precision, choose_runtime
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.job_runner import run_job
@@ -88,7 +88,7 @@ def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows
         seen.update(offsets=offsets, longest=longest)
         return PaddedAttention(offsets, longest)
 
-    placed = place(flat, move, attention)
+    placed = move_batch(flat, move, attention)
     assert len(copies) == 1
     for name in ("input_ids", "token_type_ids", "position_ids"):
         assert torch.equal(getattr(placed.tokens, name), getattr(flat.tokens, name))

@@ -23,7 +23,7 @@ def told(runtime: str = "cpu", precision: str = "fp32", processes: int = 1) -> D
 
 
 def found(**what: Any) -> List[Dict[str, Any]]:
-    return list(host_check.findings(told(**what)))
+    return list(host_check.run_checks(told(**what)))
 
 
 def test_a_process_of_its_own_says_python_torch_and_runtime() -> None:

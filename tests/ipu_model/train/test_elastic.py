@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_jobs import TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, start, write_rows
 
-from ipu_model.distributed.torchrun import exit_code
+from ipu_model.distributed.torchrun import choose_exit_code
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tests.optimizers import optimizer_config
 
@@ -183,6 +183,6 @@ def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(paused: Fi
 
 
 def test_only_where_torchrun_may_restart_success_stands_for_what_that_cannot_help() -> None:
-    assert exit_code(2, {}) == 2
-    assert exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "0"}) == 2
-    assert exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "3"}) == 0
+    assert choose_exit_code(2, {}) == 2
+    assert choose_exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "0"}) == 2
+    assert choose_exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "3"}) == 0

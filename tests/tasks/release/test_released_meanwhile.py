@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import locked, read_json, sha256_of
+from ipu_model.files import exclusive_lock, read_json, sha256_of
 from tasks.downstream.inference.predict_released import predict_released
 from tasks.params.entries import entry_of
 from tasks.params.schema import load_params, parameter_values
@@ -131,7 +131,7 @@ def test_two_that_publish_at_the_same_moment_take_turns_and_the_second_is_refuse
         except PublishError as error:
             answers.put(str(error))
 
-    with locked(tmp_path / "out/published/.podium-demo.lock"):  # both have judged, and wait for the folder
+    with exclusive_lock(tmp_path / "out/published/.podium-demo.lock"):  # both have judged, and wait for the folder
         processes = [multiprocessing.get_context("fork").Process(target=answer, args=(root,)) for root in runs]
         for process in processes:
             process.start()
