@@ -22,7 +22,7 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -77,7 +77,7 @@ class Data:
         """Return the folder of rows of train or dev; make them on first use."""
         folder = self.folder / "rows" / f"squad-{split}"
         if not folder.exists():
-            task = part_of(entry_of(resolve_params(self.stages), "squad"), "rows")
+            task = load_part(entry_of(resolve_params(self.stages), "squad"), "rows")
             write_rows(task, split, self.questions(split), self.tokenizer, folder)
         return folder
 

@@ -35,7 +35,7 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import ModelParams, Params, check
 from tasks.params.sections import Place
-from tasks.plan.kinds import TRAIN, part_of
+from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, PodiumError
@@ -119,7 +119,7 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
     entry = entry_of(params, ENTRY)
     make_tokenizer(params.tokenizer, params.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     write_base_model(params.base_model, params.model)
-    task = part_of(entry, "rows")
+    task = load_part(entry, "rows")
     write_rows(task, TRAIN, folder.parent / "examples" / f"{TRAIN}.parquet")
     job = dataclasses.replace(finetune_job(task, params), run_folder=str(artifacts.RUNS / "job"))
     before = _cpu_of_children()
@@ -178,7 +178,7 @@ def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> d
     Args:
         folder: a new folder for all files.
     """
-    summary = make_examples(part_of(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
+    summary = make_examples(load_part(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
     print(summary)
     dev = folder / "dev.jsonl"
     write_dev(dev_of(folder), dev)

@@ -25,9 +25,9 @@ def questions_ours(spec: dict[str, Any], session: Session) -> None:
     """Measure tasks.downstream.rows including its files; units are questions."""
     from tasks.downstream.rows import write_rows
     from tasks.params.entries import entry_of
-    from tasks.plan.kinds import part_of
+    from tasks.plan.kinds import load_part
 
-    task = part_of(entry_of(resolve_params(spec["stages"]), "squad"), "rows")
+    task = load_part(entry_of(resolve_params(spec["stages"]), "squad"), "rows")
     with tempfile.TemporaryDirectory() as folder:
         questions, tokenizer, rows = Path(spec["questions"]), Path(spec["tokenizer"]), Path(folder) / "rows"
         _rounds(spec, session, lambda: write_rows(task, "train", questions, tokenizer, rows).examples)

@@ -15,7 +15,7 @@ from tasks.params.downstream import kind_names, kind_params
 from tasks.params.entries import entries
 from tasks.params.schema import load_params
 from tasks.plan.composing import compose, require_plan
-from tasks.plan.kinds import about
+from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import VARIABLE
 from tasks.stage import artifacts
 from tests.plans import everything, whole_plan
@@ -353,7 +353,7 @@ def makers_of(name):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
     made = {file for file in needed | parts_of(name) if not file.endswith("/__init__.py")}
     if stage["planned"]:
-        made -= import_closure(folder_of(name) / "about.py")
+        made -= import_closure(folder_of(name) / "spec.py")
     return {file for file in made if not lies_in(file, FRAME)}
 
 
@@ -362,12 +362,12 @@ def starts_device_jobs(stage):
 
 
 def parts_of(name):
-    """What a stage of downstream work loads of its own kind, which it names in a call of `about` or `part_of`."""
+    """What a stage of downstream work loads of its own kind, which it names in a call of `load_spec` or `load_part`."""
     stage, folder = dvc_stages()[name], folder_of(name)
     if folder is None:
         return set()
     source = module_file(stage["cmd"].split()[2]).read_text(encoding="utf-8")
-    parts = re.findall(r"\bpart_of\(.*\"(\w+)\"\)", source) + (["about"] if re.search(r"\babout\(", source) else [])
+    parts = re.findall(r"\bload_part\(.*\"(\w+)\"\)", source) + (["spec"] if "load_spec(" in source else [])
     files = [import_closure(folder / f"{part}.py") for part in parts]
     return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
 
@@ -440,7 +440,7 @@ def test_dvc_yaml_and_its_stages_stay_a_table_of_contents():
 
 
 def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
-    heads = {entry.name: about(entry).head for entry in entries(everything())}
+    heads = {entry.name: load_spec(entry).head for entry in entries(everything())}
     heads |= {"phase1": "pretraining", "phase2": "pretraining", "squad-cpu:bf16": "question_answering"}
     found = 0
     for name, stage in dvc_stages().items():
@@ -467,7 +467,7 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
 
 @pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
 def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
-    stage, subject = dvc_stages()[f"gate@{entry.name}"], subject_of(about(entry), everything())
+    stage, subject = dvc_stages()[f"gate@{entry.name}"], subject_of(load_spec(entry), everything())
     for folder in (subject.model, artifacts.TOKENIZER):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")

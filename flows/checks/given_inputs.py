@@ -30,7 +30,7 @@ from tasks.downstream.examples import ExamplesTask
 from tasks.params.entries import BASE, Entry, entries
 from tasks.params.schema import PHASES, Params, check, parameter_values
 from tasks.params.strict_yaml import value_at
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_given, find_parameters
 from tasks.stage.errors import InputError, ParamsError, PodiumError
@@ -101,7 +101,7 @@ def examples(entry: Entry) -> Given:
 
     @functools.cache
     def task() -> ExamplesTask:
-        made: ExamplesTask = part_of(entry, "examples")
+        made: ExamplesTask = load_part(entry, "examples")
         return made
 
     def look(params: Params) -> str:
@@ -125,7 +125,7 @@ def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
 
     if not task.first_labels:
         return ""
-    return describe_head(folder, part_of(entry, "apply").architecture, task.first_labels, task.has_all_labels)
+    return describe_head(folder, load_part(entry, "inference").architecture, task.first_labels, task.has_all_labels)
 
 
 def _is_of_files(entry: Entry) -> bool:
@@ -171,7 +171,7 @@ def base_model(params: Params) -> str:
     if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
-        if entry.start == BASE and not _is_of_files(entry) and part_of(entry, "examples").has_pairs:
+        if entry.start == BASE and not _is_of_files(entry) and load_part(entry, "examples").has_pairs:
             _require_token_types(entry.name, Path(params.base_model.path))
     return f"{params.base_model.path} has the architecture of section model"
 
@@ -322,7 +322,7 @@ def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
     for entry in entries(params):
         if entry.start != BASE:
             continue
-        task: ExamplesTask = part_of(entry, "examples")
+        task: ExamplesTask = load_part(entry, "examples")
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
             if _is_of_files(entry):
                 task.check_files()

@@ -157,7 +157,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
     from flows.runs.checkout import checkout_folder
     from tasks.params.entries import entry_of
     from tasks.params.schema import PHASES, load_params
-    from tasks.plan.kinds import about
+    from tasks.plan.kinds import load_spec
     from tasks.stage import artifacts
     from tasks.stage.errors import ParamsError
 
@@ -167,7 +167,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
         raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
     labels, rows, stage = [], root / artifacts.rows_folder(name), f"pretrain_rows@{name}"
     if name not in PHASES:
-        task = about(entry_of(load_params(root / artifacts.PARAMS), name))
+        task = load_spec(entry_of(load_params(root / artifacts.PARAMS), name))
         if split not in task.splits:
             raise ParamsError(f"--split {split} not found: {name} has {', '.join(task.splits)}")
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")

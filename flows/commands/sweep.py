@@ -35,7 +35,7 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import check, load_params
 from tasks.params.sections import FinetuneParams
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.stage.process import Say
@@ -252,7 +252,7 @@ def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, s
 def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     """Return scores.json of the model in a checkout, with its weights' hash, recipe and held-out metrics."""
     entry = entry_of(load_params(root / artifacts.PARAMS), name)
-    task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
+    task: ScoresTask[Any, Any, Any] = load_part(entry, "scores")
     predictions = root / artifacts.predictions_file(name)
     needed = [predictions, *(task.examples_file(split, root) for split in task.development)]
     if not all(path.is_file() for path in needed) and dvc.has_remote(root):  # the stages ran on workers

@@ -16,9 +16,9 @@ from ipu_model.files import read_json
 from tasks.downstream.gate.evidence import compare
 from tasks.downstream.gate.released import read_released, released_file
 from tasks.downstream.scoring.metrics import Array, Outcomes
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import Entry
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -27,7 +27,7 @@ from tasks.stage.errors import InputError
 class Judged:
     """Predictions and scores of an entry in one run."""
 
-    task: Task
+    task: AnyScores
     examples: Mapping[str, Any]
     predictions: Mapping[str, Sequence[Any]]
     outcomes: Outcomes
@@ -41,7 +41,7 @@ def judged(entry: Entry, root: Path) -> Judged:
     Raises:
         InputError: the entry was not evaluated, or files are damaged.
     """
-    task: Task = part_of(entry, "scores")
+    task: AnyScores = load_part(entry, "scores")
     metrics = root / artifacts.metrics_file(entry.name)
     if not metrics.is_file():
         raise InputError(f"{metrics} not found. Run the stage {entry.stage('evaluate')} first")
@@ -50,7 +50,7 @@ def judged(entry: Entry, root: Path) -> Judged:
     return Judged(task, examples, predictions, task.outcomes_of(examples, predictions), read_json(metrics))
 
 
-def figures_of(task: Task, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def figures_of(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Return metric -> value and interval from the content of a metrics file; metrics without an interval are
     omitted."""
     return {

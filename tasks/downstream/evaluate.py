@@ -19,7 +19,7 @@ from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplic
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.pages.markup import csv_text
 from tasks.params.entries import entry_argument, load_entry
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.records.near_duplicates import read_report
 from tasks.records.text_files import read_reading
@@ -187,7 +187,7 @@ def main() -> None:
     name = entry_argument(
         "Score the logits of a downstream task and write its report. To score other answers to questions: podium score"
     )
-    task: PageTask[Any, Any, Any] = part_of(load_entry(name), "page")
+    task: PageTask[Any, Any, Any] = load_part(load_entry(name), "page")
     started_at = time.perf_counter()
     print(f"{in_words(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
 

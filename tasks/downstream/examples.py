@@ -15,7 +15,7 @@ from typing import ClassVar
 from ipu_model.files import new_folder
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import entry_argument, load_entry
-from tasks.plan.kinds import TRAIN, DownstreamTask, part_of
+from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
 from tasks.records.splits import Groups, sample, set_apart
 from tasks.records.text_files import add_to_reading, read_reading
@@ -119,7 +119,7 @@ def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
 
 def main() -> None:
     entry = load_entry(entry_argument("Read or generate the examples of a downstream task."))
-    task: ExamplesTask = part_of(entry, "examples")
+    task: ExamplesTask = load_part(entry, "examples")
     started_at = time.perf_counter()
     said = make_examples(task, artifacts.examples_folder(task.entry.name))
     print(f"{task.entry.name}: {said}; {time.perf_counter() - started_at:.1f} s")

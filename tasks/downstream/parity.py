@@ -20,12 +20,12 @@ import numpy as np
 from ipu_model.files import read_json, write_json
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, changed_answers
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.params.schema import Params, load_sections
 from tasks.params.sections import Place
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, ParityLost
@@ -34,7 +34,7 @@ Logits = Mapping[str, Path]
 """Development set -> logits file."""
 
 
-def compare_logits(task: Task, first: Logits, second: Logits, root: Path = Path()) -> dict[str, Any]:
+def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = Path()) -> dict[str, Any]:
     """Compare two predictions of the same rows, and the decoded answers.
 
     Returns:
@@ -97,7 +97,7 @@ def logit_differences(
 
 
 def predict_in(
-    place: Place, task: Task, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
+    place: Place, task: AnyScores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
 ) -> tuple[JobResult, Logits]:
     """Predict the rows of all development sets on one device; write logits and job files to `folder`.
 
@@ -127,7 +127,7 @@ def check(found: Mapping[str, Any], entry: Entry) -> None:
 
 
 def _report(
-    task: Task, first: Mapping[str, str], second: Mapping[str, str], found: Mapping[str, Any], output: Path | None
+    task: AnyScores, first: Mapping[str, str], second: Mapping[str, str], found: Mapping[str, Any], output: Path | None
 ) -> str:
     """Write a comparison to `output`, if given, and check it; return a summary line.
 
@@ -150,7 +150,7 @@ def _of(result: JobResult) -> dict[str, str]:
     return {"runtime": result.runtime, "precision": result.precision}
 
 
-def stage(place: Place, name: str, task: Task, params: Params) -> str:
+def stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
     """Compare a device with the logits of stage predict and write the figures; return a summary line.
 
     Raises:
@@ -170,7 +170,7 @@ def stage(place: Place, name: str, task: Task, params: Params) -> str:
 def between(
     first: Place,
     second: Place,
-    task: Task,
+    task: AnyScores,
     params: Params,
     output: Path | None,
     root: Path = Path(),
@@ -219,7 +219,7 @@ def main() -> None:
         baseline = None if arguments.baseline is None else Place.of(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
-    task: Task = part_of(entry_of(params, name), "scores")
+    task: AnyScores = load_part(entry_of(params, name), "scores")
     if baseline is not None:
         said = between(baseline, place, task, params, arguments.output, model=arguments.model)
     elif arguments.model is not None or arguments.output is not None:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder, sha256_of
 from tasks.params.entries import load_entry
-from tasks.plan.kinds import TRAIN, DownstreamTask, part_of
+from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
 from tasks.records.parquet import count_rows, read_batches
 from tasks.rows.held_out import is_held_out
@@ -325,7 +325,7 @@ def main() -> None:
     parser.add_argument("splits", nargs="*", help="splits to write (default: all)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    task: RowsTask = part_of(load_entry(arguments.name), "rows")
+    task: RowsTask = load_part(load_entry(arguments.name), "rows")
     for split in arguments.splits or task.splits:
         print(in_words(task, split, write_rows(task, split)))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.downstream.validate import ChecksTask
 from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.params.schema import Params, load_sections
-from tasks.plan.kinds import TRAIN, part_of
+from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT, held_out_folder
@@ -52,7 +52,7 @@ def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples
     path = task.examples_file(split, root)
 
     def choose() -> tuple[Side, Sequence[str]]:
-        makes = part_of(task.entry, "rows")
+        makes = load_part(task.entry, "rows")
         sides = makes.hold_out(path, task.entry.rows.held_out_fraction)
         return sides.held_out if side == HELD_OUT else sides.training, (*makes.columns, sides.column)
 
@@ -62,7 +62,7 @@ def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
     entry = entry_of(params, entry_argument("Validate the rows of a downstream task."))
-    task: ChecksTask = part_of(entry, "checks")
+    task: ChecksTask = load_part(entry, "checks")
     sets = partial(row_data, task, params, task.splits)
     print(judge_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))
 

@@ -19,7 +19,7 @@ from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.jobs.device_job import Job
 from tasks.params.entries import entries, entry_of
 from tasks.params.schema import PHASES, Params, packed
-from tasks.plan.kinds import TRAIN, DownstreamTask, about
+from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.stage import artifacts
@@ -83,7 +83,7 @@ class RowEstimator:
         for phase in PHASES if self._params.pretrain.enabled else ():
             found |= self._phase(phase)
         for entry in entries(self._params):
-            found |= self._entry(about(entry))
+            found |= self._entry(load_spec(entry))
         return found
 
     def _find_vocabulary(self) -> tuple[int, tuple[str, ...]]:
@@ -305,10 +305,10 @@ def _jobs_of(stage: str, params: Params, folders: Folders, place: Path) -> Itera
     if group == PRETRAIN:
         yield _planned(stage, "", pretrain_job(item, params, place, untrained=True), folders, place)
     elif group == FINETUNE:
-        job = finetune_job(about(entry_of(params, item)), params, place, untrained=True)
+        job = finetune_job(load_spec(entry_of(params, item)), params, place, untrained=True)
         yield _planned(stage, "", job, folders, place)
     elif group == PREDICT:
-        task = about(entry_of(params, item))
+        task = load_spec(entry_of(params, item))
         for split in task.predicted:
             job = predict_job(task, params, task.rows_folder(split, place), place, place, place, untrained=True)
             yield _planned(stage, split if len(task.predicted) > 1 else "", job, folders, place)

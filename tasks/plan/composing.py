@@ -24,7 +24,7 @@ from tasks.params.schema import PHASES, Params
 from tasks.params.sections import Place
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.dvc_records import LOCK, md5_of
-from tasks.plan.kinds import about
+from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import read_dvc_file, read_plan, stages_of
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -136,13 +136,13 @@ def _program(job: str, params: Params, runtime: str = "") -> str:
 
 
 def _parts(entry: Entry) -> dict[str, str]:
-    task = about(entry)
+    task = load_spec(entry)
     folder = entry.params.package().replace(".", "/")
     return {"kind": entry.kind, "code": folder, "head": task.head, "row_kind": task.row_kind}
 
 
 def _entry(entry: Entry, params: Params) -> dict[str, Any]:
-    task, start = about(entry), start_model(entry)
+    task, start = load_spec(entry), start_model(entry)
     return {
         **_parts(entry),
         "facts": {**entry.params.options, "development": list(task.development), "labels": list(task.labels)},

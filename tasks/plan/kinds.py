@@ -1,21 +1,20 @@
-"""What differs between kinds of downstream tasks, and nothing else; the stages beside this file are written once.
+"""Parts of the kinds of downstream tasks; each stage is written once and loads the parts that it needs.
 
-A kind is a folder beside this file, or shares one with kinds that differ from it by data. Its modules of the names
-below have a class `Task` each, with one part of the protocol, so that a stage loads that part of that kind alone, and
-another kind, or a new one, changes nothing for it:
+A kind is a folder of tasks/downstream, such as squad; similar kinds share one. It has these modules, with a class that
+is named after folder and module, such as `SquadRows` in squad/rows.py:
 
-    params     EntryParams             its sections of params.yaml, with their defaults: KINDS names the class
-    about      DownstreamTask (here)   its names and its head: all that training and prediction need
-    examples   ExamplesTask            how examples are read
-    checks     ChecksTask              what is judged of them and of their rows
-    rows       RowsTask                how they become sequences of rows
-    scores     ScoresTask              how logits become answers, and what these score
-    page       PageTask                what people see of an evaluation
-    card       CardTask                what a release says
-    apply      ApplyTask               how a finished model is used on a file: podium evaluate and podium predict
+    params      EntryParams       sections of params.yaml with their defaults; KINDS names the class
+    spec        DownstreamTask    names, labels and the head, for training and prediction
+    examples    ExamplesTask      reading of examples
+    checks      ChecksTask        validation of examples and rows
+    rows        RowsTask          conversion of examples to rows
+    scores      ScoresTask        decoding of logits, and scoring
+    page        PageTask          report of an evaluation
+    card        CardTask          model card
+    inference   InferenceTask     podium evaluate and podium predict
 
-The other classes stand beside the stages that use them: examples.py, validate.py, rows.py, evaluate.py,
-scoring/scores.py, applying/task.py and tasks/downstream/card.py. No stage depends on this file.
+The base classes are in the modules that use them: examples.py, validate.py, rows.py, evaluate.py, card.py,
+scoring/scores.py and inference/inference_task.py. No stage depends on this file.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tasks.params.downstream import EntryParams
 from tasks.params.entries import Entry
 from tasks.stage import artifacts
 
@@ -32,10 +32,10 @@ TRAIN = "train"
 
 
 class DownstreamTask(ABC):
-    """One entry of downstream work, as its kind sees it."""
+    """Entry of a downstream task with the properties of its kind."""
 
     record: ClassVar[str] = "example"
-    """What one example is called."""
+    """Name of one example in messages."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -43,30 +43,30 @@ class DownstreamTask(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The task in words, for pages and cards."""
+        """Name of the task for users."""
 
     @property
     @abstractmethod
     def head(self) -> str:
-        """The head of the model: a name that ipu_model knows."""
+        """Head of the model, one of ipu_model's."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes, in order of their numbers, that the model keeps; one for a value, none for spans."""
+        """Class names by number that the model stores; one for a value, none for spans."""
         return ()
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
-        """`labels` of a model for the rows in this folder, where a kind keeps them that takes them from its data."""
+        """Return the labels of a model for the rows in this folder; a kind may read them from the data."""
         return self.labels
 
     @property
     @abstractmethod
     def row_kind(self) -> str:
-        """The kind of its rows: one that ipu_model knows."""
+        """Kind of the rows, one of ipu_model's."""
 
     @property
     def released_below(self) -> str:
-        """Where a released model's scores lie below the folder that the gate's parameters name."""
+        """Subfolder of a released model's scores in the folder set by the gate's parameters."""
         return ""
 
     @property
@@ -76,31 +76,37 @@ class DownstreamTask(ABC):
 
     @property
     def predicted(self) -> tuple[str, ...]:
-        """What the stage predict answers: the development sets, and HELD_OUT where a kind chooses something by it."""
+        """Splits that stage predict predicts: the development sets, and HELD_OUT if the kind needs it."""
         return self.development
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Training, then the development sets."""
+        """Names of the training set and the development sets."""
         return (TRAIN, *self.development)
 
     def examples_file(self, split: str, root: Path = Path()) -> Path:
-        """Where the examples of a split lie."""
+        """Return the file with the examples of a split."""
         return root / artifacts.examples_file(self.entry.name, split)
 
     def rows_folder(self, split: str, root: Path = Path()) -> Path:
-        """Where the rows of a split lie; those of HELD_OUT are a part of training's."""
+        """Return the folder with the rows of a split; HELD_OUT is a subfolder of the training rows."""
         if split == artifacts.HELD_OUT:
             return self.rows_folder(TRAIN, root) / split
         return root / artifacts.rows_folder(self.entry.name, split)
 
 
-def part_of(entry: Entry, part: str) -> Any:
-    """The `Task` of a module of the entry's kind: about, examples, checks, rows, scores, page or card."""
-    return importlib.import_module(f"{entry.params.package()}.{part}").Task(entry)
+def part_class(params: type[EntryParams], part: str) -> Any:
+    """Return the class of a part of a kind: `SquadRows` in squad/rows.py for part "rows", for example."""
+    package = params.package()
+    return getattr(importlib.import_module(f"{package}.{part}"), package.rpartition(".")[2].title() + part.title())
 
 
-def about(entry: Entry) -> DownstreamTask:
-    """What all stages know of an entry."""
-    found: DownstreamTask = part_of(entry, "about")
+def load_part(entry: Entry, part: str) -> Any:
+    """Return a part of the kind for an entry: spec, examples, checks, rows, scores, page, card or inference."""
+    return part_class(type(entry.params), part)(entry)
+
+
+def load_spec(entry: Entry) -> DownstreamTask:
+    """Return the spec of the entry's kind."""
+    found: DownstreamTask = load_part(entry, "spec")
     return found

@@ -28,7 +28,7 @@ from tasks.params.schema import Params, check, load_params, parameter_values
 from tasks.params.strict_yaml import value_at
 from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, require_judged
-from tasks.plan.kinds import about, part_of
+from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_written
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of
@@ -102,7 +102,7 @@ class Publication:
         _check_tokenizer(origin["model"] or {}, copies)
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
         require_origin(self.params, stated)
-        cards: CardTask = part_of(self.entry, "card")
+        cards: CardTask = load_part(self.entry, "card")
         card = cards.card(
             CardFacts(
                 entry=self.entry,
@@ -120,7 +120,7 @@ class Publication:
                 base_model=stated.base_model,
             )
         )
-        scored: ScoresTask[Any, Any, Any] = part_of(self.entry, "scores")
+        scored: ScoresTask[Any, Any, Any] = load_part(self.entry, "scores")
         answered = scored.read_all(copies)
         texts = {
             CARD: card,
@@ -178,7 +178,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     if problems := check_written(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
     entry = entry_of(params, name)
-    subject = subject_of(about(entry), params)
+    subject = subject_of(load_spec(entry), params)
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)
@@ -265,7 +265,7 @@ def decide_again(
             f"{subject.gate} is about other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
             "publish again; nothing was published"
         )
-    decision, verdict = judge(part_of(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
+    decision, verdict = judge(load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
     anew = f"make the verdict anew with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
     if not decision.accepted:
         said = "".join(f"\n  {reason}" for reason in decision.reasons)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView
-from tasks.downstream.ner.page import Task as EntityTask
-from tasks.downstream.ner.page import type_slices
+from tasks.downstream.ner.page import NerPage, type_slices
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
 from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import by_name
@@ -133,7 +132,7 @@ def entities() -> str:
     found = EvaluationView(
         {"dev": examples}, {"dev": answers}, texts, {"dev": outcomes}, slices, None, metrics, "12 lost"
     )
-    return EntityTask.__new__(EntityTask).page(found)
+    return NerPage.__new__(NerPage).page(found)
 
 
 def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:

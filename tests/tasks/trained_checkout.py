@@ -22,7 +22,7 @@ from tasks.params.schema import Params, check, load_params, parameter_values
 from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.dvc_records import LOCK
-from tasks.plan.kinds import about, part_of
+from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.plan_file import read_plan
 from tasks.stage import artifacts
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
@@ -71,7 +71,7 @@ def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
 def subject_in(root: Path, name: str = "squad") -> Subject:
     """What a release of that entry of a checkout is about."""
     params = load_params(root / artifacts.PARAMS)
-    return subject_of(about(entry_of(params, name)), params)
+    return subject_of(load_spec(entry_of(params, name)), params)
 
 
 def write_entry(root: Path, name: str, seed: int) -> None:
@@ -128,10 +128,10 @@ def write_questions(path: Path) -> None:
 def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
     """The scores of the files that are in `root` now; `params` are those of the checkout, if it is not all of one."""
     entry = entry_of(params := params or load_params(root / artifacts.PARAMS), name)
-    subject = subject_of(about(entry), params)
+    subject = subject_of(load_spec(entry), params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    scores = part_of(entry, "scores")
+    scores = load_part(entry, "scores")
     examples, baseline = scores.read_all(root), scores.choose_baseline(root)
     counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
     slices = {"slices": SLICES} if entry.kind == "squad" else {}
@@ -178,7 +178,7 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
     name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
     values = read_yaml(root / artifacts.PARAMS)
     values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
-    schema = about(entry_of(write_parameters(root, values), name)).schema
+    schema = load_spec(entry_of(write_parameters(root, values), name)).schema
     subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tasks.downstream.scoring.scores import Limit, Task
+from tasks.downstream.scoring.scores import AnyScores, Limit
 from tasks.downstream.scoring.significance import Interval, McNemar
 
 
@@ -54,7 +54,7 @@ class Scored:
         return f" over {len(self.seeds)} seeds" if self.seeds else ""
 
 
-def score_checks(task: Task, scored: Scored) -> list[Judged]:
+def score_checks(task: AnyScores, scored: Scored) -> list[Judged]:
     """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
     checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
     if scored.over_baseline is not None:
@@ -67,7 +67,7 @@ def score_checks(task: Task, scored: Scored) -> list[Judged]:
     return checks
 
 
-def _floor(task: Task, limit: Limit, floor: float, scored: Scored) -> Judged:
+def _floor(task: AnyScores, limit: Limit, floor: float, scored: Scored) -> Judged:
     name, title = limit.metric, _title(task, limit.metric)
     value = round(scored.values[name], 4)
     if not math.isfinite(value):
@@ -82,7 +82,7 @@ def _floor(task: Task, limit: Limit, floor: float, scored: Scored) -> Judged:
     return Check(name, value >= floor, value, floor), reason
 
 
-def _over_baseline(task: Task, difference: Interval, scored: Scored) -> Judged:
+def _over_baseline(task: AnyScores, difference: Interval, scored: Scored) -> Judged:
     metric, found = task.limits[0].metric, in_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     reason = (
@@ -92,7 +92,7 @@ def _over_baseline(task: Task, difference: Interval, scored: Scored) -> Judged:
     return Check("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
 
 
-def _no_drop(task: Task, number: int, limit: Limit, scored: Scored) -> Judged:
+def _no_drop(task: AnyScores, number: int, limit: Limit, scored: Scored) -> Judged:
     difference, test, most = scored.over_released[limit.metric], scored.tests.get(limit.metric), limit.most or 0.0
     examples = f"{scored.common} {task.record}s"
     found = f"{in_points(difference)}{scored.over_seeds} on {examples}"
@@ -110,7 +110,7 @@ def _no_drop(task: Task, number: int, limit: Limit, scored: Scored) -> Judged:
     return Check(name, not fell, found, no_drop_of(task, limit)), reason
 
 
-def _title(task: Task, metric: str) -> str:
+def _title(task: AnyScores, metric: str) -> str:
     title = task.metrics.titles[metric]
     return title[:1].upper() + title[1:]
 
@@ -130,6 +130,6 @@ def in_points(difference: Interval) -> str:
     return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
-def no_drop_of(task: Task, limit: Limit) -> str:
+def no_drop_of(task: AnyScores, limit: Limit) -> str:
     """Return the requirement of a metric against the released model, for users."""
     return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"

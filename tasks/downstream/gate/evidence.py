@@ -17,7 +17,7 @@ from tasks.downstream.gate.released import read_released
 from tasks.downstream.gate.seeds import Trained, read_seeds
 from tasks.downstream.gate.subject import Subject
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import Interval, McNemar
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
@@ -71,7 +71,7 @@ class Evidence:
 
 
 def gather(
-    task: Task,
+    task: AnyScores,
     subject: Subject,
     released: Path,
     hashes: Mapping[str, str | None],
@@ -123,14 +123,16 @@ def gather(
     )
 
 
-def _over_baseline(task: Task, outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:
+def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:
     if baseline is None:
         return None
     found = task.metrics.differences(outcomes, baseline, task.confidence)
     return task.metrics.widened(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
 
 
-def _own(task: Task, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path) -> Trained:
+def _own(
+    task: AnyScores, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
+) -> Trained:
     """Return the candidate as a model of its recipe."""
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
@@ -141,7 +143,9 @@ def _own(task: Task, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, 
     return Trained(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
-def compare(task: Task, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes) -> Compared:
+def compare(
+    task: AnyScores, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes
+) -> Compared:
     """Compare a model with the released one, whose outcomes are NaN without a prediction.
 
     Args:
@@ -189,7 +193,7 @@ def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str,
         )
 
 
-def _scores(task: Task, path: Path, scored: Sequence[str]) -> dict[str, Any]:
+def _scores(task: AnyScores, path: Path, scored: Sequence[str]) -> dict[str, Any]:
     values, again = find_object(path), f"Run the stage {task.entry.stage('evaluate')}"
     if values is None:
         raise InputError(f"{path} is missing or not a JSON object. {again}")

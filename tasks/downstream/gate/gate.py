@@ -17,12 +17,12 @@ from tasks.downstream.gate.evidence import Evidence, Loss, gather
 from tasks.downstream.gate.recipe import recipe_checks, recipe_record
 from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.gate.subject import Hashes, Subject, hashes_of, subject_of
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import entry_argument, entry_of
 from tasks.params.schema import check, load_params, parameter_values
 from tasks.plan.code_state import git_state
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.tracking.trackers import record_verdict
@@ -44,7 +44,7 @@ class GateDecision:
     """Note for a model accepted without a floor."""
 
 
-def decide(task: Task, evidence: Evidence) -> GateDecision:
+def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
     """Accept if all checks pass; each failed check gives a reason.
 
     - Every metric with a floor is at or above it; a value that is not finite fails.
@@ -85,7 +85,7 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
     return GateDecision(not reasons, reasons, checks, of_recipe, None if reasons else _without_floor(task))
 
 
-def _without_floor(task: Task) -> str | None:
+def _without_floor(task: AnyScores) -> str | None:
     if any(limit.floor is not None for limit in task.limits):
         return None
     keys = " or ".join(task.entry.key("gate", limit.floor_key) for limit in task.limits)
@@ -93,7 +93,7 @@ def _without_floor(task: Task) -> str | None:
     return f"published without a floor{also}: set {keys} to require a score"
 
 
-def _nothing_in_common(task: Task) -> Judged:
+def _nothing_in_common(task: AnyScores) -> Judged:
     reason = (
         f"The released model's scores in {task.entry.released} have no {task.record} in common with the dev set, so a "
         f"drop cannot be ruled out. Set {task.entry.key('gate', 'released')}={PUBLISHED} to predict these "
@@ -128,7 +128,7 @@ def loss_check(name: str, figures: Loss | None) -> tuple[Check, str]:
     return Check(f"loss_{name}", finite, loss if finite else str(loss), required), reason
 
 
-def _complete(task: Task, evidence: Evidence) -> Judged:
+def _complete(task: AnyScores, evidence: Evidence) -> Judged:
     reason = (
         f"{evidence.examples - evidence.answered} of {evidence.examples} dev {task.record}s have no prediction. "
         f"Run {task.entry.stage('predict')} and {task.entry.stage('evaluate')} again."
@@ -137,7 +137,7 @@ def _complete(task: Task, evidence: Evidence) -> Judged:
     return Check("predictions_complete", complete, evidence.answered, evidence.examples), reason
 
 
-def _scores_belong(task: Task, evidence: Evidence) -> Judged:
+def _scores_belong(task: AnyScores, evidence: Evidence) -> Judged:
     name = task.entry.name
     reason = (
         f"{artifacts.metrics_file(name)} does not belong to the current {artifacts.predictions_file(name)} or weights. "
@@ -159,7 +159,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
         InputError: see `tasks.downstream.gate.evidence.gather`.
     """
     params = check(dict(parameters))
-    task: Task = part_of(entry_of(params, name), "scores")
+    task: AnyScores = load_part(entry_of(params, name), "scores")
     subject, released, seeds = subject_of(task, params), task.entry.released, task.entry.seeds
     hashes = hashes_of(subject.judged(released, root, seeds))
     decision, verdict = judge(task, subject, hashes, root, released, seeds)
@@ -168,7 +168,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
 
 
 def judge(
-    task: Task, subject: Subject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
+    task: AnyScores, subject: Subject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
 ) -> tuple[GateDecision, dict[str, Any]]:
     """Decide on the evidence in `root`, a checkout or copies of its files; also return the verdict as plain values.
 

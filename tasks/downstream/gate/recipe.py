@@ -18,7 +18,7 @@ from tasks.downstream.gate.checks import Check, Judged, Scored, score_checks
 from tasks.downstream.gate.recipe_words import figure_of
 from tasks.downstream.gate.seeds import Trained
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import Interval, interval_over_seeds
 
 HIGHEST = 100.0
@@ -55,7 +55,7 @@ class Recipe:
 
 
 def judge_recipe(
-    task: Task, trained: Sequence[Trained], own: Trained, theirs: Outcomes | None, baseline: Any
+    task: AnyScores, trained: Sequence[Trained], own: Trained, theirs: Outcomes | None, baseline: Any
 ) -> Recipe:
     """Score all models of a recipe and compare them with baseline and released model.
 
@@ -95,7 +95,7 @@ def judge_recipe(
     )
 
 
-def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = None) -> dict[str, Interval]:
+def _intervals(task: AnyScores, ours: Sequence[Outcomes], other: Outcomes | None = None) -> dict[str, Interval]:
     """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
     measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resampled(models)
@@ -113,7 +113,7 @@ def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = No
     return found
 
 
-def recipe_checks(task: Task, recipe: Recipe) -> list[Judged]:
+def recipe_checks(task: AnyScores, recipe: Recipe) -> list[Judged]:
     """Check a recipe, in addition to the checks of the model itself.
 
     - The model has the best held-out score of all seeds, if these are known.
@@ -138,7 +138,7 @@ def _models(recipe: Recipe) -> Judged:
     return Check("recipe_seeds", True, said, "two or more"), ""
 
 
-def _chosen(task: Task, recipe: Recipe) -> Judged:
+def _chosen(task: AnyScores, recipe: Recipe) -> Judged:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
         return Check("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required), ""
@@ -154,7 +154,7 @@ def _chosen(task: Task, recipe: Recipe) -> Judged:
     return Check("recipe_model", own >= scores[best], found, required), reason
 
 
-def recipe_record(task: Task, recipe: Recipe) -> dict[str, Any]:
+def recipe_record(task: AnyScores, recipe: Recipe) -> dict[str, Any]:
     """Return the recipe for the verdict: `seeds`, each with its scores, and `recipe`, each metric over all seeds.
 
     The values are lists because `dvc metrics show` makes a column of every number in an object.

@@ -16,14 +16,14 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.stage.errors import InputError
 
 SCORES, PREDICTIONS = "scores.json", "predictions.json"
 KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def scores_json(task: Task, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:
+def scores_json(task: AnyScores, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:
     """Return scores.json of a release by development set, sorted by key to hide the order of the examples.
 
     Quantities known from the examples themselves are omitted.
@@ -42,7 +42,7 @@ def _by_line(scores: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
 
 
-def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
+def read_released(task: AnyScores, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
     """Return outcomes of the released model on these examples, NaN without a prediction; None before the first release.
 
     Raises:
@@ -60,7 +60,7 @@ def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict
     return read_outcomes(task, examples, path)
 
 
-def read_outcomes(task: Task, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
+def read_outcomes(task: AnyScores, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
     """Read outcomes on these examples from a scores.json, NaN without a prediction; raises the errors of
     `read_scores`."""
     scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.given), {}
@@ -71,7 +71,7 @@ def read_outcomes(task: Task, examples: Mapping[str, Any], path: Path) -> dict[s
     return outcomes
 
 
-def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
+def read_scores(task: AnyScores, path: Path) -> dict[str, dict[str, list[float]]]:
     """Return development set -> key -> quantities.
 
     Raises:
@@ -86,7 +86,7 @@ def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
     return {split: {key: _row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
 
 
-def _row(task: Task, path: Path, key: str, row: Any) -> list[float]:
+def _row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
     names = task.quantities[task.given :]
     good = (
         KEY.fullmatch(key)

@@ -20,7 +20,7 @@ from ipu_model.files import read_json
 from tasks.downstream.gate.recipe_words import held_out_score
 from tasks.downstream.gate.released import read_outcomes
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.plan.named_files import require_readable
 from tasks.stage.errors import InputError
 
@@ -47,7 +47,7 @@ def file_name(seed: int) -> str:
     return f"seed-{seed}.json"
 
 
-def read_seeds(task: Task, examples: Mapping[str, Any], folder: Path, own: Trained) -> list[Trained]:
+def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: Trained) -> list[Trained]:
     """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:
@@ -84,7 +84,7 @@ def read_seeds(task: Task, examples: Mapping[str, Any], folder: Path, own: Train
     return every
 
 
-def _read(task: Task, examples: Mapping[str, Any], path: Path, seed: int) -> Trained:
+def _read(task: AnyScores, examples: Mapping[str, Any], path: Path, seed: int) -> Trained:
     outcomes, stated = read_outcomes(task, examples, path), read_json(path)
     missing = sum(int(np.isnan(one).any(axis=1).sum()) for one in outcomes.values())
     if missing:
@@ -109,13 +109,13 @@ def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:
         raise InputError(f"{path} has invalid held-out figures ({error})") from None
 
 
-def recipe_of(task: Task) -> dict[str, Any]:
+def recipe_of(task: AnyScores) -> dict[str, Any]:
     """Return the training parameters of an entry without the seed."""
     values = task.entry.params.finetune.model_dump(mode="json")
     return {name: value for name, value in values.items() if name != SEED}
 
 
-def _require_recipe(task: Task, path: Path, stated: Any) -> None:
+def _require_recipe(task: AnyScores, path: Path, stated: Any) -> None:
     if stated is None:
         return
     own = recipe_of(task)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from ipu_model.files import read_json
 from ipu_model.strict import nearest
+from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.model import CONFIG, PROVENANCE, FoundModel
-from tasks.downstream.inference.task import ApplyTask
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.entries import Entry
 from tasks.params.schema import build
 from tasks.params.sections import SHORTEST_ROW
+from tasks.plan.kinds import part_class
 from tasks.stage.errors import InputError, ParamsError
 
 NAME = "given"
@@ -51,7 +51,7 @@ def entry_of(
     if values["rows"]["row_length"] > model.longest:
         values["rows"] |= rows_within(kind, model.longest)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
-    of_folder = _apply(kind).stated_by(model.folder)
+    of_folder = _inference_class(kind).stated_by(model.folder)
     for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **stating}
     params = build(kind_params(kind), values, "the parameters of this model")
@@ -74,7 +74,7 @@ def rows_within(kind: str, longest: int) -> dict[str, Any]:
             f"the model supports up to {longest} tokens, {SHORTEST_ROW} are required. Correct max_position_embeddings "
             "in config.json or model_max_length in tokenizer_config.json"
         )
-    return _apply(kind).rows_within(longest)
+    return _inference_class(kind).rows_within(longest)
 
 
 def _released(model: FoundModel) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _released(model: FoundModel) -> dict[str, Any]:
 
 def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
-    parts = list(dict.fromkeys(map(_apply, kind_names())))
+    parts = list(dict.fromkeys(map(_inference_class, kind_names())))
     named = model.architectures or [one.architecture for one in parts]
     fitting = [one for one in parts if one.architecture in named]
     if not fitting:
@@ -119,6 +119,6 @@ def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
     return options.pop("kind"), options
 
 
-def _apply(kind: str) -> type[ApplyTask[Any, Any, Any]]:
-    found: type[ApplyTask[Any, Any, Any]] = importlib.import_module(f"{kind_params(kind).package()}.apply").Task
+def _inference_class(kind: str) -> type[InferenceTask[Any, Any, Any]]:
+    found: type[InferenceTask[Any, Any, Any]] = part_class(kind_params(kind), "inference")
     return found

@@ -9,12 +9,12 @@ from typing import Any
 from ipu_model.files import new_folder, write_json, write_text
 from tasks.downstream.evaluate import PageTask, answered, write_evaluation
 from tasks.downstream.gate.released import SCORES, scores_json
+from tasks.downstream.inference.inference_task import INPUT, InferenceTask
 from tasks.downstream.inference.job import How, compute, scratch_checkout
 from tasks.downstream.inference.model import FoundModel
-from tasks.downstream.inference.task import INPUT, ApplyTask
 from tasks.downstream.jobs.predict import figures, measurements
 from tasks.params.entries import Entry
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.named_files import shown
 from tasks.records.tables import require_file
 from tasks.records.text_files import Reading
@@ -47,8 +47,8 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
         InputError: unusable examples, or the folder exists.
         DeviceJobFailed: the model cannot run on this device.
     """
-    task: ApplyTask[Any, Any, Any] = part_of(entry, "apply")
-    judge: PageTask[Any, Any, Any] = part_of(entry, "page")
+    task: InferenceTask[Any, Any, Any] = load_part(entry, "inference")
+    judge: PageTask[Any, Any, Any] = load_part(entry, "page")
     require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")

@@ -19,7 +19,7 @@ from tasks.downstream.rows import write_rows
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import as_safetensors
 from tasks.params.sections import PRECISIONS, Place
-from tasks.plan.kinds import DownstreamTask, part_of
+from tasks.plan.kinds import DownstreamTask, load_part
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
@@ -54,7 +54,7 @@ def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
         for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):
             path.parent.mkdir(parents=True)
         artifacts.model_folder(task.entry.name).symlink_to(readable)
-        part_of(task.entry, "apply").write_beside(task.examples_file(task.splits[0]).parent, model.labels)
+        load_part(task.entry, "inference").write_beside(task.examples_file(task.splits[0]).parent, model.labels)
         yield
 
 
@@ -72,7 +72,7 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
 
 def write_model_rows(task: DownstreamTask, model: FoundModel, split: str) -> None:
     """Write the rows of a split; warn if the vocabulary does not fit the text."""
-    made = write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
+    made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
     if made.unknown and made.unknown.warning:
         streams.note(made.unknown.warning)
 

@@ -23,21 +23,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_file
+from tasks.downstream.inference.inference_task import ID, INPUT, InferenceTask
 from tasks.downstream.inference.job import How, compute, scratch_checkout
 from tasks.downstream.inference.model import FoundModel
-from tasks.downstream.inference.task import ID, INPUT, ApplyTask
 from tasks.downstream.rows import numbered
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
 from tasks.params.entries import Entry
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.records.parquet import group_batches, row_groups
 from tasks.records.tables import require_file, without_rows
 from tasks.records.text_files import NUMBERS, Reading, repetitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
-Task = ApplyTask[Any, Any, Any]
+AnyInference = InferenceTask[Any, Any, Any]
 Record = Mapping[str, Any]
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory at a time."""
@@ -74,7 +74,7 @@ def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: Ho
         ParamsError: an output format that this kind does not support.
         DeviceJobFailed: the model cannot run on this device.
     """
-    task: Task = part_of(entry, "apply")
+    task: AnyInference = load_part(entry, "inference")
     require_file(path, INPUT, task.endings, f"{task.record}s")
     if output.kind == "json" and not task.bare:
         raise ParamsError(f"a .json file cannot hold predictions for {task.record}s. Use .jsonl, .csv or .parquet")
@@ -113,7 +113,7 @@ def spooled(path: Path | None, kind: str) -> Iterator[Path]:
         yield kept
 
 
-def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: bool) -> int:
+def _keep(task: AnyInference, path: Path, target: Path, reading: Reading, *, unique: bool) -> int:
     """Write the examples of a file to Parquet, with ids; return their number.
 
     Args:
@@ -146,7 +146,7 @@ def _characters(example: Record) -> int:
     return sum(len(value) for value in example.values() if isinstance(value, str))
 
 
-def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
+def _parts(task: AnyInference, split: str) -> Iterator[tuple[list[str], Path]]:
     """Yield batches of examples: their ids, and a folder with their examples, features and logits, numbered from 0."""
     part = Path("part")
     part.mkdir()

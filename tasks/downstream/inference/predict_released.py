@@ -16,20 +16,20 @@ from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, writ
 from tasks.downstream.gate.released import SCORES, read_scores, scores_json
 from tasks.downstream.inference.entry import entry_of as entry_of_model
 from tasks.downstream.inference.fetched import STATED_SCORES, FetchedRelease, read_fetched, require_intact
+from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.job import How, compute, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, FoundModel, find_model
-from tasks.downstream.inference.task import ApplyTask
-from tasks.downstream.scoring.scores import Task
+from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
 from tasks.params.schema import DeviceParams, load_sections
 from tasks.params.sections import Place
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 
-def predict_released(task: Task, device: DeviceParams, root: Path = Path()) -> str:
+def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path()) -> str:
     """Write the scores of the released model, if there is one; return a summary line.
 
     Args:
@@ -69,7 +69,7 @@ def choose(releases: Sequence[FetchedRelease], model: Path) -> tuple[FetchedRele
     return (others[0] if others else None), itself
 
 
-def stated_scores(task: Task, examples: Mapping[str, Any], path: Path) -> str | None:
+def stated_scores(task: AnyScores, examples: Mapping[str, Any], path: Path) -> str | None:
     """Return scores.json of a release if it covers all these examples, else None."""
     try:
         scores = read_scores(task, path)
@@ -79,7 +79,7 @@ def stated_scores(task: Task, examples: Mapping[str, Any], path: Path) -> str | 
     return path.read_text(encoding="utf-8") if whole else None
 
 
-def answer(task: Task, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
+def answer(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
     """Return the predictions of a released model for the development sets of an entry.
 
     Args:
@@ -93,7 +93,7 @@ def answer(task: Task, folder: Path, device: DeviceParams, root: Path) -> dict[s
     own = entry_of_model(model)
     _require_same_task(task.entry, own, folder.name)
     _require_same_classes(task.entry, model, root)
-    applied: ApplyTask[Any, Any, Any] = part_of(own, "apply")
+    applied: InferenceTask[Any, Any, Any] = load_part(own, "inference")
     files = {split: task.examples_file(split, root).resolve() for split in task.development}
     how = How(Place(device.runtime, device.precision), device.micro_batch_size, print)
     found: dict[str, Sequence[Any]] = {}
@@ -133,7 +133,7 @@ def _other_model(entry: Entry) -> str:
     )
 
 
-def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str | None) -> None:
+def _write(task: AnyScores, root: Path, release: FetchedRelease | None, scores: str | None) -> None:
     about = (
         None if release is None else {"tag": release.tag, "repository": release.repository, "commit": release.commit}
     )
@@ -147,7 +147,7 @@ def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str |
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "device")
     entry = entry_of(params, entry_argument("Score the released model on the development sets of an entry."))
-    print(predict_released(part_of(entry, "scores"), params.device))
+    print(predict_released(load_part(entry, "scores"), params.device))
 
 
 if __name__ == "__main__":

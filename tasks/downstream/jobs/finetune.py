@@ -12,7 +12,7 @@ from tasks.host.launcher import launch_words
 from tasks.jobs.training import summary, train
 from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.params.schema import load_sections
-from tasks.plan.kinds import about
+from tasks.plan.kinds import load_spec
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -20,7 +20,7 @@ from tasks.stage.errors import InputError
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu", "checkpoint", "tracking")
-    task = about(entry_of(params, entry_argument("Fine-tune the model of a downstream task.")))
+    task = load_spec(entry_of(params, entry_argument("Fine-tune the model of a downstream task.")))
     entry = task.entry
     require_valid_rows(task)
     job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
-from tasks.downstream.ner import about
 from tasks.downstream.ner.scores import METRICS
+from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import parted
 
 TASK = "token-classification"
@@ -15,7 +15,7 @@ HUB_METRICS = {"token_accuracy": "accuracy"}
 """Names of Hub metrics that differ from Podium's."""
 
 
-class Task(about.Task, CardTask):
+class NerCard(NerSpec, CardTask):
     """Model cards for named entity recognition."""
 
     def card(self, facts: CardFacts) -> str:

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.ner import about
-from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.sentences import SCHEMA
+from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
@@ -33,7 +32,7 @@ from tasks.validation.window_checks import Lines, WindowData
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
 
-class Task(about.Task, ChecksTask):
+class NerChecks(NerSpec, ChecksTask):
     """Validation of sentences and their rows."""
 
     text_columns: ClassVar[tuple[str, ...]] = ("tokens",)

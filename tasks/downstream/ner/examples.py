@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.ner import about
 from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import SCHEMA, Found
+from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import entities, labels_of_types
 from tasks.records.labels import write_labels
 from tasks.records.parquet import read_batches, write_records
@@ -26,7 +26,7 @@ MAX_TYPES = 1000
 UNKNOWN = "dev entities with types not in train"
 
 
-class Task(about.Task, ExamplesTask):
+class NerExamples(NerSpec, ExamplesTask):
     """Sentences from files or the Hub."""
 
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))

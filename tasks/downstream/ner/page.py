@@ -9,9 +9,8 @@ from itertools import groupby
 import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
-from tasks.downstream.ner import scores
 from tasks.downstream.ner.logits import WordLogits
-from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, outcomes_of
+from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, NerScores, outcomes_of
 from tasks.downstream.ner.tags import Entity, entities, parted
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.pages.render import html_page
@@ -23,7 +22,7 @@ AROUND = 25
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
+class NerPage(NerScores, PageTask[Examples, WordLogits, Answers]):
     """Report with scores by type and sentence length, and the worst mistakes."""
 
     def slices(self, split: str, examples: Examples, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.ner import about
-from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.params import WindowParams
+from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
 from tasks.downstream.rows import RowsTask, Sequences, Sides, make_lists
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import labels_of_examples, with_labels
@@ -146,7 +145,7 @@ def _owners(
     return window[owner], left[owner] + 1
 
 
-class Task(about.Task, RowsTask):
+class NerRows(NerSpec, RowsTask):
     """Rows of sentences: one or more windows [CLS] words [SEP] each."""
 
     chunk: ClassVar[int] = 16384

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.downstream.ner import about
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
+from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, ratio_metric
@@ -51,7 +51,7 @@ class Answers:
         return [" ".join(tags) for tags in self.tags]
 
 
-class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
+class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
     """Tags, scored by counts per sentence: true entities, words, predicted entities, correct entities, and correct
     tags."""
 

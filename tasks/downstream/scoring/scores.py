@@ -220,5 +220,5 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         return {**found, self.counted: sum(map(len, outcomes.values()))}
 
 
-Task = ScoresTask[Any, Any, Any]
+AnyScores = ScoresTask[Any, Any, Any]
 """Scores of an entry of any kind."""

@@ -23,10 +23,10 @@ from tasks.downstream.inference.model import FoundModel
 from tasks.downstream.inference.model import find_model as find_any_model
 from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, probable_answers
-from tasks.downstream.squad.apply import Task
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.format import Question
+from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import AnswerParams, Params
 from tasks.downstream.squad.scores import flat_logits
 from tasks.downstream.squad.windows import Windows
@@ -55,10 +55,10 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
         InputError: as `find_any_model`, or the model is for another task.
     """
     found = find_any_model(name, tokenizer)
-    if found.architectures and Task.architecture not in found.architectures:
+    if found.architectures and SquadInference.architecture not in found.architectures:
         raise InputError(
-            f"{found.folder} is {', '.join(found.architectures)}, {Task.architecture} is required. Name a model "
-            "fine-tuned on questions (models/squad or its published folder)"
+            f"{found.folder} is {', '.join(found.architectures)}, {SquadInference.architecture} is required. Name a "
+            "model fine-tuned on questions (models/squad or its published folder)"
         )
     return found
 
@@ -154,7 +154,7 @@ def _predict(
     params = build(Params, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
-    task = Task(Entry(NAME, params, rows, ""))
+    task = SquadInference(Entry(NAME, params, rows, ""))
     [split] = task.development
     with scratch_checkout(task, model):
         write_questions([Question("question", "", context, question, ())], task.examples_file(split))

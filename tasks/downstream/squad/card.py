@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, percentage, write_card
-from tasks.downstream.squad import about
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
+from tasks.downstream.squad.spec import SquadSpec
 
 TASK = "question-answering"
 METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
@@ -24,7 +24,7 @@ METRICS_V2 = (
 """The same for questions that may have no answer."""
 
 
-class Task(about.Task, CardTask):
+class SquadCard(SquadSpec, CardTask):
     """Model cards for question answering."""
 
     def card(self, facts: CardFacts) -> str:

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad import about
-from tasks.downstream.squad.about import FEATURES_SCHEMA, SCHEMA
 from tasks.downstream.squad.metrics import normalize_answer
+from tasks.downstream.squad.spec import FEATURES_SCHEMA, SCHEMA, SquadSpec
 from tasks.downstream.validate import ChecksTask
 from tasks.records.parquet import group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
@@ -43,7 +42,7 @@ QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
 NONE = -1
 
 
-class Task(about.Task, ChecksTask):
+class SquadChecks(SquadSpec, ChecksTask):
     """Validation of questions and their rows."""
 
     # A model trained on a context has an advantage on any question about it.

@@ -16,8 +16,6 @@ from typing import ClassVar
 from ipu_model.files import new_folder
 from tasks.corpus import world
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.squad import about
-from tasks.downstream.squad.about import SCHEMA
 from tasks.downstream.squad.format import (
     UNANSWERABLE,
     Answer,
@@ -28,6 +26,7 @@ from tasks.downstream.squad.format import (
 )
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import ENDINGS, questions_of, read_question_file, wanted_columns
+from tasks.downstream.squad.spec import SCHEMA, SquadSpec
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
 from tasks.records.tables import hub_lines, hub_source, require_file
@@ -46,7 +45,7 @@ REPEATED = "duplicate questions on the same context, kept"
 USED, DROPPED = "questions without an answer, used", "questions without an answer, dropped"
 
 
-class Task(about.Task, ExamplesTask):
+class SquadExamples(SquadSpec, ExamplesTask):
     """Questions from files, the Hub or the generated world."""
 
     has_pairs = True

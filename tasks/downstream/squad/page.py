@@ -10,12 +10,11 @@ from itertools import groupby
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import Array, Slice
-from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.metrics import best_figures
 from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
-from tasks.downstream.squad.scores import EXACT, OVERLAP
+from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answers
 from tasks.downstream.squad.slices import f1_counts, slices
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
@@ -28,7 +27,7 @@ AROUND = 110
 """Characters of context shown on either side of a marked answer."""
 
 
-class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]]):
+class SquadPage(SquadScores, PageTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
     def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Slice]:
@@ -48,7 +47,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
         return {
             "null_threshold": chosen.value,
             **{f"null_threshold_{name}": value for name, value in interval.items() if value is not None},
-            **best_figures(scores.has_answers(questions), spans, odds, answered),
+            **best_figures(has_answers(questions), spans, odds, answered),
             "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
         }
 
@@ -99,7 +98,7 @@ class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]
 
 
 def _span_scores(
-    task: scores.Task, questions: list[Question], answers: Sequence[Sequence[Answer]]
+    task: SquadScores, questions: list[Question], answers: Sequence[Sequence[Answer]]
 ) -> dict[str, list[float]]:
     """Return exact match and F1 of the best span of every question."""
     found = task.outcomes(questions, [best_span(one).text for one in answers])

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides, make_lists
-from tasks.downstream.squad import about
-from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.features import find_answers, make_features
 from tasks.downstream.squad.params import AnswerParams, WindowParams
+from tasks.downstream.squad.spec import FEATURES_SCHEMA, SquadSpec
 from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 from tasks.rows.row_files import IGNORED, Layout, from_arrow, to_arrow
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-class Task(about.Task, RowsTask):
+class SquadRows(SquadSpec, RowsTask):
     """Rows of questions: one or more windows [CLS] question [SEP] context [SEP] each."""
 
     chunk: ClassVar[int] = 4096

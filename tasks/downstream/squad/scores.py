@@ -15,12 +15,12 @@ import numpy as np
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, all_or_nothing, mean_metric, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask
-from tasks.downstream.squad import about
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
 from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.spec import SquadSpec
 from tasks.downstream.squad.windows import WindowFiles, Windows
 from tasks.params.entries import Entry
 from tasks.plan.kinds import TRAIN
@@ -72,7 +72,7 @@ def choose_rule(questions: Sequence[Question]) -> str:
     return max(RULES, key=score)
 
 
-class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]]]):
+class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"

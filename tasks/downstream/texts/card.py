@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, write_card
-from tasks.downstream.texts import scores
+from tasks.downstream.texts.scores import TextsScores
 
 TASK = "text-classification"
 HUB_METRICS = {"macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 """Names of Hub metrics that differ from Podium's."""
 
 
-class Task(scores.Task, CardTask):
+class TextsCard(TextsScores, CardTask):
     """Model cards for text classification and regression."""
 
     def card(self, facts: CardFacts) -> str:

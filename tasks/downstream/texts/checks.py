@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.texts import about
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import all_labels_in, labels_of_rows
@@ -29,7 +29,7 @@ COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
 MOST = "at most one label per sequence"
 
 
-class Task(about.Task, ChecksTask):
+class TextsChecks(TextsSpec, ChecksTask):
     """Validation of texts, their labels and their rows."""
 
     text_columns: ClassVar[tuple[str, ...]] = TEXTS
@@ -58,7 +58,7 @@ class TextsData(ExampleFiles):
 
     record = "example"
 
-    def __init__(self, task: Task, folder: Path) -> None:
+    def __init__(self, task: TextsChecks, folder: Path) -> None:
         """Open the splits in `folder`.
 
         Raises:

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts import about
 from tasks.downstream.texts.glue_files import GlueTexts, unused_files
 from tasks.downstream.texts.own_files import OwnTexts, as_known, class_of, in_order, value_of
 from tasks.downstream.texts.params import GlueData, TextsParams
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.tasks import TRAIN, Example
 from tasks.params.entries import Entry
 from tasks.records.labels import with_labels
@@ -36,7 +36,7 @@ MAX_CLASSES = 1000
 UNKNOWN = "dev examples with labels not in train"
 
 
-class Task(about.Task, ExamplesTask):
+class TextsExamples(TextsSpec, ExamplesTask):
     """Texts from files or the Hub."""
 
     groups: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (("text", ("first", "second")),)
@@ -130,7 +130,7 @@ class Task(about.Task, ExamplesTask):
         return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
 
 
-def source_of(task: about.Task, named_by: str = "") -> OwnTexts | GlueTexts:
+def source_of(task: TextsSpec, named_by: str = "") -> OwnTexts | GlueTexts:
     """Return the reader of an entry's examples.
 
     Args:
@@ -144,7 +144,7 @@ def source_of(task: about.Task, named_by: str = "") -> OwnTexts | GlueTexts:
     return OwnTexts(data, section, value_of if task.is_regression else class_of, named_by or stated_by(section))
 
 
-def write_split(task: about.Task, examples: Iterator[Example], path: Path) -> int:
+def write_split(task: TextsSpec, examples: Iterator[Example], path: Path) -> int:
     """Write examples to a Parquet file, with class names unless the task defines classes; return their number."""
     label = task.schema.get_field_index("label")
     named = task.schema.set(label, pa.field("label", pa.string(), nullable=False))

@@ -10,9 +10,8 @@ import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
-from tasks.downstream.texts import scores
 from tasks.downstream.texts.metrics import PREDICTION
-from tasks.downstream.texts.scores import Examples, probabilities
+from tasks.downstream.texts.scores import Examples, TextsScores, probabilities
 from tasks.pages.render import html_page
 
 WORST = 25
@@ -32,7 +31,7 @@ class ClassScores(NamedTuple):
     examples: int
 
 
-class Task(scores.Task, PageTask[Examples, Array, Array]):
+class TextsPage(TextsScores, PageTask[Examples, Array, Array]):
     """Report with scores by class and text length, confusion matrix, and the worst mistakes."""
 
     def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Slice]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.rows import RowsTask, Sequences, Sides
-from tasks.downstream.texts import about
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.records.labels import all_labels_in, with_labels
 from tasks.rows.row_files import IGNORED, Layout, from_arrow
 from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
@@ -26,7 +26,7 @@ TEXTS = ("first", "second")
 FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("feature_id", "example_index")])
 
 
-class Task(about.Task, RowsTask):
+class TextsRows(TextsSpec, RowsTask):
     """Rows of texts, one sequence per example; dev examples with classes not in train have no label."""
 
     chunk: ClassVar[int] = 65536

@@ -13,9 +13,9 @@ import numpy as np
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
-from tasks.downstream.texts import about
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
 from tasks.downstream.texts.params import FLOORS
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.tasks import TextTask
 from tasks.records.labels import all_labels_in
 from tasks.records.parquet import read_batches
@@ -43,7 +43,7 @@ class Examples:
     """Number of classes in train."""
 
 
-class Task(about.Task, ScoresTask[Examples, Array, Array]):
+class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
     """Classes or values; outcomes are the label and the prediction of each example."""
 
     quantities: ClassVar[tuple[str, ...]] = ("label", "prediction")

@@ -16,7 +16,7 @@ from tasks.params.entries import entry_of
 from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.records.near_duplicates import Report, Source, write_report
 from tasks.stage import artifacts
 from tests.places import ROOT
@@ -74,11 +74,11 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
     return write_parameters(root, values)
 
 
-def task_with(name: str, part: str = "about", **sections: Any) -> Any:
+def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
     """A part of an entry, `squad` of the project's own params.yaml or `glue-<task>`, with other sections."""
     glue = {name: {"kind": "glue", "task": name.removeprefix("glue-")}} if name.startswith("glue-") else {}
     entry = entry_of(check(values_with(glue)), name)
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )
-    return part_of(changed, part)
+    return load_part(changed, part)

@@ -15,7 +15,7 @@ from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
 from tasks.plan.composing import compose
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.plan.named_files import check_given
 from tasks.records.labels import labels_of_examples
 from tasks.records.text_files import read_reading
@@ -28,7 +28,7 @@ from tests.tasks.downstream.texts.glue_checkout import write_examples
 def examples_of(kind: str, **data: Any) -> ExamplesTask:
     more = {"task": "mnli"} if kind == "glue" else {}
     params = check(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
-    found: ExamplesTask = part_of(entry_of(params, "own"), "examples")
+    found: ExamplesTask = load_part(entry_of(params, "own"), "examples")
     return found
 
 

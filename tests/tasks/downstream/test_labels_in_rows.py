@@ -18,7 +18,7 @@ from tasks.downstream.examples import make_examples
 from tasks.downstream.validate_rows import row_data
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
 from tasks.validation.judge import Judge
@@ -86,13 +86,13 @@ def judged(data: Mapping[str, Path], kind: str, regression: bool = False, damage
     params = check(values_with({"squad": None, "mine": entry}))
     word_tokenizer(artifacts.TOKENIZER)
     found = entry_of(params, "mine")
-    make_examples(part_of(found, "examples"), artifacts.examples_folder("mine"))
-    task: rows.RowsTask = part_of(found, "rows")
+    make_examples(load_part(found, "examples"), artifacts.examples_folder("mine"))
+    task: rows.RowsTask = load_part(found, "rows")
     for split in task.splits:
         rows.write_rows(task, split)
     if damage is not None:
         damage_rows(task.rows_folder("train"), damage)
-    return {one.name: validate(one, judge()) for one in row_data(part_of(found, "checks"), params, task.splits)}
+    return {one.name: validate(one, judge()) for one in row_data(load_part(found, "checks"), params, task.splits)}
 
 
 def damage_rows(folder: Path, damage: Damage) -> None:

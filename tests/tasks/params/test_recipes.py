@@ -22,7 +22,7 @@ from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of
 from tasks.params.overlays import read_preset, resolve
 from tasks.params.schema import Params, check
-from tasks.plan.kinds import about
+from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.stage import artifacts
 from tasks.stage.row_folders import read_manifest
@@ -88,7 +88,7 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
     (root / params.ipu.config).mkdir(parents=True)
-    squad = about(entry_of(params, "squad"))
+    squad = load_spec(entry_of(params, "squad"))
     rows = root / artifacts.rows_folder("squad", "dev")
     return {
         "phase1": pretrain_job("phase1", params, root),

@@ -23,7 +23,7 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import PHASES, Params, check
 from tasks.params.strict_yaml import read_yaml, yaml_text
-from tasks.plan.kinds import DownstreamTask, about
+from tasks.plan.kinds import DownstreamTask, load_spec
 from tasks.pretraining import compile as of_phases
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.stage import artifacts
@@ -49,7 +49,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def squad(params: Params) -> DownstreamTask:
-    return about(entry_of(params, "squad"))
+    return load_spec(entry_of(params, "squad"))
 
 
 def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:

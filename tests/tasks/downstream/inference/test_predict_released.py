@@ -24,7 +24,7 @@ from tasks.downstream.texts.tasks import TASKS
 from tasks.params.entries import entry_of
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import Place
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.release.fetch import fetch
 from tasks.release.provenance import hash_of, stages_behind
 from tasks.release.publish import publish
@@ -71,7 +71,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def task_of(root: Path) -> Any:
-    return part_of(entry_of(load_params(root / artifacts.PARAMS), "squad"), "scores")
+    return load_part(entry_of(load_params(root / artifacts.PARAMS), "squad"), "scores")
 
 
 def run_stage(root: Path) -> str:
@@ -219,7 +219,9 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     fetch(params, entry, root)
     shutil.rmtree(root / "models/glue-sst2")
     write_model(root, 1, "glue-sst2")
-    assert "has recorded scores for all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert "has recorded scores for all 20 examples" in predict_released(
+        load_part(entry, "scores"), params.device, root
+    )
     assert jobs == []
     write_gate(root, name="glue-sst2")
     checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
@@ -231,8 +233,8 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     swap(root, model, artifacts.fetched_folder("glue-sst2"))
     config = root / "models/glue-sst2/config.json"
     write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
-    assert "predicted all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
-    found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
+    assert "predicted all 20 examples" in predict_released(load_part(entry, "scores"), params.device, root)
+    found = read_scores(load_part(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
     assert (len(jobs), len(found)) == (1, 20)
 
 

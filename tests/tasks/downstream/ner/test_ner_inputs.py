@@ -21,7 +21,7 @@ from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
 from tasks.params.entries import entry_of
 from tasks.params.overlays import base_of, resolve
 from tasks.params.schema import check
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.records.labels import labels_of_examples
 from tasks.records.text_files import Reading, read_reading
 from tasks.stage.errors import InputError, ParamsError
@@ -227,7 +227,7 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
 def task_of(params: SentencesParams) -> ExamplesTask:
     """Reads what an entry `ner` with this section `data` names."""
     values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
-    found: ExamplesTask = part_of(entry_of(check(values), "ner"), "examples")
+    found: ExamplesTask = load_part(entry_of(check(values), "ner"), "examples")
     return found
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
+from tasks.downstream.ner.spec import FEATURES_SCHEMA
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.records.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
 from tasks.stage.errors import InputError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.evaluate import EvaluationView
-from tasks.downstream.ner.page import Piece, Task, pieces, type_slices, worst_mistakes
+from tasks.downstream.ner.page import NerPage, Piece, pieces, type_slices, worst_mistakes
 from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
 from tasks.downstream.ner.tags import entities
 from tasks.downstream.scoring.metrics import by_name
@@ -78,7 +78,7 @@ def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]
     found: EvaluationView[Examples, Answers] = EvaluationView(
         {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics
     )
-    return Task.__new__(Task).page(found)
+    return NerPage.__new__(NerPage).page(found)
 
 
 def test_the_page_marks_what_was_missed_and_what_was_invented() -> None:

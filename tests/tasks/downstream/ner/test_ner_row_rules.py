@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.about import FEATURES_SCHEMA
 from tasks.downstream.ner.checks import TagRows
+from tasks.downstream.ner.spec import FEATURES_SCHEMA
 from tasks.validation.checks import explain
 from tasks.validation.judge import Judge
 from tests.tasks.validation.validation_data import (

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from tasks.downstream.ner.scores import METRICS, Task, outcomes_of
+from tasks.downstream.ner.scores import METRICS, NerScores, outcomes_of
 from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
 
 
@@ -175,7 +175,7 @@ def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:
 
 
 def test_scores_of_a_release_that_cannot_be_are_not_allowed() -> None:
-    allows = Task.__new__(Task).allows
+    allows = NerScores.__new__(NerScores).allows
     assert allows([2, 1, 5])
     for impossible in ([1, 2, 5], [2, 2, 1], [-1, 0, 0], [0.5, 0, 1]):
         assert not allows(impossible), impossible

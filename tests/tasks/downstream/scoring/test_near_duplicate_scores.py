@@ -16,7 +16,7 @@ from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.validate import near_duplicates
 from tasks.params.entries import entry_of, learns_text
 from tasks.params.schema import check
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.records.near_duplicates import Pair, Report, Shown, Source, write_report
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -149,7 +149,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
     tmp_path: Path, stated: dict[str, Any], splits: dict[str, list[dict[str, Any]]], record: str
 ) -> None:
     params = check(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
-    task = part_of(entry_of(params, "it"), "checks")
+    task = load_part(entry_of(params, "it"), "checks")
     for split, rows in splits.items():
         path = tmp_path / artifacts.examples_file("it", split)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
 
 def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = check(values_with(validate={"near_duplicates": None}))
-    assert near_duplicates(part_of(entry_of(params, "squad"), "checks"), params, tmp_path) == Report(None)
+    assert near_duplicates(load_part(entry_of(params, "squad"), "checks"), params, tmp_path) == Report(None)
 
 
 @pytest.mark.parametrize(

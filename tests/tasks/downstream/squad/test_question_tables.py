@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.inference.task import ApplyTask
+from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_references
@@ -115,7 +115,7 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     questions.check_question_file(table, "FILE", params(separator="pipe"))
     with pytest.raises(InputError, match="no column"):
         questions.check_question_file(table, "FILE", params())
-    task: ApplyTask[Any, Any, Any] = task_with("squad", "apply", data=params(separator="pipe"))
+    task: InferenceTask[Any, Any, Any] = task_with("squad", "inference", data=params(separator="pipe"))
     [found] = task.unlabelled(table, Reading())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
     task.write_labelled(table, tmp_path / "dev.parquet", Reading())

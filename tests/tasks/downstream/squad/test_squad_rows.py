@@ -11,10 +11,10 @@ import yaml
 
 from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
-from tasks.downstream.squad.about import FEATURES_SCHEMA
 from tasks.downstream.squad.files import read_questions
 from tasks.downstream.squad.format import Answer, Question
-from tasks.downstream.squad.rows import Task
+from tasks.downstream.squad.rows import SquadRows
+from tasks.downstream.squad.spec import FEATURES_SCHEMA
 from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
@@ -140,7 +140,7 @@ def test_files_have_the_schemas(tmp_path: Path) -> None:
 def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Task, "chunk", 30)
+    monkeypatch.setattr(SquadRows, "chunk", 30)
     questions = questions_on(random_texts(60))
     one = make(tmp_path / "one", questions, workers=1)
     two = make(tmp_path / "two", questions, workers=2)
@@ -149,7 +149,7 @@ def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
 
 
 def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Task, "chunk", 7)
+    monkeypatch.setattr(SquadRows, "chunk", 7)
     monkeypatch.setattr(generic_rows, "READ_AT_ONCE", 4)
     table = pa.Table.from_pylist(questions_on(random_texts(10)))
     pq.write_table(table, tmp_path / "q.parquet", row_group_size=5)

@@ -14,13 +14,13 @@ from tasks.downstream.gate.gate import GateDecision, gate
 from tasks.downstream.gate.released import scores_json
 from tasks.downstream.inference.entry import entry_of as applied_entry
 from tasks.downstream.inference.model import find_model
-from tasks.downstream.squad.card import Task as CardTask
+from tasks.downstream.squad.card import SquadCard
 from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.no_answer import null_threshold_of
 from tasks.downstream.squad.scoring import score_files
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import no_near_duplicates, values_with
@@ -45,7 +45,7 @@ STATED: dict[str, Any] = {
 
 
 def task(part: str, **sections: Any) -> Any:
-    return part_of(entry_of(check(values(**sections)), "squad"), part)
+    return load_part(entry_of(check(values(**sections)), "squad"), part)
 
 
 def values(**sections: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def predicted(root: Path, split: str, asked: list[dict[str, Any]], odds: list[fl
     start, end = [0] * 19 + [4, 0], [0] * 20 + [4]
     windows = [Window(n, words(CONTEXT), start, end, outside=(8 + odd) / 2) for n, odd in enumerate(odds)]
     features, logits = write_windows(root / "written", windows, [one["id"] for one in asked])
-    rows = task("about").rows_folder(split, root)
+    rows = task("spec").rows_folder(split, root)
     rows.mkdir(parents=True, exist_ok=True)
     shutil.move(features, rows / "features.parquet")
     (root / "predictions/squad").mkdir(parents=True, exist_ok=True)
@@ -161,9 +161,9 @@ def test_the_page_shows_both_groups_and_the_curve(checkout: Path) -> None:
 
 
 def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
-    shutil.rmtree(task("about").rows_folder(artifacts.HELD_OUT, checkout))
+    shutil.rmtree(task("spec").rows_folder(artifacts.HELD_OUT, checkout))
     stated = {"evaluate": {"null_threshold": 1.75}, "rows": {"held_out_fraction": 0.0}}
-    assert task("about", **stated).predicted == ("dev",)
+    assert task("spec", **stated).predicted == ("dev",)
     metrics = evaluate(task("page", **stated), checkout)
     assert (metrics["null_threshold"], metrics["HasAns_exact"], metrics["NoAns_exact"]) == (1.75, 100.0, 50.0)
     assert "null_threshold_lower" not in metrics
@@ -230,7 +230,7 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
 
 def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(checkout: Path, tmp_path: Path) -> None:
     metrics = evaluate(task("page"), checkout)
-    assert CardTask(task("about").entry).settings(metrics) == {"null_threshold": 0.5}
+    assert SquadCard(task("spec").entry).settings(metrics) == {"null_threshold": 0.5}
     assert null_threshold_of(checkout / "models/squad") == 0.5
     (checkout / "models/squad/model.safetensors").write_bytes(b"other weights")
     assert null_threshold_of(checkout / "models/squad") is None
@@ -242,9 +242,9 @@ def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(c
 
 
 def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> None:
-    metrics, entry = evaluate(task("page"), checkout), task("about").entry
+    metrics, entry = evaluate(task("page"), checkout), task("spec").entry
     known = facts(entry=entry, parameters=values(), metrics=metrics)
-    card = CardTask(entry).card(known)
+    card = SquadCard(entry).card(known)
     for said in (
         "2 answerable and 2 unanswerable, scored as",
         "by more than 0.5000",
@@ -255,7 +255,7 @@ def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> N
     usage = card.split("```python\n")[1].split("```")[0]
     compile(usage, "card", "exec")
     assert "unanswerable questions (" not in card.split("## Limits")[1].split("##")[0]
-    with_answers_only = CardTask(facts().entry).card(facts())
+    with_answers_only = SquadCard(facts().entry).card(facts())
     assert "the model always returns a span" in with_answers_only
     assert "null_odds" not in with_answers_only
 
@@ -303,8 +303,8 @@ def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any
 
 
 def test_only_where_questions_may_have_no_answer_does_a_stage_know_of_it() -> None:
-    assert task("about").entry.params.options == {"unanswerable": "use"}
-    assert task("about", data={"unanswerable": "drop"}).entry.params.options == {}
+    assert task("spec").entry.params.options == {"unanswerable": "use"}
+    assert task("spec", data={"unanswerable": "drop"}).entry.params.options == {}
 
 
 def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_stated(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
-from tasks.plan.kinds import part_of
+from tasks.plan.kinds import load_part
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.ner.ner_checkout import write_vocabulary
 from tests.tasks.downstream.texts.glue_checkout import SIZE
@@ -53,7 +53,7 @@ def values_of(data: Mapping[str, Any], *, regression: bool = False, **sections: 
 
 def part(name: str, data: Mapping[str, Any], **more: Any) -> Any:
     """A part of the kind, of an entry that reads `data`."""
-    return part_of(entry_of(check(values_of(data, **more)), NAME), name)
+    return load_part(entry_of(check(values_of(data, **more)), NAME), name)
 
 
 def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:

@@ -34,7 +34,7 @@ FEATURES_SCHEMA = pa.schema(
 the characters (start, end, start, end, ...) of its context tokens."""
 
 
-class Task(DownstreamTask):
+class SquadSpec(DownstreamTask):
     """Questions answered by a span of a context."""
 
     record: ClassVar[str] = "question"

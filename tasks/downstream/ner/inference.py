@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
-from tasks.downstream.ner import scores
+from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.format import ENDINGS, opened_file, usable
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import SentencesParams
-from tasks.downstream.ner.scores import Answers, Examples
+from tasks.downstream.ner.scores import Answers, Examples, NerScores
 from tasks.downstream.ner.sentences import SCHEMA, Found, checked
 from tasks.downstream.ner.tags import entities, parted, problem_of
 from tasks.records.labels import labels_of_examples, write_labels
@@ -30,7 +29,7 @@ ENTITY = pa.struct(
 """Words start to end - 1; the score is the mean probability of their tags."""
 
 
-class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
+class NerInference(NerScores, InferenceTask[Examples, WordLogits, Answers]):
     """Tag of each word with its probability, and the decoded entities."""
 
     architecture: ClassVar[str] = "BertForTokenClassification"

@@ -12,7 +12,7 @@ from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import labels_of_rows
 
 
-class Task(DownstreamTask):
+class TextsSpec(DownstreamTask):
     """Class or value of a text or a pair of texts."""
 
     def __init__(self, entry: Entry) -> None:

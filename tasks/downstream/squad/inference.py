@@ -8,9 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.task import COLUMN, ID, INPUT, ApplyTask
-from tasks.downstream.squad import scores
-from tasks.downstream.squad.about import SCHEMA
+from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, InferenceTask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import Question, read_questions
@@ -18,6 +16,8 @@ from tasks.downstream.squad.format import Problems, require_room_for_text, text_
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
+from tasks.downstream.squad.scores import SquadScores
+from tasks.downstream.squad.spec import SCHEMA
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.records.text_files import Reading
 
@@ -33,7 +33,7 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
-class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]]]):
+class SquadInference(SquadScores, InferenceTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Answers with score, probability among the n best, and character span."""
 
     architecture: ClassVar[str] = "BertForQuestionAnswering"

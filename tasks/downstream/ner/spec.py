@@ -22,7 +22,7 @@ FEATURES_SCHEMA = pa.schema(
 words of a sentence's windows are, in order, the words of the sentence."""
 
 
-class Task(DownstreamTask):
+class NerSpec(DownstreamTask):
     """Sentences with a tag for each word."""
 
     record: ClassVar[str] = "sentence"

@@ -20,7 +20,7 @@ COLUMN = "--column {}=NAME"
 """Option that messages suggest for another column name."""
 
 
-class ApplyTask(ScoresTask[E, L, A]):
+class InferenceTask(ScoresTask[E, L, A]):
     """Reading of unlabelled files, and conversion of answers to records."""
 
     architecture: ClassVar[str]

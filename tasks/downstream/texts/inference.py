@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
+from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.texts import glue_files, own_files, scores
+from tasks.downstream.texts import glue_files, own_files
 from tasks.downstream.texts.examples import different_labels, source_of, write_numbers, write_split
 from tasks.downstream.texts.own_files import as_known, in_order
-from tasks.downstream.texts.scores import Examples, probabilities
+from tasks.downstream.texts.scores import Examples, TextsScores, probabilities
 from tasks.downstream.texts.tasks import TASKS
 from tasks.params.entries import Entry
 from tasks.records.labels import labels_of_examples, with_labels, write_labels
@@ -21,7 +21,7 @@ from tasks.records.text_files import Reading
 from tasks.stage.errors import InputError
 
 
-class Task(scores.Task, ApplyTask[Examples, Array, Array]):
+class TextsInference(TextsScores, InferenceTask[Examples, Array, Array]):
     """Most probable class with all probabilities, or the value."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
