@@ -130,7 +130,7 @@ def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: 
 def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(project: Path) -> None:
     new = [
         "tasks/downstream/new/__init__.py",
-        "tasks/downstream/new/about.py",
+        "tasks/downstream/new/spec.py",
         "ipu_model/heads/new.py",
         "ipu_model/row_kinds/new.py",
         "presets/new.yaml",
