@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, locks, and strict reading of JSON. Standard library only."""
+"""Atomic writes of files and folders, locks, strict reading of JSON, and hashes. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections import Counter
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, List, Tuple
+from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Tuple
 
 PARTIAL = ".partial"
 """Suffix of files being written; such files are never read, and the next writer removes them."""
@@ -282,3 +282,20 @@ def sha256_of(path: Path) -> str:
         while block := stream.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
+    """Flatten nested dicts: {"geometry": {"micro_batch_size": 4}} -> {"geometry.micro_batch_size": 4}."""
+    result: Dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            result.update(flatten_keys(value, f"{prefix}{name}."))
+        else:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of some values; the order of the keys does not matter."""
+    text = json.dumps(flatten_keys(parts), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]

@@ -119,7 +119,6 @@ def _cgroups(root: Path) -> Iterator[Tuple[Path, str, str, str]]:
 
 
 def _read_lines(path: Path) -> List[str]:
-    """Return the lines of a kernel file; empty if it does not exist."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -165,7 +165,6 @@ def _encode(answer: Any) -> bytes:
 
 
 def _describe_end(code: int) -> str:
-    """Describe how a companion ended, from its exit code as subprocess reports it."""
     if code >= 0:
         return f"ended with exit code {code}; its output is in the log, before this line"
     number = signal.Signals(-code)

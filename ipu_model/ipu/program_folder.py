@@ -23,8 +23,17 @@ import shutil
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ipu_model.files import find_object, is_same_file, new_file, new_folder, sha256_of, try_lock, write_json
-from ipu_model.jobs.fingerprint import fingerprint, flatten_keys
+from ipu_model.files import (
+    find_object,
+    fingerprint,
+    flatten_keys,
+    is_same_file,
+    new_file,
+    new_folder,
+    sha256_of,
+    try_lock,
+    write_json,
+)
 from ipu_model.units import shorten
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"

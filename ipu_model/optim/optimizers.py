@@ -176,7 +176,6 @@ class BlockedAdamW(MomentOptimizer):
                 copy[block].copy_(target)
 
     def _gradient(self, gradients: List[Tensor], block: slice) -> Tensor:
-        """Return the scaled sum of a block of all gradients, in fp32."""
         first = gradients[0][block]
         if len(gradients) == 1 and first.dtype == torch.float32 and self._scale == 1.0:
             return first

@@ -281,7 +281,6 @@ class UpdateRows:
 
 
 def _columns(batch: pa.RecordBatch) -> Columns:
-    """Return NumPy views of a record batch, without copies or Python objects."""
     columns = {}
     for field, column in zip(batch.schema, batch.columns):
         width = field.type.list_size

@@ -15,8 +15,7 @@ import torch
 
 from ipu_model.distributed.instances import Instances
 from ipu_model.estimates.shapes import dense_flops
-from ipu_model.files import find_object, write_json
-from ipu_model.jobs.fingerprint import fingerprint
+from ipu_model.files import find_object, fingerprint, write_json
 from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models.encoder import Layer, LowPrecisionCopies
 from ipu_model.models.flat import SequenceAttention, flatten

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import find_object, new_file, sha256_of, write_json
+from ipu_model.files import find_object, fingerprint, new_file, sha256_of, write_json
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
-from ipu_model.jobs.fingerprint import fingerprint
 from ipu_model.optim.optimizers import BlockedLamb, advance_lamb
 from ipu_model.runtimes.host import cpu_flags
 
@@ -117,7 +116,6 @@ class NativeFunction:
         return _load(library)
 
     def _parts(self, arguments: Sequence[Tensor]) -> Dict[str, Any]:
-        """Return everything that determines the library."""
         return {
             "source": inspect.getsource(self._function),
             "arguments": [f"{x.dtype}[{'n' * x.dim()}]" for x in arguments],
@@ -135,7 +133,6 @@ def _state(library: Path, record: Path) -> str:
 
 
 def _compile(function: Callable[..., Any], arguments: Sequence[Tensor]) -> str:
-    """Compile a function with inductor; return the path of the library."""
     import torch._inductor
 
     class Module(nn.Module):

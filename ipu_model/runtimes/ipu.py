@@ -268,7 +268,6 @@ class IpuRuntime:
         return StepMetrics(loss, figures, call.counts["sequences"], call.counts["real_tokens"], None, scaling)
 
     def _mean(self, output: Tensor) -> float:
-        """Return the mean over the micro-batches that the output mode returns."""
         if self._plan.config.output_mode == "sum":
             count = self._plan.accumulation * self._plan.local_replicas * self._plan.updates_per_call
             return float(output.double().sum()) / count

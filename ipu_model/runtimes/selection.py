@@ -44,7 +44,6 @@ def choose_runtime(requested: str) -> Choice:
 
 
 def _choose() -> Choice:
-    """Choose IPUs, else a GPU, else the CPU."""
     from ipu_model.ipu.sdk import find_runtime
     from ipu_model.runtimes.cuda import find_gpu
     from ipu_model.runtimes.ipu import load_poptorch

@@ -285,7 +285,6 @@ class TorchRuntime:
         return figures
 
     def _clip(self) -> Tensor:
-        """Sum the gradients of all processes and clip them; return their norm before clipping."""
         gradients = self._copies.gradients(self._model.parameters())
         self._instances.all_reduce(gradients)
         if isinstance(self._optimizer, BlockedAdamW):

@@ -33,7 +33,7 @@ ASSUMED_SAVE_SECONDS = 60.0
 SAVE_MARGIN = 2.0
 """The next checkpoint may take this many times as long as the slowest before it."""
 COPIES = 2
-"""Required free memory in checkpoint sizes: one for the copy, one for its files in the page cache."""
+"""Required free memory in checkpoint sizes: one for the copy, one for its files until they are on disk."""
 ALIGNMENT = mmap.PAGESIZE
 
 
@@ -279,7 +279,6 @@ class CheckpointWriter(Hook):
         self._slowest = max(self._slowest, seconds)
 
     def _end_process(self, reason: ProcessUnavailable) -> None:
-        """Write all further checkpoints in this process."""
         assert self._process is not None
         self._process.close()
         self._process = None

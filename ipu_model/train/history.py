@@ -63,7 +63,6 @@ class History(Hook):
         self._emit("message", text=text, eta_seconds=round(left, 1))
 
     def _close_window(self, training: Training) -> None:
-        """Write and emit the means of the open window, and start the next."""
         done, rate, totals = training.done, training.learning_rate, training.totals
         self.last = {name: self._sums[name] / self._updates for name in self._columns}
         values = [f"{x:.8g}" for x in (*self.last.values(), rate)]

@@ -111,7 +111,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 def _reserve_job_memory(
     job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit, stop: StopRequest
 ) -> ContextManager[None]:
-    """Reserve the job's upper memory bound on a CPU; does nothing for several processes, which could deadlock."""
+    """Reserve the job's upper memory bound on a CPU; several processes cannot wait for other jobs, so they skip it."""
     if plan.runtime != "cpu" or job.compile_only or instances.count > 1:
         return nullcontext()
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)

@@ -90,7 +90,6 @@ class GeneratedRows(RowFolder):
         return [int(length) for length in lengths[np.cumsum(lengths) <= manifest.row_length]]
 
     def _fill(self, row: Dict[str, np.ndarray], lengths: List[int], rng: np.random.Generator) -> None:
-        """Write sequences of these lengths into the columns of one row."""
         manifest, at = self.manifest, 0
         own = [x for x in get_columns(manifest.kind, manifest.vocab_size) if x.name not in COMMON]
         for slot, length in enumerate(lengths):
@@ -111,7 +110,6 @@ class GeneratedRows(RowFolder):
                 row[column.name][: len(values)] = np.sort(values) % limit
 
     def _value(self, column: Column, rng: np.random.Generator) -> float:
-        """Generate a label, an example number or a regression target."""
         if column == FEATURE_IDS or column.below == float("inf"):
             return 0
         return int(rng.integers(0, max(1, int(column.end(self.sizes)))))
@@ -209,7 +207,6 @@ class _Budget:
 
 
 def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> float:
-    """Return the seconds of one update over `count` rows."""
     batch = rows.take(np.arange(count) + number * count)
     began = time.perf_counter()
     runtime.train_step(runtime.prepare(batch), 0.0)
@@ -217,7 +214,6 @@ def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> f
 
 
 def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: JobPlan) -> float:
-    """Return the seconds of a predict call."""
     count = min(plan.rows_per_call, rows.manifest.rows)
     runtime.compile(rows.take(np.arange(count)))
     loaded = runtime.state_dict()  # the job also holds a second copy of the weights while it loads the model

@@ -13,7 +13,7 @@ from torch import nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
-from ipu_model.jobs.fingerprint import flatten_keys
+from ipu_model.files import flatten_keys
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.architecture import differences

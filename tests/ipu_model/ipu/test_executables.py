@@ -17,10 +17,10 @@ import pytest
 
 from ipu_model import files
 from ipu_model.errors import ConfigError
+from ipu_model.files import fingerprint, flatten_keys
 from ipu_model.ipu import executables
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.program_folder import Program
-from ipu_model.jobs.fingerprint import fingerprint, flatten_keys
 
 PARTS: Dict[str, Any] = {
     "mode": "training",
