@@ -26,7 +26,7 @@ from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.checkpoint_process import FileSpans, write_checkpoint, write_checkpoints
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
-from ipu_model.train.training import Hook, Training
+from ipu_model.train.training import Hook, TrainingState
 
 ASSUMED_SAVE_SECONDS = 60.0
 """Assumed time of the first checkpoint: more than BERT large needs on a slow disk."""
@@ -174,11 +174,11 @@ class CheckpointWriter(Hook):
             except ProcessUnavailable as reason:
                 self._report_synchronous(reason)
 
-    def start(self, training: Training) -> None:
+    def start(self, training: TrainingState) -> None:
         """Start the interval now: a kill does not lose earlier work, such as a compiled program."""
         self._last = self._clock()
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: TrainingState) -> None:
         """Stop the training if requested, and save a checkpoint if one is due.
 
         Raises:
@@ -192,7 +192,7 @@ class CheckpointWriter(Hook):
         if saving or training.has_reached(self._every_updates):
             self.save(training.done)
 
-    def after_aborted_step(self, training: Training) -> None:
+    def after_aborted_step(self, training: TrainingState) -> None:
         self.save_and_stop(training.done, training.updates)
 
     @property

@@ -25,7 +25,7 @@ from ipu_model.progress import Emit
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint
-from ipu_model.train.training import Hook, Training
+from ipu_model.train.training import Hook, TrainingState
 
 EVALUATIONS = "evaluations.csv"
 
@@ -59,11 +59,11 @@ class Evaluator(Hook):
         self.best, self._slowest, self._seconds = dict(best), 0.0, 0.0
         self._write()
 
-    def start(self, training: Training) -> None:
+    def start(self, training: TrainingState) -> None:
         """End the training immediately if an earlier process had reached early stopping."""
         training.ends_early = self.should_stop
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: TrainingState) -> None:
         """Evaluate if due, without counting the time as training; end the training if it no longer improves.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ipu_model.distributed.process import measure_memory
 from ipu_model.files import write_text
 from ipu_model.progress import Emit
-from ipu_model.train.training import Hook, Training
+from ipu_model.train.training import Hook, TrainingState
 from ipu_model.units import format_duration
 
 HISTORY = "history.csv"
@@ -42,10 +42,10 @@ class History(Hook):
         header = ",".join(["step", *self._columns, "learning_rate"])
         write_text(self._path, "".join(f"{line}\n" for line in (header, *self._lines)))
 
-    def start(self, training: Training) -> None:
+    def start(self, training: TrainingState) -> None:
         self._begin_window(training)
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: TrainingState) -> None:
         """Add the call to the open window, and close the window once it is complete."""
         metrics = training.metrics
         self._updates += 1
@@ -56,13 +56,13 @@ class History(Hook):
         elif training.done == training.first + training.per_call:
             self._emit_time_left(training)
 
-    def _emit_time_left(self, training: Training) -> None:
+    def _emit_time_left(self, training: TrainingState) -> None:
         """Emit the remaining time at the speed of the first call, long before the first window is complete."""
         left = training.totals.seconds / training.per_call * (training.updates - training.done)
         text = f"update {training.done}/{training.updates} done, about {format_duration(round(left))} left"
         self._emit("message", text=text, eta_seconds=round(left, 1))
 
-    def _close_window(self, training: Training) -> None:
+    def _close_window(self, training: TrainingState) -> None:
         done, rate, totals = training.done, training.learning_rate, training.totals
         self.last = {name: self._sums[name] / self._updates for name in self._columns}
         values = [f"{x:.8g}" for x in (*self.last.values(), rate)]
@@ -79,7 +79,7 @@ class History(Hook):
         self._emit("step", step=done, steps=training.updates, learning_rate=rate, **speeds, **memory, **self.last)
         self._begin_window(training)
 
-    def _begin_window(self, training: Training) -> None:
+    def _begin_window(self, training: TrainingState) -> None:
         self._tokens_before, self._seconds_before = training.totals.real_tokens, training.totals.seconds
 
     def state(self) -> Dict[str, Any]:

@@ -26,7 +26,7 @@ class Totals:
     """Updates that the current weights have had, including those before a resume."""
 
 
-class Training:
+class TrainingState:
     """State of the training loop, which hooks read.
 
     Args:
@@ -87,13 +87,13 @@ class Training:
 class Hook:
     """Callbacks of the training loop. A subclass overrides those it needs; hooks run in the order of their list."""
 
-    def start(self, training: Training) -> None:
+    def start(self, training: TrainingState) -> None:
         """Run before the first update of this process."""
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: TrainingState) -> None:
         """Run after every device call with a finite loss."""
 
-    def after_aborted_step(self, training: Training) -> None:
+    def after_aborted_step(self, training: TrainingState) -> None:
         """Run after an update that was aborted by a stop request: end the training."""
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ def train(
         Terminated: SIGTERM came, or PODIUM_STOP_AT is near; all updates so far are in a checkpoint.
     """
     assert job.optimizer is not None  # job.py requires it
-    training = Training(runtime, plan.updates, plan.updates_per_call, first_step)
+    training = TrainingState(runtime, plan.updates, plan.updates_per_call, first_step)
     for hook in hooks:
         hook.start(training)
     steps = range(first_step, first_step if training.ends_early else plan.updates, plan.updates_per_call)
@@ -135,7 +135,7 @@ def train(
     return training.totals
 
 
-def _require_finite(training: Training, order: UpdateRows) -> None:
+def _require_finite(training: TrainingState, order: UpdateRows) -> None:
     """Raises: NonFiniteLoss, if the loss or the gradient norm of the last call is NaN or infinite."""
     metrics, done, per_call = training.metrics, training.done, training.per_call
     if math.isfinite(metrics.loss) and math.isfinite(metrics.gradient_norm or 0.0):

@@ -14,7 +14,7 @@ from ipu_model.errors import NonFiniteLoss
 from ipu_model.rows.row_folder import UpdateRows
 from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 from ipu_model.train.history import History
-from ipu_model.train.training import Hook, Training, train
+from ipu_model.train.training import Hook, TrainingState, train
 
 Log = List[Tuple[str, str, int]]
 
@@ -50,15 +50,15 @@ class Noting(Hook):
     def _note(self, what: str, done: int) -> None:
         self._log.append((self._name, what, done))
 
-    def start(self, training: Training) -> None:
+    def start(self, training: TrainingState) -> None:
         self._note("start", training.done)
         training.ends_early = training.done == self._last
 
-    def after_step(self, training: Training) -> None:
+    def after_step(self, training: TrainingState) -> None:
         self._note("step", training.done)
         training.ends_early |= training.done == self._last
 
-    def after_aborted_step(self, training: Training) -> None:
+    def after_aborted_step(self, training: TrainingState) -> None:
         self._note("given up", training.done)
         raise Terminated("enough")
 
@@ -118,7 +118,7 @@ def test_an_update_that_was_given_up_ends_the_training_with_what_was_done_before
 @pytest.mark.parametrize(("per_call", "done", "every", "reached"), [(1, 4, 2, True), (1, 5, 2, False), (4, 8, 6, True)])
 def test_a_call_reaches_what_lies_between_its_updates(per_call: int, done: int, every: int, reached: bool) -> None:
     runtime: Any = None
-    training = Training(runtime, 100, per_call)
+    training = TrainingState(runtime, 100, per_call)
     training.totals.updates = done
     assert training.has_reached(every) is reached
     assert not training.has_reached(0)

@@ -137,7 +137,7 @@ def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Ca
     training = made(minutes=2.0)
     keep = training.keep
     training.now = 200.0  # of compiling
-    keep.start(loop.Training(training.runtime, 9))
+    keep.start(loop.TrainingState(training.runtime, 9))
     training.now = 319.0
     assert not keep.is_due
     training.now = 320.0
