@@ -111,13 +111,13 @@ def use_request(request: RunRequest) -> Iterator[None]:
 
 def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
     """Run a request, on workers if `queues` names those for the CPU and for devices."""
-    project, name = request.project, request.called
+    project, name = request.project, request.explicit_name
     values, root, plan = request.values, request.root, list(request.target)
     run_artifacts.label(tags=run_artifacts.tags_of(values, request.preset, project))
     if is_sent():  # podium run has checked this and more before it started the flow
         device.require_fit(request, stages.log_line)
     words, folder = list(request.overrides), os.path.relpath(root, project)
-    command = command or f"podium run{request.words}{' --on-workers' if queues is not None else ''}"
+    command = command or f"podium run{request.command_options}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
     with locks.hold_run(
         project, run.name, stages.log_line, locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK

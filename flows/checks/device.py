@@ -35,7 +35,7 @@ def known(request: RunRequest) -> Iterator[Finding]:
     """Check the device without a probe: the launcher, and torch for CPU jobs in this Python."""
     stages = _stages(request)
     if not stages:
-        if request.curious:
+        if request.thorough:
             yield ok("device", "not needed here: all device stages are up to date or only restored")
         return
     device = request.params.device
@@ -67,7 +67,7 @@ def asked(request: RunRequest) -> Iterator[Question]:
     stages = _stages(request)
     places = _places(request, stages)
     own = os.environ.get(DEVICE_PYTHON)
-    if not stages or not (own or request.curious or any(place["runtime"] != "cpu" for place in places)):
+    if not stages or not (own or request.thorough or any(place["runtime"] != "cpu" for place in places)):
         return
     device = request.params.device
     told = {
@@ -118,7 +118,7 @@ def fit(request: RunRequest) -> Iterator[Finding]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
     try:
         stages = _to_run(request)
-        names = () if request.on_workers or request.curious else [one.stage for one in stages]
+        names = () if request.on_workers or request.thorough else [one.stage for one in stages]
         jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
         yield warning(JOBS, f"no estimates: {error}")

@@ -56,7 +56,7 @@ def dvc_remote(request: RunRequest) -> Iterator[Finding]:
     """Check DVC's remote: a writable folder, or a URL whose DVC package is installed."""
     remote = default_remote(request.project)
     if remote is None:
-        if request.curious:
+        if request.thorough:
             yield ok("remote", "none: results stay on this host")
         return
     name, url = remote

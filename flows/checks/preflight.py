@@ -72,7 +72,7 @@ def heads(request: RunRequest) -> Iterator[Question]:
 def token(request: RunRequest) -> Iterator[Finding]:
     """Check HF_TOKEN, which is never shown; a worker's token is on its own host."""
     if not _publishes(request):
-        if request.curious and os.environ.get(TOKEN):
+        if request.thorough and os.environ.get(TOKEN):
             yield ok("hub", f"{TOKEN} is set, but this run does not publish to the Hub")
         return
     try:

@@ -70,7 +70,7 @@ def known(request: RunRequest) -> Iterator[Finding]:
         return
     if request.on_workers:
         yield problem("server", f"--on-workers requires a Prefect server. Set {URL} (docs/workers.md)")
-    elif request.curious:
+    elif request.thorough:
         yield ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
 
 

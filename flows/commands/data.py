@@ -144,8 +144,9 @@ def command() -> None:
 
 
 @command.command(
+    "show",
     help="Print the first sequences of NAME: text, token ids, labels, and the window if an example was split. NAME is "
-    "an entry of downstream, phase1 or phase2. The rows are those of the project folder, or of --run."
+    "an entry of downstream, phase1 or phase2. The rows are those of the project folder, or of --run.",
 )
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(min=1), default=5, show_default=True, help="number of sequences")
@@ -153,7 +154,7 @@ def command() -> None:
 @click.option("--run", "run", metavar="NAME", help="run whose rows to show (podium runs)")
 @options.json_option
 @click.pass_context
-def show(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
+def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
     from flows.runs.checkout import checkout_folder
     from tasks.params.entries import entry_of
     from tasks.params.schema import PHASES, load_params

@@ -42,7 +42,7 @@ def command(
 ) -> None:
     project = enter_project(ctx)
     options.warn_unread_params(project, preset)
-    request = resolve_request(project, preset, overrides, publish=not no_publish, curious=True, name=name)
+    request = resolve_request(project, preset, overrides, publish=not no_publish, thorough=True, name=name)
     findings = preflight.look(request)
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:
@@ -50,9 +50,9 @@ def command(
     else:
         _print_table(findings)
     if not problems:
-        options.print_next(f"podium run{request.words}")
+        options.print_next(f"podium run{request.command_options}")
         return
-    options.print_next(f"fix the items marked NO, then rerun podium doctor{request.words}")
+    options.print_next(f"fix the items marked NO, then rerun podium doctor{request.command_options}")
     raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
 
 

@@ -23,7 +23,9 @@ def command() -> None:
 @options.parameter_options
 @options.json_option
 @click.pass_context
-def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
+def list_parameters(
+    ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool
+) -> None:
     enter_project(ctx)
     values = resolve(base_of(preset), preset, list(overrides))
     rows = params.search(values, documentation.meanings(values), query)
@@ -34,11 +36,11 @@ def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[
     options.print_result(json_wanted, found, text, after)
 
 
-@command.command(help="Show the resolved parameters as a params.yaml, with the origin of each value.")
+@command.command("show", help="Show the resolved parameters as a params.yaml, with the origin of each value.")
 @options.parameter_options
 @options.json_option
 @click.pass_context
-def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
+def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
     enter_project(ctx)
     base = base_of(preset)
     text = params.show(base, preset, list(overrides))
@@ -52,18 +54,18 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
     options.print_next("podium plan with the same options shows what a run would do")
 
 
-@command.command(help="Print the JSON Schema of params.yaml, for editors and other programs.")
+@command.command("schema", help="Print the JSON Schema of params.yaml, for editors and other programs.")
 @click.option("--preset", "of_presets", is_flag=True, help="print the schema of presets/*.yaml instead")
-def schema(of_presets: bool) -> None:
+def print_schema(of_presets: bool) -> None:
     options.print_json(documentation.preset_schema() if of_presets else documentation.params_schema())
 
 
-@command.command(help="Show how two presets differ, by section. demo means params.yaml.")
+@command.command("diff", help="Show how two presets differ, by section. demo means params.yaml.")
 @click.argument("first", shell_complete=options.complete_sides)
 @click.argument("second", default=DEMO, shell_complete=options.complete_sides)
 @options.json_option
 @click.pass_context
-def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
+def diff_presets(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
     enter_project(ctx)
     rows = params.differences(base_of(None), (first, second))
     found = {name: {first: one, second: two} for name, (one, two) in rows}

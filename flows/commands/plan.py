@@ -78,7 +78,7 @@ def command(
         streams.say(plan_page.jobs_text(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
-    _end(found, request.words, json_wanted)
+    _end(found, request.command_options, json_wanted)
 
 
 def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:

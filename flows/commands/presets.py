@@ -18,14 +18,14 @@ SCORES = ("f1", "accuracy", "phase2_mlm_accuracy", "phase1_mlm_accuracy")
 @click.pass_context
 def command(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
-        ctx.invoke(listed)
+        ctx.invoke(list_presets)
 
 
 @command.command("list", help="List presets. QUERY filters by name, source and description.")
 @click.argument("query", default="")
 @options.json_option
 @click.pass_context
-def listed(ctx: click.Context, query: str = "", json_wanted: bool = False) -> None:
+def list_presets(ctx: click.Context, query: str = "", json_wanted: bool = False) -> None:
     enter_project(ctx)
     every = [read_preset(name) for name in preset_names()]
     wanted = query.lower()
@@ -43,11 +43,11 @@ def _score(preset: Preset) -> str:
     return next((f"{name} {figures[name]:g}" for name in SCORES if name in figures), "-")
 
 
-@command.command(help="Show a preset: its description, source and values.")
+@command.command("show", help="Show a preset: its description, source and values.")
 @click.argument("name", shell_complete=options.complete_presets)
 @options.json_option
 @click.pass_context
-def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
+def show_preset(ctx: click.Context, name: str, json_wanted: bool) -> None:
     enter_project(ctx)
     found = read_preset(name)
     values = {"name": name, **found.head.model_dump(exclude_none=True), "values": found.values}
@@ -56,4 +56,4 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     options.print_result(json_wanted, values, text, after)
 
 
-command.add_command(params.diff)
+command.add_command(params.diff_presets)

@@ -127,7 +127,7 @@ def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> t
         preflight.require(request, streams.note, streams.say_line)
     with locks.hold_run(project, request.name, streams.note, kind):
         run_params.require_same_params(
-            project, request.values, request.called
+            project, request.values, request.explicit_name
         )  # the run we waited for may have created it
         code = finish_if_unchanged(request)
         if code is None:
@@ -167,7 +167,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
 def _flow_arguments(request: RunRequest) -> dict[str, Any]:
     """Return the arguments of the flow for a request. Prefect's pages show them."""
     same = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
-    return {**same, "name": request.called, "overrides": list(request.overrides), "to": list(request.to)}
+    return {**same, "name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
 
 
 def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:

@@ -101,12 +101,13 @@ def _format_row(run: listing.Run, size: int) -> tuple[str, ...]:
 
 
 @command.command(
-    help="Show one run in full: parameters, stages and their times, scores with intervals, gate decisions, file paths."
+    "show",
+    help="Show one run in full: parameters, stages and their times, scores with intervals, gate decisions, file paths.",
 )
 @click.argument("name", shell_complete=options.complete_runs)
 @options.json_option
 @click.pass_context
-def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
+def show_run(ctx: click.Context, name: str, json_wanted: bool) -> None:
     from flows.views import run_texts
 
     project = enter_project(ctx)

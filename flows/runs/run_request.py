@@ -22,7 +22,7 @@ from tasks.stage.row_folders import MANIFEST
 
 CPU_QUEUE = "cpu/default"
 """Default queue of stages that use no device."""
-CALLED = "the parameters"
+SUBJECT = "the parameters"
 """Name of the parameters in messages."""
 
 
@@ -46,7 +46,7 @@ class RunRequest:
     """Whether the run publishes models that a gate accepts; false if it has no gate."""
     on_workers: bool = False
     """Whether stages run on workers, whose hosts have the device, the token and the disk."""
-    curious: bool = False
+    thorough: bool = False
     """Whether to check more than this run needs, for `podium doctor`."""
     force: bool = False
     """Whether to run device jobs that are not expected to fit into memory."""
@@ -54,8 +54,8 @@ class RunRequest:
     """Requested part of the pipeline."""
     to: tuple[str, ...] = ()
     """Requested last stages."""
-    called: str | None = None
-    """Requested name; None: the parameters determine the folder."""
+    explicit_name: str | None = None
+    """Name from the options; None: the parameters determine the folder."""
 
     @property
     def project(self) -> Path:
@@ -83,9 +83,13 @@ class RunRequest:
         return self.checkout.name
 
     @property
-    def words(self) -> str:
+    def command_options(self) -> str:
         """Options of the command line for this run, quoted for a shell, after a space; empty if there are none."""
-        stated = [("--preset", self.preset), *(("--set", one) for one in self.overrides), ("--name", self.called)]
+        stated = [
+            ("--preset", self.preset),
+            *(("--set", one) for one in self.overrides),
+            ("--name", self.explicit_name),
+        ]
         stated += [("--part", self.part if self.part != ALL else None), *(("--to", one) for one in self.to)]
         words = [word for option, value in stated if value is not None for word in (option, value)]
         return f" {shlex.join(words)}" if words else ""
@@ -122,7 +126,7 @@ def resolve_request(
     to: Sequence[str] = (),
     publish: bool = True,
     on_workers: bool = False,
-    curious: bool = False,
+    thorough: bool = False,
     name: str | None = None,
     force: bool = False,
 ) -> RunRequest:
@@ -136,7 +140,7 @@ def resolve_request(
         to: last stages of the run; nothing is published then.
         publish: publish models that a gate accepts.
         on_workers: send the stages to workers.
-        curious: check more than this run needs.
+        thorough: check more than this run needs.
         name: name of the run; None: the parameters determine the folder.
         force: run device jobs that are not expected to fit into memory.
 
@@ -146,7 +150,7 @@ def resolve_request(
     """
     values = resolve(base_of(preset, project), preset, overrides, project / artifacts.PRESETS)
     # The sender of a run may not be allowed to read other files of this worker.
-    params = policy.require_parameters(values, project, CALLED) if is_sent() else check(values, CALLED)
+    params = policy.require_parameters(values, project, SUBJECT) if is_sent() else check(values, SUBJECT)
     folder = choose_folder(project, values, preset, overrides, name, on_workers)
     place = describe_checkout(project, values, params, folder)
     target = tuple(select_stages(project, place.plan, part, to))
@@ -154,5 +158,5 @@ def resolve_request(
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)
     words = tuple(map(str, overrides))
     return RunRequest(
-        preset, words, values, params, place, target, publish, on_workers, curious, force, part, tuple(to), name
+        preset, words, values, params, place, target, publish, on_workers, thorough, force, part, tuple(to), name
     )

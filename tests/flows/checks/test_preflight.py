@@ -226,7 +226,7 @@ def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(
     monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "4")
 
     def found():
-        wanted = resolve_request(project, "ipu-base-pod16-examples", (), curious=True)
+        wanted = resolve_request(project, "ipu-base-pod16-examples", (), thorough=True)
         return {(one.name, one.level): one.text for one in preflight.look(wanted)}
 
     assert "the job needs 16 IPUs" in found()["device", "problem"]
