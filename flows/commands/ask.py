@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands import applying, options
-from flows.commands.applying import AT_LEAST_ONE
+from flows.commands import model_options, options
+from flows.commands.model_options import AT_LEAST_ONE
 from flows.commands.project import resolve_path
 from ipu_model.files import open_regular
 from tasks.pages.markup import readable
@@ -40,26 +40,26 @@ def _read_place(text: str) -> Place:
 @click.argument("question")
 @click.option("--context", metavar="TEXT", help="text that contains the answer")
 @click.option("--context-file", metavar="FILE", help="file with that text; - reads standard input")
-@applying.tokenizer_option
+@model_options.tokenizer_option
 @click.option("--top", type=AT_LEAST_ONE, default=1, metavar="N", help="number of answers to show")
 @click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="window length (default: 384)")
 @click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="overlap of windows (default: 128)")
 @click.option(
     "--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="longest answer (the release's, else 30)"
 )
-@applying.null_threshold_option
+@model_options.null_threshold_option
 @click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="device (cpu)")
 @click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
+def command(ctx: click.Context, model: str, question: str, as_json: bool, **stated: Any) -> None:
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.ask import WindowShape, find_model
     from tasks.downstream.squad.no_answer import null_threshold_of
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
-    named = applying.resolve_model(ctx, model, stated["tokenizer"])
+    named = model_options.resolve_model(ctx, model, stated["tokenizer"])
     found = find_model(named.name, named.tokenizer)
     odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
     place = choose_place(found.folder, stated["runtime"], None)
@@ -79,10 +79,10 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     if others:
         [(compared, other_logits)] = others
         best = (answers[0], compared[0])
-        _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), json_wanted)
+        _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), as_json)
         return
     text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
-    options.print_result(json_wanted, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
+    options.print_result(as_json, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
 
 
 def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
@@ -125,8 +125,8 @@ def _line(answer: Answer) -> str:
     return readable(" ".join(answer.text.split())) or "(no answer)"
 
 
-def _say_comparison(both: Sequence[tuple[Place, Answer]], found: dict[str, Any], json_wanted: bool) -> None:
-    if json_wanted:
+def _say_comparison(both: Sequence[tuple[Place, Answer]], found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
         records = [
             {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}
             for p, a in both

@@ -37,7 +37,7 @@ FILE_OPTIONS = ("questions", "confidence", "changed")
 @options.json_option
 @click.pass_context
 def command(
-    ctx: click.Context, first: str, others: tuple[str, ...], output: Path | None, json_wanted: bool, **of_files: Any
+    ctx: click.Context, first: str, others: tuple[str, ...], output: Path | None, as_json: bool, **of_files: Any
 ) -> None:
     words = (first, *others)
     changed, questions = of_files["changed"], of_files["questions"]
@@ -55,7 +55,7 @@ def command(
         found, text, after = _compare_runs(ctx, words)
     if output is not None:
         write_json(resolve_path(ctx, output), found)
-    options.print_result(json_wanted, found, text, after)
+    options.print_result(as_json, found, text, after)
 
 
 def _names_file(path: Path) -> bool:

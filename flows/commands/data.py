@@ -154,7 +154,7 @@ def command() -> None:
 @click.option("--run", "run", metavar="NAME", help="run whose rows to show (podium runs)")
 @options.json_option
 @click.pass_context
-def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: str | None, json_wanted: bool) -> None:
+def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: str | None, as_json: bool) -> None:
     from flows.runs.checkout import checkout_folder
     from tasks.params.entries import entry_of
     from tasks.params.schema import PHASES, load_params
@@ -174,7 +174,7 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")
         labels = list(task.labels_of(rows)) if rows.is_dir() else []
     found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
-    options.print_result(json_wanted, found, "\n".join(map(_lines, found)), "--split dev, -n 20 and --json show more")
+    options.print_result(as_json, found, "\n".join(map(_lines, found)), "--split dev, -n 20 and --json show more")
 
 
 def _lines(one: dict[str, Any]) -> str:

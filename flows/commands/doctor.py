@@ -37,7 +37,7 @@ def command(
     preset: str | None,
     overrides: tuple[str, ...],
     name: str | None,
-    json_wanted: bool,
+    as_json: bool,
     no_publish: bool,
 ) -> None:
     project = enter_project(ctx)
@@ -45,7 +45,7 @@ def command(
     request = resolve_request(project, preset, overrides, publish=not no_publish, thorough=True, name=name)
     findings = preflight.look(request)
     problems = [finding for finding in findings if finding.level == "problem"]
-    if json_wanted:
+    if as_json:
         options.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         _print_table(findings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flows.commands import applying, options
+from flows.commands import model_options, options
 from flows.commands.project import resolve_path
 from tasks.stage import streams
 
@@ -20,18 +20,18 @@ from tasks.stage import streams
 @click.argument("model")
 @click.argument("file", type=options.FILE)
 @click.option("--output", type=options.FILE, metavar="DIR", help="new folder (default: evaluation-MODEL-FILE)")
-@applying.inference_options
+@model_options.inference_options
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, file: Path, output: Path | None, json_wanted: bool, **stated: Any) -> None:
+def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **stated: Any) -> None:
     from tasks.downstream.inference.evaluate import evaluate
 
-    found, entry = applying.load_model(ctx, model, stated)
+    found, entry = model_options.load_model(ctx, model, stated)
     named = resolve_path(ctx, Path(model))
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
-    settings = applying.choose_settings(found, stated)
+    settings = model_options.choose_settings(found, stated)
     done = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings)
     computed = "computed on {runtime} in {precision}".format_map(done.metrics["predict"])
     streams.note("; ".join([*done.reading.summary(), computed]), "")
-    options.print_result(json_wanted, done.metrics, f"{done.words}\n", f"open {folder / done.page}")
+    options.print_result(as_json, done.metrics, f"{done.words}\n", f"open {folder / done.page}")

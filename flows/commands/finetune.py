@@ -130,7 +130,7 @@ def run_preset(
     request = resolve_request(project, preset, overrides, name=stated["name"], force=stated["force"])
     if stated["save_params"] is not None:
         save_preset(resolve_path(ctx, stated["save_params"]), request.values, f"Saved by {ctx.command_path}.")
-    run.execute_run(request, stated["json_wanted"], stated["verbose"])
+    run.execute_run(request, stated["as_json"], stated["verbose"])
 
 
 def build_overrides(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str | Setting]:
@@ -139,7 +139,7 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, stated: Mappin
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.given_model import model_parameters
+    from flows.runs.model_source import model_parameters
 
     model = model_parameters(stated["model"], resolve_path(ctx, Path()), project)
     entry = entry_parameters(ctx, project, kind, stated, release_name(stated["model"]))
@@ -228,7 +228,7 @@ def _data_parameters(
 def _file_parameters(
     ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    from flows.runs.given_model import project_path
+    from flows.runs.model_source import project_path
 
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:

@@ -32,7 +32,7 @@ RESULT = "result.json"
 )
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, json_wanted: bool) -> None:
+def command(ctx: click.Context, as_json: bool) -> None:
     context: CommandContext = ctx.obj
     records = collect_records(context.project)
     found = summarize(records)
@@ -42,7 +42,7 @@ def command(ctx: click.Context, json_wanted: bool) -> None:
         text = table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, found)])
         text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
     after = f"podium ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
-    options.print_result(json_wanted, values, text, after)
+    options.print_result(as_json, values, text, after)
 
 
 def _format_row(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -116,8 +116,8 @@ stage_options = combine_options(
 force_option = click.option(
     "--force", is_flag=True, help="run device jobs even if they are not expected to fit into memory (podium plan)"
 )
-json_option = click.option("--json", "json_wanted", is_flag=True, help="print JSON only")
-"""Option with the argument `json_wanted`: standard output is then JSON only."""
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON only")
+"""Option with the argument `as_json`: standard output is then JSON only."""
 
 
 def warn_unread_params(project: Path, preset: str | None) -> None:
@@ -184,9 +184,9 @@ def parse_column(text: str) -> tuple[str, str]:
     return part, name
 
 
-def print_result(json_wanted: bool, values: Any, text: str, after: str) -> None:
+def print_result(as_json: bool, values: Any, text: str, after: str) -> None:
     """Print the result of a command: as JSON, or as text followed by the next useful step."""
-    if json_wanted:
+    if as_json:
         print_json(values)
         return
     streams.say(text)

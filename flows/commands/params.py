@@ -24,7 +24,7 @@ def command() -> None:
 @options.json_option
 @click.pass_context
 def list_parameters(
-    ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool
+    ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     enter_project(ctx)
     values = resolve(base_of(preset), preset, list(overrides))
@@ -33,18 +33,18 @@ def list_parameters(
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
     text = options.truncate_lines(params.table(lines)) if lines else f"no parameter matches {query!r}\n"
     after = "podium run --set NAME=VALUE, or podium params show for the whole file"
-    options.print_result(json_wanted, found, text, after)
+    options.print_result(as_json, found, text, after)
 
 
 @command.command("show", help="Show the resolved parameters as a params.yaml, with the origin of each value.")
 @options.parameter_options
 @options.json_option
 @click.pass_context
-def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
+def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     enter_project(ctx)
     base = base_of(preset)
     text = params.show(base, preset, list(overrides))
-    if json_wanted:
+    if as_json:
         values = dict(leaves(resolve(base, preset, list(overrides))))
         said = params.origins(base, preset, list(overrides), artifacts.PRESETS)
         origin = {name: said.get(name, params.DEFAULT) for name in values}
@@ -65,9 +65,9 @@ def print_schema(of_presets: bool) -> None:
 @click.argument("second", default=DEMO, shell_complete=options.complete_sides)
 @options.json_option
 @click.pass_context
-def diff_presets(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
+def diff_presets(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     enter_project(ctx)
     rows = params.differences(base_of(None), (first, second))
     found = {name: {first: one, second: two} for name, (one, two) in rows}
     text = options.truncate_lines(params.diff(rows, first, second))
-    options.print_result(json_wanted, found, text, f"podium params show --preset {first if first != DEMO else second}")
+    options.print_result(as_json, found, text, f"podium params show --preset {first if first != DEMO else second}")

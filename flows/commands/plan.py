@@ -53,7 +53,7 @@ def command(
     measure: bool,
     page: Path | None,
     write: bool,
-    json_wanted: bool,
+    as_json: bool,
 ) -> None:
     project = enter_project(ctx)
     if write:
@@ -71,24 +71,24 @@ def command(
     found = estimate_run(request, price, EstimateOptions((), limit, "bow" if bow else MK2, measured, say=streams.note))
     if page is not None:
         write_text(page, plan_page.page(found, request, preset))
-    if json_wanted:
+    if as_json:
         options.print_json(found.as_values())
     else:
         streams.say(options.truncate_lines(plan_page.stages_text(found)))
         streams.say(plan_page.jobs_text(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
-    _end(found, request.command_options, json_wanted)
+    _end(found, request.command_options, as_json)
 
 
-def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:
+def _end(found: RunEstimate, words: str, as_json: bool) -> None:
     """Print the next step: `podium run`, or what to change if the run would be refused."""
     impossible = [job.name for job in found.running if job.impossible]
     refused = impossible or [job.name for job in found.running if job.refusal]
     if refused:
         what = "cannot run with these parameters" if impossible else "does not fit into memory"
         options.print_next(f"{', '.join(refused)} {what}: change the parameter named above, then podium plan{words}")
-    elif not json_wanted:
+    elif not as_json:
         options.print_next(f"podium run{words}")
     if impossible:
         raise SystemExit(WRONG_USAGE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flows.commands import applying
+from flows.commands import model_options
 from flows.commands.project import resolve_output, resolve_path
 from tasks.stage import streams
 
@@ -19,22 +19,22 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
     "or a Hub repository. OUT ends in .jsonl, .csv, .parquet, or .json for {question id: text}; - is a standard stream."
 )
 @click.argument("model")
-@click.argument("input", metavar="IN", type=applying.FILE)
-@click.argument("output", metavar="[OUT]", type=applying.FILE, default=Path("-"))
+@click.argument("input", metavar="IN", type=model_options.FILE)
+@click.argument("output", metavar="[OUT]", type=model_options.FILE, default=Path("-"))
 @click.option(
     "--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="of standard streams"
 )
 @click.option("--n-best", type=click.IntRange(min=0), default=0, metavar="N", help="answers per record, best first")
 @click.option("--force", is_flag=True, help="overwrite OUT")
-@applying.inference_options
+@model_options.inference_options
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
     from tasks.downstream.inference.model import read_files
     from tasks.downstream.inference.predict import Output, predict, spooled
 
-    found, entry = applying.load_model(ctx, model, stated)
+    found, entry = model_options.load_model(ctx, model, stated)
     read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
-    target, settings = _target(ctx, output, stated["force"], read), applying.choose_settings(found, stated)
+    target, settings = _target(ctx, output, stated["force"], read), model_options.choose_settings(found, stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)

@@ -25,7 +25,7 @@ def command(ctx: click.Context) -> None:
 @click.argument("query", default="")
 @options.json_option
 @click.pass_context
-def list_presets(ctx: click.Context, query: str = "", json_wanted: bool = False) -> None:
+def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> None:
     enter_project(ctx)
     every = [read_preset(name) for name in preset_names()]
     wanted = query.lower()
@@ -34,7 +34,7 @@ def list_presets(ctx: click.Context, query: str = "", json_wanted: bool = False)
     rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
     heads = ("preset", "published", "description")
     text = options.truncate_lines(parameters.table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
-    options.print_result(json_wanted, values, text, "podium presets show NAME, or podium run --preset NAME")
+    options.print_result(as_json, values, text, "podium presets show NAME, or podium run --preset NAME")
 
 
 def _score(preset: Preset) -> str:
@@ -47,13 +47,13 @@ def _score(preset: Preset) -> str:
 @click.argument("name", shell_complete=options.complete_presets)
 @options.json_option
 @click.pass_context
-def show_preset(ctx: click.Context, name: str, json_wanted: bool) -> None:
+def show_preset(ctx: click.Context, name: str, as_json: bool) -> None:
     enter_project(ctx)
     found = read_preset(name)
     values = {"name": name, **found.head.model_dump(exclude_none=True), "values": found.values}
     text = (artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     after = f"podium params show --preset {name} shows all resolved parameters; podium run --preset {name} runs it"
-    options.print_result(json_wanted, values, text, after)
+    options.print_result(as_json, values, text, after)
 
 
 command.add_command(params.diff_presets)

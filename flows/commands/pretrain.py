@@ -55,7 +55,7 @@ def build_overrides(ctx: click.Context, project: Path, stated: dict[str, Any]) -
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.given_model import model_parameters, project_path
+    from flows.runs.model_source import model_parameters, project_path
 
     text = resolve_path(ctx, Path(stated["text"]))
     if not text.exists():

@@ -56,22 +56,22 @@ def command(
     no_publish: bool,
     cpu_queue: str,
     device_queue: str | None,
-    json_wanted: bool,
+    as_json: bool,
     verbose: bool,
     **asked: Any,
 ) -> None:
     project, publish = enter_project(ctx), not no_publish
     options.warn_unread_params(project, preset)
     request = resolve_request(project, preset, overrides, publish=publish, **asked)
-    execute_run(request, json_wanted, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
+    execute_run(request, as_json, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
 
 
-def execute_run(request: RunRequest, json_wanted: bool, verbose: bool, **others: Any) -> None:
+def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any) -> None:
     """Run the pipeline, then print the outcome and the next step. All commands that run stages end with this.
 
     Args:
         request: run to carry out.
-        json_wanted: print the report as JSON to standard output, and everything else to standard error.
+        as_json: print the report as JSON to standard output, and everything else to standard error.
         verbose: show the output of the stages.
         others: arguments of the flow that are not in the request.
 
@@ -80,13 +80,13 @@ def execute_run(request: RunRequest, json_wanted: bool, verbose: bool, **others:
         ParamsError, InputError: the run was refused before it started.
     """
     run = None
-    with stop.listen(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
+    with stop.listen(), contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         try:
             code, run = _run_locked(request, verbose, others)
         except Interrupted:
             print_last(f"stopped by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
             code = stop.exit_code()
-    if json_wanted and run is not None:
+    if as_json and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # otherwise the error comes last and names the next step
         options.print_next(suggest_next(run, request.part, request.to))

@@ -45,17 +45,15 @@ def command() -> None:
 @click.option("--page", is_flag=True, help="write all runs as a page to sort and filter, reports/index.html")
 @options.json_option
 @click.pass_context
-def list_runs(
-    ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], page: bool, json_wanted: bool
-) -> None:
+def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], page: bool, as_json: bool) -> None:
     project = enter_project(ctx)
     if page:
         _fix_pages(project, listing.list_all(project))
-        _write_page(ctx, project, bool(words or statuses or json_wanted))
+        _write_page(ctx, project, bool(words or statuses or as_json))
         return
     found = listing.filter_runs(listing.list_all(project), words, statuses)
     _fix_pages(project, found)
-    if json_wanted:
+    if as_json:
         options.print_json([run.as_values() for run in found])
         return
     if not found:
@@ -107,7 +105,7 @@ def _format_row(run: listing.Run, size: int) -> tuple[str, ...]:
 @click.argument("name", shell_complete=options.complete_runs)
 @options.json_option
 @click.pass_context
-def show_run(ctx: click.Context, name: str, json_wanted: bool) -> None:
+def show_run(ctx: click.Context, name: str, as_json: bool) -> None:
     from flows.views import run_texts
 
     project = enter_project(ctx)
@@ -120,5 +118,5 @@ def show_run(ctx: click.Context, name: str, json_wanted: bool) -> None:
     differ = {parameter: {"base": there, "run": here} for parameter, (there, here) in rows}
     values = {**run.as_values(), "record": run.record and run.record.as_values(), "parameters": differ}
     origin = "the defaults" if of_preset else str(artifacts.PARAMS)
-    text = "" if json_wanted else run_texts.full(run, project, origin, rows)
-    options.print_result(json_wanted, values, text, f"podium compare {name} OTHER, or podium clean {name}")
+    text = "" if as_json else run_texts.full(run, project, origin, rows)
+    options.print_result(as_json, values, text, f"podium compare {name} OTHER, or podium clean {name}")

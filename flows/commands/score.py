@@ -35,7 +35,7 @@ def command(
     output: Path | None,
     na_probs: Path | None,
     na_threshold: float,
-    json_wanted: bool,
+    as_json: bool,
 ) -> None:
     from tasks.downstream.squad.scoring import score_files
 
@@ -47,7 +47,7 @@ def command(
     if target is not None:
         write_json(target, summary)
     after = f"podium compare OTHER.json {predictions} --questions {questions} tests which of two is better"
-    options.print_result(json_wanted, summary, _in_words(summary), after)
+    options.print_result(as_json, summary, _in_words(summary), after)
 
 
 def _in_words(found: Mapping[str, float]) -> str:

@@ -361,25 +361,25 @@ def _start_sweep(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
     with stop.listen():
         try:
-            found = run_sweep(sweep, project, _note if stated["json_wanted"] else streams.say_line)
+            found = run_sweep(sweep, project, _note if stated["as_json"] else streams.say_line)
         except Interrupted:
             _note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    _print_result(found, stated["json_wanted"])
+    _print_result(found, stated["as_json"])
 
 
 def _note(text: str) -> None:
     streams.note(text, "")
 
 
-def _print_result(found: dict[str, Any], json_wanted: bool) -> None:
+def _print_result(found: dict[str, Any], as_json: bool) -> None:
     from tasks.params.tables import table
 
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _format_mean(one)) for one in found["recipes"]]
     text = "\n" + table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
-    options.print_result(json_wanted, found, text, f"podium runs show {found['best']}")
+    options.print_result(as_json, found, text, f"podium runs show {found['best']}")
 
 
 def _format_mean(recipe: dict[str, Any]) -> str:

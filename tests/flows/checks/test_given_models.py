@@ -9,7 +9,7 @@ import pytest
 
 from flows.checks import preflight
 from flows.checks.given_inputs import look, of_hub, wanted
-from flows.runs.given_model import model_parameters
+from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
 from tasks.params.overlays import resolve, settings
 from tasks.params.schema import check

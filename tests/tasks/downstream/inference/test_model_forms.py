@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flows.commands.finetune import fit_rows
-from flows.runs.given_model import model_parameters
+from flows.runs.model_source import model_parameters
 from tasks.downstream.inference.entry import entry_of
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import How

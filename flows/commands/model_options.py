@@ -17,7 +17,7 @@ from tasks.params.sections import DeviceParams
 from tasks.stage import streams
 
 if TYPE_CHECKING:
-    from flows.runs.given_model import ModelSource
+    from flows.runs.model_source import ModelSource
     from tasks.downstream.inference.job import How
     from tasks.downstream.inference.model import FoundModel
     from tasks.params.entries import Entry
@@ -67,7 +67,7 @@ def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> Mode
         ParamsError: the run has not trained a model yet, or has trained several.
     """
     from flows.runs.checkout import checkout_folder
-    from flows.runs.given_model import ModelSource, find_finetuned
+    from flows.runs.model_source import ModelSource, find_finetuned
     from tasks.stage import artifacts
 
     context: CommandContext = ctx.obj
