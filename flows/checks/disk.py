@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.checks.probes import Finding, ok, problem, warning
-from flows.runs.run_estimate import bytes_of, data_bytes, model_bytes
+from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes, folder_bytes
 from flows.runs.run_request import RunRequest
 from ipu_model.units import format_bytes
 from tasks.plan.dvc_records import default_remote
@@ -34,7 +34,7 @@ def room(request: RunRequest) -> Iterator[Finding]:
     """Check the free space on the project's disk; DVC's cache shares it by links if the disk supports them."""
     if request.on_workers:
         return
-    needed = data_bytes(request) + model_bytes(request)
+    needed = estimate_data_bytes(request) + estimate_model_bytes(request)
     free = shutil.disk_usage(request.project).free
     said = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
     if free < CLEARLY * needed:
@@ -49,7 +49,7 @@ def room(request: RunRequest) -> Iterator[Finding]:
 def hashing_takes_long(request: RunRequest) -> bool:
     """Return whether the input files are too large to be hashed before a run starts."""
     paths = find_parameters(request.values, OWN_INPUTS).values()
-    return sum(bytes_of(request.project / path) for path in paths) > HASHED
+    return sum(folder_bytes(request.project / path) for path in paths) > HASHED
 
 
 def dvc_remote(request: RunRequest) -> Iterator[Finding]:

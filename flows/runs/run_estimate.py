@@ -50,14 +50,14 @@ CPU_SECONDS: dict[str, tuple[float, float]] = {
 """Stage -> seconds on one core for LESS_MB and for MORE_MB of text, from docs/data-scale.md."""
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
-"""Bytes for each byte of text; of rows, and for each of `duplicates`."""
+"""Bytes of the corpus and of each phase's rows per byte of text; for rows, also per copy in `duplicates`."""
 DEMO_DOCUMENT = 237
 """Bytes of a generated document."""
 CHECKPOINTS = 3
-"""Two that are kept, and one being written."""
+"""Number of checkpoints on disk: two that are kept and one being written."""
 WALK_S = 1.0
 MODELS = "models/"
-"""What a stage writes there that uses a device is a model it trained."""
+"""Folder of trained models: outs of device stages in it."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def estimate_run(
     started = {job.planned.stage for job in jobs}
     others = estimate_stage_seconds(request, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(request, target=tuple(running))
-    written, free = data_bytes(rest) + model_bytes(rest), shutil.disk_usage(request.project).free
+    written, free = estimate_data_bytes(rest) + estimate_model_bytes(rest), shutil.disk_usage(request.project).free
     return RunEstimate(stages, tuple(jobs), others, written, float(free), price)
 
 
@@ -195,8 +195,8 @@ def _of_text(stage: str, text_mb: float) -> float:
     return start + slope * text_mb / (worker_count() if stage in WORKER_STAGES else 1)
 
 
-def data_bytes(request: RunRequest) -> float:
-    """Estimated size of the corpus and the rows."""
+def estimate_data_bytes(request: RunRequest) -> float:
+    """Estimate the bytes of the corpus and the rows."""
     params, text = request.params, text_bytes(request)
     factor = CORPUS if request.makes("corpus") else 0.0
     if params.pretrain_rows.source == "corpus":
@@ -207,15 +207,15 @@ def data_bytes(request: RunRequest) -> float:
 
 
 def text_bytes(request: RunRequest) -> float:
-    """Size of the text; 0 where there is none, or nobody says (hub)."""
+    """Return the bytes of the input text; 0 if there is none, or if it is on the Hub."""
     source = request.params.corpus
     if source.source == "demo":
         return float(source.demo_documents * DEMO_DOCUMENT)
-    return bytes_of(request.project / source.path) if source.source == "files" else 0.0
+    return folder_bytes(request.project / source.path) if source.source == "files" else 0.0
 
 
-def model_bytes(request: RunRequest) -> float:
-    """Estimated size of the models that are trained, and of the checkpoints of one of them at a time."""
+def estimate_model_bytes(request: RunRequest) -> float:
+    """Estimate the bytes of the trained models, and of the checkpoints of one of them."""
     made = [out for stage in request.stages if stage.holds_device for out in stage.outs]
     trained = [out for out in made if out.startswith(MODELS)]
     model = ModelConfig(request.params.tokenizer.vocabulary_size, **request.params.model.model_dump())
@@ -223,8 +223,8 @@ def model_bytes(request: RunRequest) -> float:
     return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
 
 
-def bytes_of(path: Path) -> float:
-    """Size of all files in a folder, or of those that can be looked at in WALK_S."""
+def folder_bytes(path: Path) -> float:
+    """Return the bytes of all files in a folder, or of those visited within WALK_S seconds."""
     if path.is_file():
         return float(path.stat().st_size)
     total, until = 0.0, time.monotonic() + WALK_S

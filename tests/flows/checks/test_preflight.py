@@ -131,7 +131,9 @@ def test_settings_that_break_every_connection_are_refused_with_the_variable(
 
 
 def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
-    needed = run_estimate.model_bytes(wanted := resolve_request(project, None, [])) + run_estimate.data_bytes(wanted)
+    needed = run_estimate.estimate_model_bytes(
+        wanted := resolve_request(project, None, [])
+    ) + run_estimate.estimate_data_bytes(wanted)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
     (finding,) = disk.room(wanted)
     assert finding.level == "warning"
@@ -157,7 +159,7 @@ def test_too_little_room_is_refused_with_what_is_needed(project):
 def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
     def of(*overrides):
         wanted = resolve_request(project, None, overrides)
-        return run_estimate.data_bytes(wanted), run_estimate.model_bytes(wanted)
+        return run_estimate.estimate_data_bytes(wanted), run_estimate.estimate_model_bytes(wanted)
 
     data, models = of()
     assert of("corpus.demo_documents=40000")[0] == pytest.approx(2 * data)
