@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.ipu_fit import time_lines
 from bench.ipu_layouts import KnownJob, bad_verdicts, certain_bytes, list_preset_jobs, preset_jobs
 from ipu_model.estimates.estimate import MemoryEstimate
-from ipu_model.estimates.ipu import propose_cut
-from ipu_model.estimates.ipu_balance import Cut
+from ipu_model.estimates.ipu import propose_layout
+from ipu_model.estimates.ipu_balance import LayoutCandidate
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/ipu-estimates.md"
 BALANCED = tuple(f"ipu-{size}-{pod}-examples" for size in ("base", "large") for pod in ("pod4", "pod16"))
@@ -60,7 +60,7 @@ def balance_lines() -> list[str]:
 
 
 def _proposal(known: KnownJob) -> list[str]:
-    found = propose_cut(known.job, known.model, known.rows)
+    found = propose_layout(known.job, known.model, known.rows)
     cells = [f"`{known.preset}` {known.name}", _cut(found.stated), f"{found.stated.rows_per_second:,.0f}"]
     if found.proposed is None:
         return [*cells, "nothing faster fits", "", "", f"{found.stated.fullest_bytes / MB:,.0f}", ""]
@@ -68,7 +68,7 @@ def _proposal(known: KnownJob) -> list[str]:
     return [*cells, f"{found.proposed.fullest_bytes / MB:,.0f}", f"{1000 * found.margin:.3f}"]
 
 
-def _cut(cut: Cut) -> str:
+def _cut(cut: LayoutCandidate) -> str:
     program = cut.program
     recompute = "every layer" if program.keeps_every_layer else "stages"
     layers, batch = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size

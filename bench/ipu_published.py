@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipu_model.estimates.ipu_constants import BOW, MK2, Generation
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.placement import place
+from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
 
 BASE = ModelConfig(vocab_size=30522)
@@ -84,7 +84,7 @@ class Published:
     def training(self) -> IpuProgram:
         """Return the program to estimate; gradient accumulation follows from the rows per update."""
         model = MODELS[self.model]
-        placement = place(self.head, model.num_layers, list(self.placed), len(self.placed))
+        placement = place_by_layers(self.head, model.num_layers, list(self.placed), len(self.placed))
         rows = RowShape(self.length, self.masked, 3 if self.packed else 1, self.packing_factor)
         accumulation = round(self.rows_per_update / self.micro_batch_size / self.replicas)
         shape = (model, placement, rows, self.micro_batch_size, accumulation, self.replicas)

@@ -25,8 +25,8 @@ import numpy as np
 from bench.setup import SEED
 from ipu_model import heads
 from ipu_model.distributed.instances import Instances
-from ipu_model.ipu.call_columns import Inputs
-from ipu_model.ipu.feeding import SLOTS, Ahead, Feed, RowSource, in_turn, training_inputs
+from ipu_model.ipu.call_columns import ProgramInputs
+from ipu_model.ipu.feeding import SLOTS, RowPrefetcher, RowSource, TrainingFeed, read_calls, training_inputs
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter
@@ -126,7 +126,7 @@ class Wait:
     """CPU time of this thread: less than `seconds` if it waits for rows or, on a busy host, for a core."""
 
 
-def measure_waits(source: RowSource, feed: Feed, seconds: float) -> Iterator[Wait]:
+def measure_waits(source: RowSource, feed: TrainingFeed, seconds: float) -> Iterator[Wait]:
     """Yield the wait before the first call and between calls, each of which holds the GIL for `seconds`."""
     execute = ctypes.PyDLL(None).usleep
     with closing(source):
@@ -143,13 +143,13 @@ def measure(case: Case, updates: int, folder: Path) -> None:
     order, steps = UpdateRows(len(rows), case.rows, SEED), range(updates + 1)
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
     print(f"{case.name}: {case.rows:,} rows, an update takes {case.seconds:.3f} s ({case.source})")
-    print_waits("on demand", case, in_turn(rows, order, steps, inputs), inputs, updates)
-    print_waits("ahead", case, Ahead(rows, order, steps, inputs), inputs, updates)
+    print_waits("on demand", case, read_calls(rows, order, steps, inputs), inputs, updates)
+    print_waits("ahead", case, RowPrefetcher(rows, order, steps, inputs), inputs, updates)
 
 
-def print_waits(name: str, case: Case, source: RowSource, inputs: Inputs, updates: int) -> None:
+def print_waits(name: str, case: Case, source: RowSource, inputs: ProgramInputs, updates: int) -> None:
     """Print one line of `measure`."""
-    feed = Feed(source, updates + 1, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
+    feed = TrainingFeed(source, updates + 1, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
     first, *further = measure_waits(source, feed, case.seconds)
     median = statistics.median(wait.seconds for wait in further)
     cpu = statistics.median(wait.cpu_seconds for wait in further)
@@ -171,7 +171,7 @@ def measure_work(rows: RowFolder, case: Case, instances: int, updates: int) -> l
     seconds = []
     for index in range(instances):
         order = UpdateRows(len(rows), case.rows, SEED, Instances(index, instances).share(case.rows))
-        with closing(Ahead(rows, order, range(updates), inputs)) as source:
+        with closing(RowPrefetcher(rows, order, range(updates), inputs)) as source:
             for _ in range(updates):
                 next(source)
             seconds.append(cpu_seconds(source.process.pid))
@@ -210,8 +210,8 @@ def own_megabytes(process: int | str) -> float:
 def print_memory(case: Case, updates: int, rows: RowFolder) -> None:
     """Print the memory of the training process and its row worker over the calls."""
     inputs = training_inputs(heads.get_head(case.head), rows.take(np.arange(1)))
-    source = Ahead(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
-    feed = Feed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
+    source = RowPrefetcher(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
+    feed = TrainingFeed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
     sizes = [
         (own_megabytes("self"), own_megabytes(source.process.pid))
         for _ in measure_waits(source, feed, MEMORY_CALL_SECONDS)

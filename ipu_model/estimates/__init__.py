@@ -1,1 +1,1 @@
-"""What a device job will need, worked out before anything compiles or trains: memory, and time. Imports no torch."""
+"""Estimates of the memory and time of a device job, before anything compiles or trains. Imports no torch."""

@@ -1,4 +1,4 @@
-"""The words of an estimate: terms that add up, intervals, and a verdict."""
+"""Data classes of an estimate: terms that add up, intervals, and a verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and how far off it may be; all in one unit."""
+    """Estimated figure and its bounds, in one unit."""
 
     low: float
     likely: float
@@ -19,75 +19,75 @@ class Interval:
 
 @dataclass(frozen=True)
 class Term:
-    """One part of a sum, and what makes it smaller."""
+    """Part of a sum, and the setting that makes it smaller."""
 
     name: str
     amount: float
     """Bytes of memory, or seconds of time."""
     knob: str = ""
-    """Which parameter to turn, and which way; empty where there is none."""
+    """Parameter to change and its direction; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory of one device, or of one process, at its fullest instant."""
+    """Peak memory of one device or process."""
 
     where: str
-    """Such as `IPU 0 of 4` or `each process`."""
+    """Device or process, such as `IPU 0 of 4` or `each process`."""
     terms: Tuple[Term, ...]
     total: Interval
     """Bytes."""
     limit: float
-    """Bytes that are there."""
+    """Available bytes."""
 
     @property
     def verdict(self) -> str:
-        """fits: even the upper end does. does not fit: even the lower end does not. tight: between."""
+        """Verdict: `fits` if even the upper end fits, `does not fit` if even the lower end does not, else `tight`."""
         if self.total.high <= self.limit:
             return FITS
         return DOES_NOT_FIT if self.total.low > self.limit else TIGHT
 
     @property
     def largest(self) -> Term:
-        """The term that says most about the sum."""
+        """Largest term of the sum."""
         return max(self.terms, key=lambda term: term.amount)
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """How long a device job takes, set-up and compiling aside."""
+    """Duration of a device job, without set-up and compiling."""
 
     terms: Tuple[Term, ...]
-    """Of one update, or of one call where a job makes none."""
+    """Parts of one update, or of one call of a job without updates."""
     updates: int
-    """Of the job; its calls, where it makes no updates."""
+    """Updates of the job, or its calls if it has no updates."""
     update_seconds: Interval
     sequences_per_second: Interval
 
     @property
     def largest(self) -> Term:
-        """The term that says most about an update."""
+        """Largest term of an update."""
         return max(self.terms, key=lambda term: term.amount)
 
 
 @dataclass(frozen=True)
 class JobEstimate:
-    """The estimate of one device job."""
+    """Estimate of one device job."""
 
     device: str
-    """Such as `16 IPUs Mk2, 4 replicas of 4` or `2 CPU cores`."""
+    """Hardware, such as `16 IPUs Mk2, 4 replicas of 4` or `2 CPU cores`."""
     memory: Tuple[MemoryEstimate, ...]
-    """One for every device that differs, the fullest first."""
+    """One estimate for each distinct device, the fullest first."""
     time: Optional[TimeEstimate]
-    """None where nothing is known of the speed of the device."""
+    """None if the speed of the device is not known."""
 
     @property
     def verdict(self) -> str:
-        """The worst of its memories."""
+        """Worst verdict of its devices."""
         return worst_verdict(self.memory)
 
 
 def worst_verdict(memories: Sequence[MemoryEstimate]) -> str:
-    """The worst verdict of several devices."""
+    """Return the worst verdict of several devices."""
     verdicts = [one.verdict for one in memories]
     return next((word for word in (DOES_NOT_FIT, TIGHT) if word in verdicts), FITS)

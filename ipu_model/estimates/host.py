@@ -1,7 +1,7 @@
-"""A bound of the memory of a job on CPU or CUDA, without torch and without a measurement.
+"""Upper bound on the memory of a job on CPU or CUDA, without torch and without a measurement.
 
-The bound says whether memory is in doubt. Where it is, `podium run` measures the job before data is made. Time is
-always measured (train/measurement.py), never computed. docs/plan.md says how well both hold.
+The bound decides whether memory is in doubt. If it is, `podium run` measures the job before it prepares data. Time is
+always measured (train/measurement.py), never computed. docs/plan.md states the accuracy of both.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ipu_model.rows.format import Manifest
 
 MIB = 1 << 20
 LEAST_PROCESS_BYTES, PROCESS_BYTES = 219 * MIB, 448 * MIB
-"""Resident memory of a process with torch on a CPU: after its import (torch 2.13, Python 3.11), and with kernels and
+"""Resident memory of a process with torch on a CPU: after the import (torch 2.13, Python 3.11), and with kernels and
 torch's compiler, which some optimizers load."""
 BETWEEN_TENSORS = 1.6
-"""Memory that the C library holds for each byte of tensors that come and go with a micro-batch."""
+"""Memory that the C library reserves for each byte of tensors allocated and freed with a micro-batch."""
 MICRO_BATCH = "lower device.micro_batch_size: the result stays the same but for rounding"
 RECOMPUTE = "device.recompute=true, or a smaller device.micro_batch_size"
 MODEL = "a smaller model"
 
 
 def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> float:
-    """Return the bytes that one process of a job takes at most, going by the sizes of its tensors.
+    """Return an upper bound on the bytes of one process of a job, from the sizes of its tensors.
 
     Args:
-        job: its runtime is cpu or cuda.
-        model: its architecture.
-        manifest: of its rows, or what is assumed of them.
-        processes: that train together.
+        job: a job with runtime cpu or cuda.
+        model: architecture of the job.
+        manifest: manifest of its rows, or one with assumed counts.
+        processes: number of processes that train together.
     """
     return sum(term.amount for term in memory_terms(job, model, manifest, processes))
 
 
 def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
-    """Return the parts of `bound_memory`, the largest first; every row of a micro-batch is taken to be full."""
+    """Return the parts of `bound_memory`, the largest first; rows of a micro-batch are assumed to be full."""
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_outline(job.head)
     optimizer = "" if job.optimizer is None else job.optimizer.name
     rows = divide(set_replicas(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
@@ -54,9 +54,9 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
     scores = wide * tokens * manifest.row_length * model.num_heads if on_cpu else 0.0
     layers = 1 if job.recompute or not trains else model.num_layers
     saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)
-    # A checkpoint holds three copies of the weights in memory, and one more while it is made.
+    # A checkpoint has three copies of the weights in memory, and one more while it is created.
     copies = weights * ((4 if saves else 0) + (1 if job.evaluation is not None else 0))
-    # Gradients, two moments, and 1 more for copies in bf16 and for saving; torch's own optimizers hold directions, too.
+    # Gradients, two moments, and 1 more for copies in bf16 and for saving; torch's optimizers also store directions.
     state = weights * (5.0 if optimizer in ("adamw", "lamb") else 6.0 if trains else 2.5)
     logits = wide * 2.0 * rows * manifest.max_predictions * model.vocab_size if trains and head.tied else 0.0
     terms = [
@@ -74,14 +74,14 @@ def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: in
 def estimate_host(
     job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1, limit: Optional[float] = None
 ) -> JobEstimate:
-    """Return the memory of a job on CPU or CUDA as an interval from what it surely takes to what it takes at most.
+    """Return the memory of a job on CPU or CUDA as an interval from a lower to an upper bound.
 
     Args:
-        limit: bytes of memory of each GPU, or of the host. None: of a CPU what this host and its limits allow, of a
-            GPU unknown.
+        limit: bytes of memory of each GPU, or of the host. None: for a CPU the memory of this host within its limits,
+            for a GPU unknown.
 
     Raises:
-        ConfigError: a geometry that cannot be.
+        ConfigError: the geometry is impossible.
     """
     terms = memory_terms(job, model, manifest, processes)
     if limit is None and job.runtime != "cuda":
@@ -95,7 +95,7 @@ def estimate_host(
 
 
 def _ends(job: Job, model: ModelConfig, terms: List[Term]) -> Interval:
-    """What a process surely takes, and the bound: weights, and in training their gradients and moments."""
+    """Return the lower bound (weights, and in training their gradients and moments) and the upper bound."""
     numbers = model_parameters(model, job.head, len(job.labels or ()) or 2)
     copies = 1 if job.optimizer is None or job.kind == "predict" else 3 if job.optimizer.name == "sgd" else 4
     most = sum(term.amount for term in terms)
@@ -103,7 +103,7 @@ def _ends(job: Job, model: ModelConfig, terms: List[Term]) -> Interval:
 
 
 def device_name(runtime: str, processes: int) -> str:
-    """Return what a job runs on, in words."""
+    """Return the name of a job's hardware."""
     if runtime == "cuda":
         return "1 GPU" if processes == 1 else f"{processes} GPUs"
     return "CPU, 1 process" if processes == 1 else f"CPU, {processes} processes"

@@ -1,4 +1,4 @@
-"""What a job on IPUs will need, before anything compiles. Neither torch nor PopTorch is imported."""
+"""Memory and time of a job on IPUs, before anything compiles. Imports neither torch nor PopTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
-from ipu_model.estimates.ipu_balance import Proposal, propose
+from ipu_model.estimates.ipu_balance import Proposal, find_faster_layout
 from ipu_model.estimates.ipu_constants import MK2, Generation
 from ipu_model.estimates.ipu_memory import ipu_memories
 from ipu_model.estimates.ipu_program import IpuProgram
@@ -16,7 +16,7 @@ from ipu_model.estimates.ipu_time import call_interval, update_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.checks import is_half
 from ipu_model.ipu.migration import ignore
-from ipu_model.ipu.planning import IpuPlan, cuts_table, decoder_factor, plan_ipu
+from ipu_model.ipu.planning import IpuPlan, can_cut_table, decoder_factor, plan_ipu
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig
@@ -26,14 +26,14 @@ ALONE = PopRunInstances()
 """One process, without PopRun."""
 
 
-def ipu_plan_of(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> IpuPlan:
-    """How the job lies over its IPUs: placement, replicas, accumulation.
+def plan_for_estimate(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> IpuPlan:
+    """Return the plan of a job on IPUs: placement, replicas, accumulation.
 
     Args:
-        instances: As PopRun will be told of them.
+        instances: Instances under PopRun.
 
     Raises:
-        ConfigError: it cannot be; the message has the arithmetic and a setting that works.
+        ConfigError: the settings cannot work; the message has the arithmetic and a setting that works.
     """
     half = job.precision in ("auto", "fp16")
     return plan_ipu(job, model, manifest.packing_factor or 1.0, half, instances, ignore)
@@ -46,48 +46,50 @@ def estimate_ipus(
     generation: Generation = MK2,
     instances: PopRunInstances = ALONE,
 ) -> JobEstimate:
-    """Memory of each IPU of a replica, and the time of the job.
+    """Estimate the memory of each IPU of a replica, and the time of the job.
 
     Args:
-        model: architecture of the job; its own, or that of its init_checkpoint.
-        manifest: of its rows; one made up with assumed counts serves before there are any.
-        generation: ipu_constants.MK2 or BOW, or of GENERATIONS by name; the memory is the same.
-        instances: as PopRun will be told of them.
+        model: architecture of the job, or of its init_checkpoint.
+        manifest: manifest of its rows, or one with assumed counts before the rows exist.
+        generation: ipu_constants.MK2 or BOW, or one of GENERATIONS by name; the memory is the same.
+        instances: instances under PopRun.
 
     Raises:
-        ConfigError: the job cannot run on IPUs as it is stated.
+        ConfigError: the job cannot run on IPUs with these settings.
         RowsError: the rows do not fill one update.
     """
-    plan = ipu_plan_of(job, model, manifest, instances)
+    plan = plan_for_estimate(job, model, manifest, instances)
     device = f"{plan.placement.ipus_per_replica * plan.replicas} IPUs {generation.name}, "
     device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
     device += f", {instances.count} instances" if instances.count > 1 else ""
-    program = program_of(job, model, plan, RowShape.of(manifest), generation)
+    program = build_program(job, model, plan, RowShape.of(manifest), generation)
     predicting = job.kind == "predict"
     time = _prediction(manifest, plan, program) if predicting else _training(job, manifest, plan, program)
     return JobEstimate(device, ipu_memories(program), time)
 
 
 def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
-    """Bytes of the moments of one weight: the first in its precision, the second in fp32 (options of optimizers.py)."""
+    """Return the bytes of one weight's moments: the first in its precision, the second in fp32 (optimizers.py)."""
     if optimizer is None:
         return 0.0
     first = 2.0 if is_half(optimizer.first_moment_precision, half) else 4.0
     return first if optimizer.name == "sgd" else first + 4.0
 
 
-def propose_cut(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> Proposal:
-    """A faster way to lay a training over the same IPUs, if there is one; see ipu_balance.propose.
+def propose_layout(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> Proposal:
+    """Propose a faster layout of a training on the same IPUs, if there is one; see ipu_balance.propose.
 
     Raises:
-        ConfigError: the job cannot run on IPUs as it is stated.
+        ConfigError: the job cannot run on IPUs with these settings.
     """
-    plan = ipu_plan_of(job, model, manifest, instances)
-    return propose(program_of(job, model, plan, RowShape.of(manifest)), instances.count)
+    plan = plan_for_estimate(job, model, manifest, instances)
+    return find_faster_layout(build_program(job, model, plan, RowShape.of(manifest)), instances.count)
 
 
-def program_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape, generation: Generation = MK2) -> IpuProgram:
-    """What decides the memory and the time of the program of a job."""
+def build_program(
+    job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape, generation: Generation = MK2
+) -> IpuProgram:
+    """Return the values that decide the memory and the time of a job's program."""
     predicting = job.kind == "predict"
     mode = plan.config.inference if predicting else plan.config.training
     sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1
@@ -103,7 +105,7 @@ def program_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape, gene
         shards=plan.local_replicas if sharded else 1,
         keeps_every_layer=plan.config.recompute_checkpoint_every_layer,
         table_pieces=plan.table_pieces,
-        table_cuts=cuts_table(job),
+        table_cuts=can_cut_table(job),
         decoder_pieces=decoder_factor(mode),
         labels=len(job.labels or ()) or 2,
     )

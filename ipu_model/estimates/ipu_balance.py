@@ -1,7 +1,7 @@
-"""Another cut of a training over the same IPUs: what fits and is fastest, by the estimates of memory and of time.
+"""Search for a faster layout of a training on the same IPUs, by the estimates of memory and time.
 
-A search over IPUs of a replica, layers of each IPU, micro-batch and recomputation; replicas follow from the IPUs that
-there are, accumulation from the global batch. Everything else of the job stays. What it finds is a proposal, nothing is
+It varies the IPUs of a replica, the layers on each IPU, the micro-batch and recomputation. Replicas follow from the
+available IPUs, and accumulation from the global batch; all other settings stay. The result is a proposal: nothing is
 changed.
 """
 
@@ -12,54 +12,54 @@ from dataclasses import dataclass
 from typing import Iterator, List, Optional
 
 from ipu_model.estimates.estimate import worst_verdict
-from ipu_model.estimates.ipu_memory import fits, ipu_memories
+from ipu_model.estimates.ipu_memory import fits_memory, ipu_memories
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import call_interval, micro_batch_seconds
 from ipu_model.ipu.config import MATMUL_PROPORTION
 from ipu_model.ipu.placement import Placement
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Rows that are tried, which a program with fixed shapes can have."""
+"""Micro-batches that the search tries, in rows."""
 
 WORTH_A_LINE = 0.03
-"""Gain of a faster cut that is told; smaller ones are lost in what is not known."""
+"""Smallest gain that is reported; smaller ones are within the error of the estimates."""
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One way to lay a training over its IPUs, and what it gives and takes."""
+class LayoutCandidate:
+    """Layout of a training on its IPUs, with its estimates."""
 
     program: IpuProgram
     rows_per_second: float
-    """Likely."""
+    """Likely rate."""
     verdict: str
     fullest_bytes: float
-    """Likely, of its fullest IPU."""
+    """Likely memory of its fullest IPU."""
     first_seconds: float
-    """What a row takes IPU 0."""
+    """Time of IPU 0 for a row."""
     slowest_seconds: float
-    """What a row takes the slowest IPU."""
+    """Time of the slowest IPU for a row."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What is there, and what would be faster."""
+    """Current layout, and a faster one."""
 
-    stated: Cut
-    proposed: Optional[Cut]
-    """None where nothing that fits is faster."""
+    stated: LayoutCandidate
+    proposed: Optional[LayoutCandidate]
+    """None if no faster layout fits."""
 
     @property
     def gain(self) -> float:
-        """Of rows a second, as a share of what is stated; 0 without a proposal."""
+        """Gain in rows a second, as a share of the current rate; 0 without a proposal."""
         return self.proposed.rows_per_second / self.stated.rows_per_second - 1 if self.proposed else 0.0
 
     @property
     def margin(self) -> float:
-        """Seconds that the embeddings of a row may take IPU 0 before the gain is gone.
+        """Seconds that the embeddings of a row may take on IPU 0 before the gain is lost; 0 without a proposal.
 
-        They are no matrix product and not in the formula: IPU 0 is the slowest in no published row, so that none says
-        what they take. 0 without a proposal.
+        Embeddings are not a matrix product and not in the formula: IPU 0 is not the slowest in any published result,
+        so that none shows their time.
         """
         if self.proposed is None:
             return 0.0
@@ -67,13 +67,13 @@ class Proposal:
         return as_fast - self.proposed.first_seconds
 
     @property
-    def is_worth_a_line(self) -> bool:
-        """It gains something, and goes on to where IPU 0 has room: without a margin nothing is known of the gain."""
+    def is_worthwhile(self) -> bool:
+        """True if the gain is large enough and IPU 0 has a margin; without one, the gain is unknown."""
         return self.gain >= WORTH_A_LINE and self.margin > 0
 
 
-def in_words(cut: Cut, proposal: Proposal) -> str:
-    """What is proposed, what it gains, and what would undo that."""
+def format_proposal(cut: LayoutCandidate, proposal: Proposal) -> str:
+    """Format a proposal: its settings, its gain, and the condition for it."""
     program = cut.program
     layers, rows = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
     others = "" if program.keeps_every_layer else ", recompute_checkpoint_every_layer false"
@@ -85,33 +85,33 @@ def in_words(cut: Cut, proposal: Proposal) -> str:
     )
 
 
-def propose(training: IpuProgram, instances: int = 1) -> Proposal:
-    """The fastest cut that fits the IPUs of this training, next to its own.
+def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
+    """Return the fastest layout that fits the IPUs of this training, next to its own.
 
     Args:
-        instances: that share the replicas.
+        instances: number of instances that share the replicas.
     """
-    stated = _evaluated(training)
+    stated = _evaluate(training)
     faster = [(_rate(cut), cut) for cut in _cuts(training, instances)]
     faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
-    found = next((cut for _, cut in faster if fits(cut)), None)
-    return Proposal(stated, None if found is None else _evaluated(found))
+    fastest = next((cut for _, cut in faster if fits_memory(cut)), None)
+    return Proposal(stated, None if fastest is None else _evaluate(fastest))
 
 
 def _rate(training: IpuProgram) -> float:
-    """Rows a second, likely."""
+    """Return the likely rows a second."""
     return training.rows_per_update * training.updates_per_call / call_interval(training).likely
 
 
-def _evaluated(training: IpuProgram) -> Cut:
+def _evaluate(training: IpuProgram) -> LayoutCandidate:
     memories = ipu_memories(training)
     of_row = [x / training.micro_batch_size for x in micro_batch_seconds(training)]
     first, likely = of_row[training.placement.embeddings], memories[0].total.likely
-    return Cut(training, _rate(training), worst_verdict(memories), likely, first, max(of_row))
+    return LayoutCandidate(training, _rate(training), worst_verdict(memories), likely, first, max(of_row))
 
 
 def _cuts(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
-    """Every cut with the rows of an update as they are, the pipeline filled."""
+    """Yield every layout with the same rows of an update and a filled pipeline."""
     for of_pod in _pods(training, instances):
         for placement in _placements(of_pod.placement):
             for micro_batch in MICRO_BATCHES:
@@ -126,7 +126,7 @@ def _cuts(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
 
 
 def _pods(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
-    """The IPUs that there are, shared out among more or fewer replicas: as stated first, then otherwise."""
+    """Yield the division of the available IPUs into replicas: the current one first, then others."""
     stated = training.placement
     yield training
     pod, ipus = stated.ipus_per_replica * training.replicas, 1
@@ -135,7 +135,7 @@ def _pods(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
             replicas = pod // ipus
             last = ipus - 1 if stated.heads == stated.ipus_per_replica - 1 else stated.heads
             shares = training.matmul_proportion
-            # A list that was made for another number of IPUs is no guide (config.py).
+            # A list for another number of IPUs does not apply (config.py).
             share = shares[0] if len(set(shares)) == 1 else MATMUL_PROPORTION
             yield dataclasses.replace(
                 training,
@@ -148,7 +148,7 @@ def _pods(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
 
 
 def _placements(stated: Placement) -> Iterator[Placement]:
-    """The layers cut otherwise: every IPU but the first within one of an even share of what the first leaves."""
+    """Yield other divisions of the layers: IPUs after the first get an even share of the rest, within one layer."""
     layers, ipus = len(stated.layers), stated.ipus_per_replica
     for first in range(layers // ipus + 2):
         for rest in _shares(layers - first, ipus - 1):
@@ -161,16 +161,16 @@ def _placements(stated: Placement) -> Iterator[Placement]:
 
 
 def _pooler(stated: Placement, counts: List[int]) -> Optional[int]:
-    """Beside the heads where these came back to the embeddings, else beside the last layer."""
+    """Return the pooler's IPU: that of the heads where these are with the embeddings, else that of the last layer."""
     if stated.pooler is None or stated.pooler == stated.embeddings:
         return stated.pooler
     return max(ipu for ipu, count in enumerate(counts) if count)
 
 
 def _shares(layers: int, ipus: int) -> List[List[int]]:
-    """Ways to give each of `ipus` IPUs its share of layers, one more to any of them where they do not come out even.
+    """Return ways to share layers evenly among `ipus` IPUs.
 
-    The surplus goes to the first of them, or to the last: which of the others has it makes no difference to the time.
+    A surplus goes to the first or to the last of them: which of the others has it makes no difference to the time.
     """
     if not ipus:
         return [[]] if not layers else []

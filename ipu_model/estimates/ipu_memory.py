@@ -1,8 +1,8 @@
-"""What each IPU of a replica holds, added up from the shapes of its part of the model.
+"""Memory of each IPU of a replica, from the shapes of its part of the model.
 
-A sum of what lives through a whole call (weights, accumulators, moments, stashes, code) and of the fullest instant
-among those that follow one another: a layer on its way back, the heads on theirs, the update. What no formula gives is
-assumed three times, for the lower end, the likely sum and the upper end (ipu_constants.Assumed).
+The memory is a sum of tensors that exist for a whole call (weights, accumulators, moments, stashes, code) and of the
+largest temporary use: the backward pass of a layer, that of the heads, or the update. Parts without a formula are
+assumed three times: for the lower end, the likely sum and the upper end (ipu_constants.Assumed).
 
 Legend: as in shapes.py; i forward stage, F forward stages, B rows of a micro-batch, b bytes of a number.
 """
@@ -26,35 +26,35 @@ from ipu_model.estimates.shapes import (
 )
 
 INTEGER = 4
-"""Bytes of a number in the columns of rows, int32."""
+"""Bytes of an int32 element in the columns of rows."""
 
 
 def parameters_by_ipu(program: IpuProgram) -> List[int]:
-    """Numbers in the weights of each IPU of a replica."""
+    """Return the parameters on each IPU of a replica."""
     model, placement = program.model, program.placement
-    found = [0] * placement.ipus_per_replica
-    found[placement.embeddings] += embedding_parameters(model)
+    counts = [0] * placement.ipus_per_replica
+    counts[placement.embeddings] += embedding_parameters(model)
     for ipu in placement.layers:
-        found[ipu] += layer_parameters(model)
+        counts[ipu] += layer_parameters(model)
     if placement.pooler is not None:
-        found[placement.pooler] += pooler_parameters(model)
-    found[placement.heads] += head_parameters(model, placement.head, program.labels)
-    return found
+        counts[placement.pooler] += pooler_parameters(model)
+    counts[placement.heads] += head_parameters(model, placement.head, program.labels)
+    return counts
 
 
 def ipu_memories(program: IpuProgram) -> Tuple[MemoryEstimate, ...]:
-    """The memory of each IPU of a replica, the fullest first."""
-    found = []
+    """Estimate the memory of each IPU of a replica, the fullest first."""
+    memories = []
     for ipu in range(program.placement.ipus_per_replica):
         low, likely, high = (_terms(program, ipu, x) for x in (constants.LOW, constants.LIKELY, constants.HIGH))
         total = Interval(_sum(low), _sum(likely), _sum(high))
         where = f"IPU {ipu} of {program.placement.ipus_per_replica}"
-        found.append(MemoryEstimate(where, likely, total, constants.TILE_BYTES))
-    return tuple(sorted(found, key=lambda memory: -memory.total.likely))
+        memories.append(MemoryEstimate(where, likely, total, constants.TILE_BYTES))
+    return tuple(sorted(memories, key=lambda memory: -memory.total.likely))
 
 
-def fits(program: IpuProgram) -> bool:
-    """Whether even the upper ends are there, for searches: ipu_memories says more and takes longer."""
+def fits_memory(program: IpuProgram) -> bool:
+    """Return whether even the upper ends fit; for searches, as it is faster than ipu_memories."""
     ipus = range(program.placement.ipus_per_replica)
     return all(_sum(_terms(program, ipu, constants.HIGH)) <= constants.TILE_BYTES for ipu in ipus)
 
@@ -64,7 +64,7 @@ def _sum(terms: Tuple[Term, ...]) -> float:
 
 
 def _terms(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
-    """Bytes of one IPU, all that takes some."""
+    """Return the terms of one IPU that are not zero."""
     weights = parameters_by_ipu(program)[ipu]
     move = f"layers_per_ipu: fewer layers on IPU {ipu}"
     terms = [Term("weights", program.weight_bytes * weights, move)]
@@ -81,10 +81,10 @@ def _terms(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
 
 
 def _stash(program: IpuProgram, ipu: int) -> Term:
-    """Inputs kept until a micro-batch comes back: 2 (F - 1 - i) + 1 of them on stage i.
+    """Return the activations stashed for the backward pass of micro-batches: 2 (F - 1 - i) + 1 of them on stage i.
 
-    With recompute_checkpoint_every_layer one activation a layer is kept, else one a stage (the stashes that a test of
-    graphcore/examples:nlp/bert/pytorch counts); columns of integers are kept where a stage reads them.
+    With recompute_checkpoint_every_layer one activation per layer is stashed, else one per stage (the stashes that a
+    test in graphcore/examples:nlp/bert/pytorch counts). Integer columns are stashed where a stage reads them.
     """
     stages = program.placement.stages
     hidden = program.micro_batch_size * program.rows.length * program.model.hidden_size * program.weight_bytes
@@ -95,9 +95,9 @@ def _stash(program: IpuProgram, ipu: int) -> Term:
             continue
         deep = 2 * (len(stages) - 1 - number) + 1
         layers = sum(name.startswith("encoder layer") for name in names)
-        kept = layers if program.keeps_every_layer else min(layers, 1)
-        kept = max(kept, 1) if number else kept  # the first stage begins with integers
-        total += deep * (kept * hidden + (integers if number else TOKEN_COLUMNS * integers))
+        stashed = layers if program.keeps_every_layer else min(layers, 1)
+        stashed = max(stashed, 1) if number else stashed  # the first stage begins with integers
+        total += deep * (stashed * hidden + (integers if number else TOKEN_COLUMNS * integers))
     deeper = "micro_batch_size: smaller"
     if program.keeps_every_layer:
         return Term("stashed activations", total, f"{deeper}, or fewer IPUs in a replica")
@@ -105,7 +105,7 @@ def _stash(program: IpuProgram, ipu: int) -> Term:
 
 
 def _fullest_instant(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
-    """What lives for a moment only, at the worst of them."""
+    """Return the largest temporary use of memory."""
     proportion = assumed.proportion * program.matmul_proportion[ipu] * constants.TILE_BYTES
     candidates = [_layer(program, ipu, assumed), *_heads(program, ipu, assumed)]
     fullest = max(candidates, key=lambda term: term.amount)
@@ -118,7 +118,7 @@ def _fullest_instant(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
 
 
 def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
-    """A layer that is recomputed and differentiated; all of a stage where only its input is kept."""
+    """Return the memory to recompute and differentiate a layer, or a whole stage if only its input is stashed."""
     layers = program.placement.layers.count(ipu)
     if not layers:
         return Term("", 0.0)
@@ -136,25 +136,25 @@ def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
 
 
 def _heads(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
-    """Logits of the vocabulary with the table's gradient, or the gradient of the look-up alone."""
+    """Return the logits of the vocabulary with the gradient of the table, or only the gradient of the look-up."""
     table = table_parameters(program.model) * program.weight_bytes
     tied = heads.get_outline(program.placement.head).tied
     logits = program.micro_batch_size * program.rows.masked * program.model.vocab_size * program.weight_bytes
-    found = []
+    terms = []
     if tied and ipu == program.placement.heads:
         live = assumed.logits if program.training else 1.0
         gradient = table / program.decoder_pieces if program.training else 0.0
         knob = "micro_batch_size: smaller" if live * logits > gradient else "embedding_serialization_factor: larger"
-        found.append(Term("logits of the vocabulary", live * logits + gradient, knob))
+        terms.append(Term("logits of the vocabulary", live * logits + gradient, knob))
     if program.training and not tied and ipu == program.placement.embeddings:
         factor, move = "embedding_serialization_factor: larger", f"layers_per_ipu: fewer layers on IPU {ipu}"
         knob = factor if program.table_cuts else move
-        found.append(Term("gradient of the word table", table / program.table_pieces, knob))
-    return tuple(found)
+        terms.append(Term("gradient of the word table", table / program.table_pieces, knob))
+    return tuple(terms)
 
 
 def _update(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
-    """The largest tensor while it is updated: its moments where they come from off chip, and what is computed of it."""
+    """Return the memory to update the largest tensor: intermediate results, and moments loaded from off chip."""
     if not program.training:
         return Term("", 0.0)
     largest = 0
@@ -168,7 +168,7 @@ def _update(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
 
 
 def _streams(program: IpuProgram, ipu: int) -> Term:
-    """Buffers of the columns that a stage reads, one micro-batch ahead."""
+    """Return the buffers of the columns that a stage reads, one micro-batch ahead."""
     stages = [number for number, (of_stage, _) in enumerate(program.placement.stages) if of_stage == ipu]
     rows = program.micro_batch_size * INTEGER
     numbers = (TOKEN_COLUMNS if 0 in stages else 1) * program.rows.length

@@ -1,4 +1,4 @@
-"""What decides the memory of a program on IPUs, and the seconds of its calls."""
+"""Values that decide the memory of a program on IPUs and the duration of its calls."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ipu_model.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class IpuProgram:
-    """A program of training, or one that only goes forward."""
+    """Training program, or one that only runs forward."""
 
     model: ModelConfig
     placement: Placement
     rows: RowShape
     micro_batch_size: int
     accumulation: int = 1
-    """Micro-batches of a replica: of an update, or of a call that only goes forward."""
+    """Micro-batches of a replica in an update, or in a call that only runs forward."""
     replicas: int = 1
     updates_per_call: int = 1
     state_offchip: bool = False
@@ -28,23 +28,23 @@ class IpuProgram:
     fitted: Fitted = FITTED
     training: bool = True
     pipelined: bool = True
-    """All IPUs work at a time, as in every training; else one after the other."""
+    """True if all IPUs work in parallel, as in every training; else one after the other."""
     matmul_proportion: Tuple[float, ...] = ()
-    """Of each IPU."""
+    """Share of each IPU."""
     weight_bytes: float = 2.0
-    """Of one number of the weights and activations."""
+    """Bytes of one element of the weights and activations."""
     gradient_bytes: float = 2.0
-    """Of one number of the accumulated gradients."""
+    """Bytes of one element of the accumulated gradients."""
     moment_bytes: float = 8.0
-    """Of all moments of one weight; 0 in inference."""
+    """Bytes of all moments of one weight; 0 in inference."""
     shards: int = 1
-    """Replicas that share the moments; 1 where each has all of them."""
+    """Replicas that share the moments; 1 if each has all of them."""
     keeps_every_layer: bool = True
-    """recompute_checkpoint_every_layer."""
+    """Value of recompute_checkpoint_every_layer."""
     table_pieces: int = 1
-    """Parameters that the word table is."""
+    """Parameters that the word table is cut into."""
     table_cuts: bool = True
-    """Whether embedding_serialization_factor would cut it into more: LAMB trains it whole."""
+    """True if embedding_serialization_factor can cut the table further: LAMB trains it whole."""
     decoder_pieces: int = 1
     """Pieces that the product with the tied decoder is cut into."""
     labels: int = 2
@@ -52,10 +52,10 @@ class IpuProgram:
 
     @property
     def beats(self) -> int:
-        """Micro-batches' time of an update: those accumulated, ramp-up and ramp-down."""
+        """Duration of an update in micro-batches: accumulation, ramp-up and ramp-down."""
         return self.accumulation + 2 * self.placement.forward_stages - 2
 
     @property
     def rows_per_update(self) -> int:
-        """Over all replicas."""
+        """Rows of an update over all replicas."""
         return self.accumulation * self.micro_batch_size * self.replicas

@@ -1,10 +1,10 @@
-"""How long a call keeps the IPUs, worked out before anything runs.
+"""Duration of a call on IPUs, computed before anything runs.
 
     seconds of an update = (accumulation + 2F - 2) x slowest IPU's micro-batch + update + collectives + host streams
     micro-batch of an IPU = layers x (dense products + scores + launches) + heads
 
-F forward stages: 2F - 2 micro-batches are ramp-up and ramp-down. The heads of pre-training are back on IPU 0, to whose
-work they add. Constants and their sources: ipu_constants.py.
+F forward stages: 2F - 2 micro-batches are ramp-up and ramp-down. The heads of pre-training are on IPU 0 and add to its
+work. Constants and their sources: ipu_constants.py.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TOKEN_COLUMNS = 4
 
 
 def micro_batch_seconds(program: IpuProgram) -> List[float]:
-    """Seconds that each IPU of a replica works for one micro-batch while training, all its stages together.
+    """Return the seconds of each IPU of a replica for one micro-batch of training, over all its stages.
 
-    A single IPU recomputes nothing, which saves one of the passes.
+    A single IPU recomputes nothing, which saves one pass.
     """
     passes = PASSES if program.placement.forward_stages > 1 else PASSES - 1
     return [passes * seconds for seconds in _pass_seconds(program)]
 
 
 def _pass_seconds(program: IpuProgram) -> List[float]:
-    """The same of one pass of PASSES, which is what going forward takes."""
+    """Return the seconds of each IPU for one of the PASSES, that is, for a forward pass."""
     model, rows, fitted, generation = program.model, program.rows, program.fitted, program.generation
     speed = program.micro_batch_size * fitted.dense / generation.peak_flops
     number = fitted.score / PASSES * program.micro_batch_size / generation.clock
@@ -49,10 +49,10 @@ def _pass_seconds(program: IpuProgram) -> List[float]:
 
 @dataclass(frozen=True)
 class UpdateSeconds:
-    """The seconds of one update, by what takes them; a call's fixed cost aside."""
+    """Seconds of one update by component, without the fixed cost of a call."""
 
     slowest: int
-    """The IPU that the others wait for."""
+    """IPU that the others wait for."""
     micro_batches: float
     ramp: float
     collectives: float
@@ -61,8 +61,8 @@ class UpdateSeconds:
 
     @property
     def terms(self) -> Tuple[Term, ...]:
-        """All that takes some."""
-        found = (
+        """Components that are not zero."""
+        terms = (
             Term(
                 f"micro-batches through IPU {self.slowest}, the slowest",
                 self.micro_batches,
@@ -73,16 +73,16 @@ class UpdateSeconds:
             Term("host streams", self.streams),
             Term("optimizer state from off chip", self.offchip, "optimizer_state_offchip: false, where it fits"),
         )
-        return tuple(term for term in found if term.amount)
+        return tuple(term for term in terms if term.amount)
 
     @property
     def likely(self) -> float:
-        """Their sum."""
+        """Sum of the components."""
         return self.micro_batches + self.ramp + self.collectives + self.streams + self.offchip
 
 
 def update_seconds(training: IpuProgram) -> UpdateSeconds:
-    """The seconds of one update."""
+    """Return the seconds of one update."""
     seconds = micro_batch_seconds(training)
     slowest = max(range(len(seconds)), key=seconds.__getitem__)
     weights = model_parameters(training.model, training.placement.head) if training.state_offchip else 0
@@ -97,21 +97,21 @@ def update_seconds(training: IpuProgram) -> UpdateSeconds:
 
 
 def call_interval(training: IpuProgram) -> Interval:
-    """Seconds of one call: its updates, and what the host takes between two calls; see SPREAD and what is next to it.
+    """Return the seconds of one call: its updates, and the time of the host between calls (bounds: SPREAD and others).
 
-    A program that does not train only goes forward, which is a fourth of what training does.
+    A program that does not train only runs forward, a fourth of the work of training.
     """
     if not training.training:
         return _inference_interval(training)
-    found, updates = update_seconds(training), training.updates_per_call
+    update, updates = update_seconds(training), training.updates_per_call
     spread = constants.SPREAD if training.accumulation >= constants.ENOUGH else constants.SPREAD_OF_FEW
-    beats, rest = found.micro_batches + found.ramp, found.collectives + found.streams
+    beats, rest = update.micro_batches + update.ramp, update.collectives + update.streams
     (fewest, most), (least_host, most_host) = constants.OFFCHIP_SPREAD, constants.HOST_SPREAD
     host = training.fitted.host
     return Interval(
-        updates * ((1 - spread) * beats + rest + fewest * found.offchip) + least_host * host,
-        updates * found.likely + host,
-        updates * ((1 + spread) * beats + rest + most * found.offchip) + most_host * host,
+        updates * ((1 - spread) * beats + rest + fewest * update.offchip) + least_host * host,
+        updates * update.likely + host,
+        updates * ((1 + spread) * beats + rest + most * update.offchip) + most_host * host,
     )
 
 
@@ -126,16 +126,16 @@ def _inference_interval(program: IpuProgram) -> Interval:
 
 
 def evaluation_seconds(program: IpuProgram, calls: int) -> float:
-    """Seconds that IPUs are kept from training by one evaluation: its calls, and the change of programs.
+    """Return the seconds that one evaluation interrupts training: its calls, and the change of programs.
 
     Args:
-        program: goes forward over held-out rows.
+        program: program that runs forward over held-out rows.
     """
     return constants.SWAP_SECONDS + calls * call_interval(program).likely
 
 
 def _collective_seconds(training: IpuProgram) -> float:
-    """A ring over the replicas: fp16 gradients of the fullest IPU, there and back; between racks over the gateways."""
+    """Return the seconds of a ring all-reduce of the fullest IPU's fp16 gradients, between racks over the gateways."""
     if training.replicas < 2:
         return 0.0
     moved = 2 * 2.0 * max(training.placement.layers_per_ipu) * layer_parameters(training.model)
@@ -148,7 +148,7 @@ def _collective_seconds(training: IpuProgram) -> float:
 
 
 def _stream_seconds(training: IpuProgram) -> float:
-    """The rows of an update, int32, through the host links of all machines."""
+    """Return the seconds to send the int32 rows of an update through the host links of all machines."""
     numbers = TOKEN_COLUMNS * training.rows.length + 2 * training.rows.masked + 2 * training.rows.sequences
     machines = max(1, training.replicas * training.placement.ipus_per_replica // constants.IPUS_PER_MACHINE)
     return training.rows_per_update * numbers * 4.0 / (machines * constants.HOST_BYTES_PER_SECOND)

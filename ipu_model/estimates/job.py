@@ -1,4 +1,4 @@
-"""What a device job will need, whatever its device."""
+"""Estimate of a job on any device."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ MK2 = "mk2"
 
 
 @dataclass(frozen=True)
-class Where:
-    """What is known of the place that a job will run in."""
+class JobHost:
+    """Known properties of the host that a job will run on."""
 
     instances: PopRunInstances = PopRunInstances()
-    """The processes that train together, and on IPUs what PopRun is told of them."""
+    """Processes that train together; on IPUs, the instances under PopRun."""
     limit: Optional[float] = None
-    """Bytes of memory of each GPU, or of a host without; None: of the host as it is, of a GPU unknown."""
+    """Bytes of memory of each GPU, or of a host without GPUs. None: the memory of this host; unknown for a GPU."""
     generation: str = MK2
-    """Of IPUs: a name of ipu_constants.GENERATIONS."""
+    """Generation of IPUs: a name in ipu_constants.GENERATIONS."""
 
 
 def estimate_job(
-    job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None
+    job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[JobHost] = None
 ) -> JobEstimate:
-    """Memory of a job whose runtime is chosen, and on IPUs its time; its precision may be auto on a CPU.
+    """Estimate the memory of a job with a resolved runtime, and on IPUs its time; precision may be auto on a CPU.
 
     Args:
-        manifest: of its rows, or what is assumed of them.
-        model: its architecture, where the job leaves it to init_checkpoint.
+        manifest: manifest of its rows, or one with assumed counts.
+        model: its architecture, if the job takes it from init_checkpoint.
 
     Raises:
-        ConfigError: the job cannot be as it is stated, or nobody says its architecture.
+        ConfigError: the job cannot run with these settings, or its architecture is missing.
     """
-    config, where = _architecture(job, model), where or Where()
+    config, where = _architecture(job, model), where or JobHost()
     if job.runtime == "ipu":
         from ipu_model.estimates.ipu import estimate_ipus
         from ipu_model.estimates.ipu_constants import GENERATIONS
 
         return estimate_ipus(job, config, manifest, GENERATIONS[where.generation], where.instances)
-    if job.precision == "fp16":  # runtimes/selection.py says the same when the job begins
+    if job.precision == "fp16":  # runtimes/selection.py raises the same when the job begins
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import estimate_host
 
     return estimate_host(job, config, manifest, where.instances.count, where.limit)
 
 
-def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None) -> str:
-    """In words, a faster cut of a training over the same IPUs by the same estimates; empty where there is none.
-
-    Nothing is changed by it.
+def suggest_layout(
+    job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[JobHost] = None
+) -> str:
+    """Describe a faster layout of a training on the same IPUs, by the same estimates; empty if there is none.
 
     Raises:
         ConfigError: see `estimate_job`.
     """
     if job.kind == "predict" or job.runtime != "ipu":
         return ""
-    from ipu_model.estimates.ipu import propose_cut
-    from ipu_model.estimates.ipu_balance import in_words
+    from ipu_model.estimates.ipu import propose_layout
+    from ipu_model.estimates.ipu_balance import format_proposal
 
-    found = propose_cut(job, _architecture(job, model), manifest, (where or Where()).instances)
-    return in_words(found.proposed, found) if found.proposed and found.is_worth_a_line else ""
+    proposal = propose_layout(job, _architecture(job, model), manifest, (where or JobHost()).instances)
+    return format_proposal(proposal.proposed, proposal) if proposal.proposed and proposal.is_worthwhile else ""
 
 
 def _architecture(job: Job, model: Optional[ModelConfig]) -> ModelConfig:
     config = model or job.model
     if config is None:
-        raise ConfigError("job.model is missing: an estimate reads no init_checkpoint, so state the architecture")
+        raise ConfigError("job.model is missing: an estimate does not read init_checkpoint, so set the architecture")
     return config

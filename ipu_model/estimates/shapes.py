@@ -1,6 +1,6 @@
-"""Numbers and matrix products in the parts of a BERT, from its configuration alone.
+"""Parameters and FLOPs of the parts of a BERT, from its configuration.
 
-Legend: L tokens of a row, P slots for masked positions, H hidden size, I of the feed-forward part, V of the vocabulary.
+Legend: L tokens of a row, P slots for masked positions, H hidden size, I feed-forward size, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from ipu_model.rows.format import Manifest
 
 @dataclass(frozen=True)
 class RowShape:
-    """What of a row decides memory and time; of every row the same, as programs have fixed shapes."""
+    """Dimensions of rows that decide memory and time; equal for all rows, as programs have fixed shapes."""
 
     length: int
     """Tokens, padding included."""
     masked: int = 0
-    """Slots for masked positions; 0 where nothing is masked."""
+    """Slots for masked positions; 0 without masking."""
     sequences: int = 1
-    """Sequences at most."""
+    """Largest number of sequences."""
     packing_factor: float = 1.0
-    """Sequences on average."""
+    """Average number of sequences."""
 
     @staticmethod
     def of(manifest: Manifest) -> RowShape:
-        """Of the rows of a folder."""
+        """Return the shape of the rows of a folder."""
         return RowShape(
             manifest.row_length, manifest.max_predictions, manifest.max_sequences, manifest.packing_factor or 1.0
         )
 
 
 def layer_parameters(model: ModelConfig) -> int:
-    """Of one encoder layer: four matrices [H, H] and two [H, I], their biases, and two LayerNorms."""
+    """Count the parameters of one encoder layer: four matrices [H, H], two [H, I], their biases, two LayerNorms."""
     hidden, inner = model.hidden_size, model.intermediate_size
     return 4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner
 
 
 def table_parameters(model: ModelConfig) -> int:
-    """Of the word table [V, H]."""
+    """Count the parameters of the word table [V, H]."""
     return model.vocab_size * model.hidden_size
 
 
 def embedding_parameters(model: ModelConfig) -> int:
-    """Of the three tables and their LayerNorm."""
+    """Count the parameters of the three embedding tables and their LayerNorm."""
     return table_parameters(model) + (model.max_positions + model.type_vocab_size + 2) * model.hidden_size
 
 
 def pooler_parameters(model: ModelConfig) -> int:
-    """Of the dense layer over [CLS]."""
+    """Count the parameters of the dense layer over [CLS]."""
     return model.hidden_size * (model.hidden_size + 1)
 
 
 def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
-    """Of a head without its pooler; a tied one has the transform, the bias of the decoder and two classes.
+    """Count the parameters of a head without pooler; a tied head has the transform, the decoder's bias and two classes.
 
     Args:
         labels: classes of a head that is not tied; question answering has two, start and end.
@@ -67,23 +67,23 @@ def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
 
 
 def model_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
-    """Of all that is trained."""
+    """Count all trained parameters."""
     pooler = pooler_parameters(model) if heads.get_outline(head).pooler else 0
     layers = model.num_layers * layer_parameters(model)
     return embedding_parameters(model) + layers + pooler + head_parameters(model, head, labels)
 
 
 def dense_flops(model: ModelConfig, tokens: int) -> float:
-    """Of the products with weights of one layer, forward: 2 for each weight and token, 24 H^2 where I = 4 H."""
+    """Return the forward FLOPs of one layer's products with weights: 2 per weight and token, 24 H^2 if I = 4 H."""
     hidden = model.hidden_size
     return tokens * (8.0 * hidden * hidden + 4.0 * hidden * model.intermediate_size)
 
 
 def score_flops(model: ModelConfig, length: int) -> float:
-    """Of queries with keys, and of probabilities with values, in one layer and row, forward: 4 L^2 H."""
+    """Return the forward FLOPs of attention products in one layer and row, q k^T and p v: 4 L^2 H."""
     return 4.0 * length * length * model.hidden_size
 
 
 def decoder_flops(model: ModelConfig, masked: int) -> float:
-    """Of the transform and the decoder at the masked slots of a row, forward: P (2 H V + 2 H^2)."""
+    """Return the forward FLOPs of transform and decoder at the masked slots of a row: P (2 H V + 2 H^2)."""
     return masked * 2.0 * model.hidden_size * (model.vocab_size + model.hidden_size)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, List
 
 from ipu_model.errors import ConfigError
-from ipu_model.models.outline import HeadOutline, read_outline
+from ipu_model.models.outline import HeadSpec, read_head_spec
 
 if TYPE_CHECKING:  # job.py imports this module in a Python without torch
     from ipu_model.models.head import Head
@@ -36,14 +36,14 @@ def get_head(name: str) -> Head:
 
 
 @functools.lru_cache(maxsize=None)
-def get_outline(name: str) -> HeadOutline:
+def get_outline(name: str) -> HeadSpec:
     """Return the placement data of a head on IPUs, for planning without torch.
 
     Raises:
         ConfigError: there is no such head.
     """
     _check(name)
-    return read_outline(Path(__path__[0]) / f"{name}.py")
+    return read_head_spec(Path(__path__[0]) / f"{name}.py")
 
 
 def _check(name: str) -> None:

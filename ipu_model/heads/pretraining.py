@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ipu_model.ipu.model import DeviceModel, losses_of, pick, real, right, sums_by_row
+from ipu_model.ipu.model import DeviceModel, label_losses, mark_correct, mark_labels, select_positions, sum_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
-from ipu_model.models.flat import TOKEN_TILE, FlatBatch, Places, fill, to_tensor
-from ipu_model.models.head import Head, judged, summed_loss
+from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
+from ipu_model.models.head import Head, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -116,13 +116,18 @@ class PretrainingOnIpu(DeviceModel):
         placement, model = self.layout.placement, self.bert_model
         assert placement.pooler is not None  # of a pretraining placement
         with self.ops.block("pooler", placement.pooler):
-            pooled = model.bert.pool(pick(hidden, cls_positions))  # [B, S, H]
+            pooled = model.bert.pool(select_positions(hidden, cls_positions))  # [B, S, H]
         with self.ops.block("heads", placement.heads):
-            words, following = self._predictions(pick(hidden, masked_positions)), model.cls["seq_relationship"](pooled)
-            mlm, nsp = losses_of(words, masked_labels), losses_of(following, next_sentence_labels)
+            words, following = (
+                self._predictions(select_positions(hidden, masked_positions)),
+                model.cls["seq_relationship"](pooled),
+            )
+            mlm, nsp = label_losses(words, masked_labels), label_losses(following, next_sentence_labels)
             if label_weights is None:
-                masked = (mlm, right(words, masked_labels), real(masked_labels))
-                return sums_by_row(*masked, nsp, right(following, next_sentence_labels), real(next_sentence_labels))
+                masked = (mlm, mark_correct(words, masked_labels), mark_labels(masked_labels))
+                return sum_by_row(
+                    *masked, nsp, mark_correct(following, next_sentence_labels), mark_labels(next_sentence_labels)
+                )
             mlm, nsp = (mlm * label_weights[:, :1]).sum(), (nsp * label_weights[:, 1:]).sum()
             return self.ops.final_loss(mlm + nsp), mlm, nsp
 
@@ -157,7 +162,7 @@ class Pretraining(Head):
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"}
 
-    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+    def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
         """Return masked_index [M], masked_labels [M], next_sentence_labels [N]; M is a multiple of TOKEN_TILE."""
         columns = places.columns
         rows, length = columns["input_ids"].shape
@@ -167,8 +172,8 @@ class Pretraining(Head):
         positions = columns["masked_positions"][row, slot].astype(np.int64)
         filler = -len(positions) % TOKEN_TILE
         return {
-            "masked_index": to_tensor(fill(flat_position[row * length + positions], filler)),
-            "masked_labels": to_tensor(fill(columns["masked_labels"][row, slot], filler, IGNORED)),
+            "masked_index": to_tensor(append_filler(flat_position[row * length + positions], filler)),
+            "masked_labels": to_tensor(append_filler(columns["masked_labels"][row, slot], filler, IGNORED)),
             "next_sentence_labels": to_tensor(places.per_sequence("next_sentence_labels")),
         }
 
@@ -176,7 +181,7 @@ class Pretraining(Head):
         outputs, labels = model(flat.tokens, flat.labels["masked_index"], flat.starts), flat.labels
         words, bias = model.decoder()
         masked = masked_token_loss(outputs["masked_hidden"], words, bias, labels["masked_labels"])
-        following = summed_loss(outputs["next_sentence_logits"], labels["next_sentence_labels"])
+        following = sum_loss(outputs["next_sentence_logits"], labels["next_sentence_labels"])
         parts = {"mlm_loss": masked / counts["mlm_loss"], "nsp_loss": following / counts["nsp_loss"]}
         return parts["mlm_loss"] + parts["nsp_loss"], parts
 
@@ -186,10 +191,10 @@ class Pretraining(Head):
         hidden, labels = outputs["masked_hidden"], flat.labels["masked_labels"]
         at_once = max(1, LOGITS_AT_ONCE // len(words))
         masked = [
-            judged(torch.mm(hidden[part], words.t()).float() + bias, labels[part])
+            evaluate_logits(torch.mm(hidden[part], words.t()).float() + bias, labels[part])
             for part in (slice(first, first + at_once) for first in range(0, len(labels), at_once))
         ]
-        following = judged(outputs["next_sentence_logits"].float(), flat.labels["next_sentence_labels"])
+        following = evaluate_logits(outputs["next_sentence_logits"].float(), flat.labels["next_sentence_labels"])
         return torch.cat([torch.stack(masked).sum(0) if masked else torch.zeros_like(following), following])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ipu_model.ipu.model import DeviceModel, by_sequence, losses_of, real, right, sums_by_row
+from ipu_model.ipu.model import DeviceModel, label_losses, mark_correct, mark_labels, split_by_sequence, sum_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
-from ipu_model.models.flat import FlatBatch, Places, per_sequence, split_sequences, to_tensor
-from ipu_model.models.head import Head, summed_loss
+from ipu_model.models.flat import FlatBatch, FlatIndex, pad_logits, split_sequences, to_tensor
+from ipu_model.models.head import Head, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -60,11 +60,11 @@ class QuestionAnsweringOnIpu(DeviceModel):
             if start_positions is None or end_positions is None:
                 return logits.float()
             slots = start_positions.shape[1]
-            starts, ends = (by_sequence(logits[..., part], sequence_ids, slots) for part in (0, 1))
-            start, end = losses_of(starts, start_positions), losses_of(ends, end_positions)
+            starts, ends = (split_by_sequence(logits[..., part], sequence_ids, slots) for part in (0, 1))
+            start, end = label_losses(starts, start_positions), label_losses(ends, end_positions)
             if label_weights is None:
-                both = right(starts, start_positions) * right(ends, end_positions)
-                return sums_by_row(start, end, both, real(start_positions))
+                both = mark_correct(starts, start_positions) * mark_correct(ends, end_positions)
+                return sum_by_row(start, end, both, mark_labels(start_positions))
             start, end = (start * label_weights[:, :1]).sum(), (end * label_weights[:, 1:]).sum()
             return self.ops.final_loss((start + end) / 2), start, end
 
@@ -89,7 +89,7 @@ class QuestionAnswering(Head):
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"start_loss": "start_positions", "end_loss": "end_positions"}
 
-    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+    def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
         """Return start_labels [N] and end_labels [N] relative to their sequence, -100 = none."""
         length = places.columns["input_ids"].shape[1]
         labels = {}
@@ -100,22 +100,22 @@ class QuestionAnswering(Head):
         return labels
 
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        tokens = per_sequence(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
+        tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
         parts = {
-            "start_loss": summed_loss(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],
-            "end_loss": summed_loss(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
+            "start_loss": sum_loss(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],
+            "end_loss": sum_loss(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
         }
         return (parts["start_loss"] + parts["end_loss"]) / 2, parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
-        tokens = per_sequence(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
-        sums, right = [], torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+        tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
+        sums, correct = [], torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
         for index, name in enumerate(("start_labels", "end_labels")):
             labels, logits = flat.labels[name], tokens[..., index]
             sums.append(cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none").double().sum())
-            right &= (logits.argmax(1) == labels) & (labels != IGNORED)
+            correct &= (logits.argmax(1) == labels) & (labels != IGNORED)
         windows = (flat.labels["start_labels"] != IGNORED).sum()
-        return torch.stack([*sums, right.sum().double(), windows.double()])
+        return torch.stack([*sums, correct.sum().double(), windows.double()])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
         """Return losses, and span_accuracy: the share, 0 to 1, of windows whose most probable start and end both equal

@@ -11,11 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipu_model.ipu.model import DeviceModel, drop_out, losses_of, pick, real, right, squares_of, sums_by_row
+from ipu_model.ipu.model import (
+    DeviceModel,
+    drop_out,
+    label_losses,
+    mark_correct,
+    mark_labels,
+    select_positions,
+    squared_errors,
+    sum_by_row,
+)
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, Tokens, drop, mask_for
-from ipu_model.models.flat import FlatBatch, Places, to_tensor
-from ipu_model.models.head import Head, judged, summed_loss
+from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
+from ipu_model.models.flat import FlatBatch, FlatIndex, to_tensor
+from ipu_model.models.head import Head, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -33,7 +42,7 @@ class BertForSequenceClassification(nn.Module):
         """Return logits: [...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
         pooled = self.bert.pool(self.bert(tokens).flatten(0, -2)[cls_index])
         dropout = self.dropout if self.training else 0.0
-        return self.classifier(drop(pooled, mask_for(pooled, dropout), dropout))
+        return self.classifier(drop(pooled, draw_mask_for(pooled, dropout), dropout))
 
 
 class SequenceClassificationOnIpu(DeviceModel):
@@ -61,16 +70,18 @@ class SequenceClassificationOnIpu(DeviceModel):
         placement, model = self.layout.placement, self.bert_model
         assert placement.pooler is not None  # of a classification placement
         with self.ops.block("pooler", placement.pooler):
-            pooled = drop_out(model.bert.pool(pick(hidden, cls_positions)), self.layout.hidden_dropout, training)
+            pooled = drop_out(
+                model.bert.pool(select_positions(hidden, cls_positions)), self.layout.hidden_dropout, training
+            )
         with self.ops.block("heads", placement.heads):
             logits = model.classifier(pooled)  # [B, S, C]
             if labels is None:
                 return logits.float()
             values = labels.is_floating_point()
-            losses = squares_of(logits, labels) if values else losses_of(logits, labels)
+            losses = squared_errors(logits, labels) if values else label_losses(logits, labels)
             if label_weights is None:
-                classes = real(labels) * (0.0 if values else 1.0)
-                return sums_by_row(losses, right(logits, labels) * classes, real(labels), classes)
+                classes = mark_labels(labels) * (0.0 if values else 1.0)
+                return sum_by_row(losses, mark_correct(logits, labels) * classes, mark_labels(labels), classes)
             loss = (losses * label_weights).sum()
             return self.ops.final_loss(loss), loss
 
@@ -102,7 +113,7 @@ class SequenceClassification(Head):
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"label_loss": "class_labels" if "class_labels" in batch.columns else "targets"}
 
-    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+    def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
         """Return class_labels [N], or targets [N] in fp64."""
         if "class_labels" in places.columns:
             return {"class_labels": to_tensor(places.per_sequence("class_labels"))}
@@ -111,7 +122,7 @@ class SequenceClassification(Head):
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
         logits = model(flat.tokens, flat.starts)
         if "class_labels" in flat.labels:
-            total = summed_loss(logits, flat.labels["class_labels"])
+            total = sum_loss(logits, flat.labels["class_labels"])
         else:
             total = _squares(logits, flat.labels["targets"]).sum()
         parts = {"label_loss": total / counts["label_loss"]}
@@ -120,8 +131,8 @@ class SequenceClassification(Head):
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         logits = model(flat.tokens, flat.starts).float()
         if "class_labels" in flat.labels:
-            loss, right, labels = judged(logits, flat.labels["class_labels"])
-            return torch.stack([loss, right, labels, labels])
+            loss, mark_correct, labels = evaluate_logits(logits, flat.labels["class_labels"])
+            return torch.stack([loss, mark_correct, labels, labels])
         targets = flat.labels["targets"]
         total, labels = _squares(logits, targets).double().sum(), (targets != IGNORED).sum().double()
         return torch.stack([total, torch.zeros_like(total), labels, torch.zeros_like(total)])

@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from torch import Tensor, nn
 
-from ipu_model.ipu.model import DeviceModel, drop_out, losses_of, real, right, sums_by_row
+from ipu_model.ipu.model import DeviceModel, drop_out, label_losses, mark_correct, mark_labels, sum_by_row
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, Tokens, drop, mask_for
-from ipu_model.models.flat import FlatBatch, Places, split_sequences, to_tensor
-from ipu_model.models.head import Head, judged, summed_loss
+from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
+from ipu_model.models.flat import FlatBatch, FlatIndex, split_sequences, to_tensor
+from ipu_model.models.head import Head, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -32,7 +32,7 @@ class BertForTokenClassification(nn.Module):
         """Return the logits of the flattened tokens, [...] -> [T, C]."""
         hidden = self.bert(tokens).flatten(0, -2)
         dropout = self.dropout if self.training else 0.0
-        return self.classifier(drop(hidden, mask_for(hidden, dropout), dropout))
+        return self.classifier(drop(hidden, draw_mask_for(hidden, dropout), dropout))
 
 
 class TokenClassificationOnIpu(DeviceModel):
@@ -59,9 +59,9 @@ class TokenClassificationOnIpu(DeviceModel):
             logits = self.bert_model.classifier(drop_out(hidden, self.layout.hidden_dropout, training))
             if labels is None:
                 return logits.float()
-            losses = losses_of(logits, labels)
+            losses = label_losses(logits, labels)
             if label_weights is None:
-                return sums_by_row(losses, right(logits, labels), real(labels))
+                return sum_by_row(losses, mark_correct(logits, labels), mark_labels(labels))
             loss = (losses * label_weights).sum()
             return self.ops.final_loss(loss), loss
 
@@ -87,17 +87,17 @@ class TokenClassification(Head):
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"label_loss": "token_labels"}
 
-    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+    def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
         """Return token_labels [T], -100 = none."""
         return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED))}
 
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        total = summed_loss(model(flat.tokens), flat.labels["token_labels"])
+        total = sum_loss(model(flat.tokens), flat.labels["token_labels"])
         parts = {"label_loss": total / counts["label_loss"]}
         return parts["label_loss"], parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
-        return judged(model(flat.tokens).float(), flat.labels["token_labels"])
+        return evaluate_logits(model(flat.tokens).float(), flat.labels["token_labels"])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
         """Return the loss, and token_accuracy: the share, 0 to 1, of labelled tokens with the correct class."""

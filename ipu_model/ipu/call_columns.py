@@ -22,16 +22,16 @@ TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 """First columns of every program."""
 Counts = Dict[str, int]
 """Counts over the rows of a call: `sequences`, `real_tokens` and, under `label_count`, the labels of every update."""
-Piece = Callable[[int, int], Batch]
+RowReader = Callable[[int, int], Batch]
 """piece(first, stop) returns rows first..stop-1 of a call."""
-ROWS_AT_ONCE = 4096
+ROWS_PER_COPY = 4096
 """Rows that are copied and checked together: a few MB, which fit the cache of a core."""
 ALIGNMENT = 64
 """Alignment of every column in shared memory, bytes: a cache line."""
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ProgramInputs:
     """Columns of rows that a training program reads."""
 
     columns: Tuple[str, ...]
@@ -39,7 +39,7 @@ class Inputs:
     labels: Dict[str, str]
     """Part of the loss -> column of its labels."""
     one_sequence: bool = False
-    """True where every row has one sequence: a micro-batch then has one row of positions (with_shared_positions)."""
+    """True where every row has one sequence: a micro-batch then has one row of positions (share_positions)."""
 
 
 def label_count(part: str, update: int) -> str:
@@ -52,7 +52,7 @@ def input_type(column_type: str) -> str:
     return "float32" if np.dtype(column_type).kind == "f" else "int32"
 
 
-class CallShape:
+class CallLayout:
     """Memory layout of a host call: its columns one after the other in one block.
 
     Args:
@@ -79,11 +79,11 @@ class CallShape:
         return views
 
 
-def shape_of(manifest: Manifest, inputs: Inputs, rows: int) -> CallShape:
+def call_layout(manifest: Manifest, inputs: ProgramInputs, rows: int) -> CallLayout:
     """Return the layout of a call of `rows` rows."""
     columns = {x.name: x for x in get_columns(manifest.kind, manifest.vocab_size)}
     selected = (columns[name] for name in inputs.columns)
-    return CallShape(rows, [(getattr(manifest, x.width), input_type(x.type)) for x in selected])
+    return CallLayout(rows, [(getattr(manifest, x.width), input_type(x.type)) for x in selected])
 
 
 def require_positions(batch: Batch) -> None:
@@ -104,7 +104,7 @@ def require_positions(batch: Batch) -> None:
         )
 
 
-def lay(piece: Piece, updates: int, inputs: Inputs, into: Sequence[np.ndarray]) -> Counts:
+def fill_columns(piece: RowReader, updates: int, inputs: ProgramInputs, into: Sequence[np.ndarray]) -> Counts:
     """Copy the rows of a call into the columns of its program, and count sequences, tokens and labels.
 
     Args:
@@ -118,8 +118,8 @@ def lay(piece: Piece, updates: int, inputs: Inputs, into: Sequence[np.ndarray]) 
     for update in range(updates):
         end = (update + 1) * per_update
         counts.update({label_count(part, update): 0 for part in inputs.labels})
-        for first in range(update * per_update, end, ROWS_AT_ONCE):
-            stop = min(first + ROWS_AT_ONCE, end)
+        for first in range(update * per_update, end, ROWS_PER_COPY):
+            stop = min(first + ROWS_PER_COPY, end)
             batch = piece(first, stop)
             require_positions(batch)
             for name, column in zip(inputs.columns, into):
@@ -163,14 +163,14 @@ def fill_slots(
         raise RowsError(f"{path} was replaced since this training began: run the job again")
     count, per_update, seed, share, total = order
     numbers_of = UpdateRows(count, per_update, seed, slice(*share), total)
-    inputs = Inputs(tuple(columns), labels)
-    shape = shape_of(rows.manifest, inputs, (share[1] - share[0]) * updates)
+    inputs = ProgramInputs(tuple(columns), labels)
+    shape = call_layout(rows.manifest, inputs, (share[1] - share[0]) * updates)
     mapped = mmap.mmap(memory, slots * shape.bytes)
     for step, slot in requests:
-        piece = taking(rows, numbers_of(step, updates))
-        yield slot, lay(piece, updates, inputs, shape.views(mapped, slot))
+        piece = row_reader(rows, numbers_of(step, updates))
+        yield slot, fill_columns(piece, updates, inputs, shape.views(mapped, slot))
 
 
-def taking(rows: RowFolder, numbers: np.ndarray) -> Piece:
+def row_reader(rows: RowFolder, numbers: np.ndarray) -> RowReader:
     """Return a reader of the rows of a call, from their folder."""
     return lambda first, stop: rows.take(numbers[first:stop])

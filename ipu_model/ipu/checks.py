@@ -16,7 +16,9 @@ MAX_IPUS_PER_PROCESS = 64
 """IPUs that one process can attach to (PopTorch); more need several instances under poprun."""
 
 
-def accumulation_for(global_batch_size: int, micro_batch_size: int, replicas: int, packing_factor: float = 1.0) -> int:
+def derive_accumulation(
+    global_batch_size: int, micro_batch_size: int, replicas: int, packing_factor: float = 1.0
+) -> int:
     """Return the micro-batches accumulated on each replica: global_batch_size / (micro_batch_size x replicas).
 
     With one sequence in a row (packing_factor 1) this must be a whole number. A packed row holds

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import config_checks as checks
-from ipu_model.ipu.migration import ignore, migrate, unknown_key
+from ipu_model.ipu.migration import describe_unknown_key, ignore, migrate
 
 MATMUL_PROPORTION = 0.2
 """Default share of tile memory for the temporaries of a matmul; Optimum's default since 0.6."""
@@ -131,7 +131,7 @@ class IpuConfig:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}
 
     def _mode(self, prefix: str) -> ModeConfig:
-        layers, ipus = checks.pipeline(self._values(), prefix)
+        layers, ipus = checks.resolve_pipeline(self._values(), prefix)
         proportion = getattr(self, f"{prefix}matmul_proportion")
         if proportion is None:
             # Optimum's rule: a list for another number of IPUs does not apply, so the default is used.
@@ -176,7 +176,7 @@ def read_ipu_config(
         raise ConfigError(f"{where} must be a JSON object, found {type(values).__name__}")
     current, problems = migrate(values, say)
     known = IpuConfig()._values()
-    problems += [unknown_key(name, list(known)) for name in current if name not in known]
+    problems += [describe_unknown_key(name, list(known)) for name in current if name not in known]
     stated = {name: value for name, value in current.items() if name in known}
     checks.raise_problems(where, problems + _problems({**known, **stated}))
     return IpuConfig(**{name: _copied(value) for name, value in stated.items()})
@@ -185,9 +185,9 @@ def read_ipu_config(
 def _problems(values: Mapping[str, Any]) -> List[str]:
     """Return the problems of all values, first of each key, then between keys."""
     specs = {spec.name: spec.metadata for spec in fields(IpuConfig)}
-    wrong = {name: checks.value_problem(name, value, **specs[name]) for name, value in values.items()}
+    wrong = {name: checks.find_value_problem(name, value, **specs[name]) for name, value in values.items()}
     invalid = {name: problem for name, problem in wrong.items() if problem}
-    return [*invalid.values(), *checks.conflicts(values, invalid)]
+    return [*invalid.values(), *checks.find_conflicts(values, invalid)]
 
 
 def _as_float(value: Any) -> Any:

@@ -78,20 +78,20 @@ STAGES: Rule = (
 )
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value as JSON, as it is in the file."""
     return json.dumps(value, default=repr, ensure_ascii=False)
 
 
-def value_problem(name: str, value: Any, rule: Rule, nullable: bool) -> Optional[str]:
+def find_value_problem(name: str, value: Any, rule: Rule, nullable: bool) -> Optional[str]:
     """Return the problem with the value of a known key, or None."""
     required, holds = rule
     if holds(value) or (value is None and nullable):
         return None
-    return f"{name}={shown(value)} must be {required}" + (", or null" if nullable else "")
+    return f"{name}={format_value(value)} must be {required}" + (", or null" if nullable else "")
 
 
-def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
+def resolve_pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
     """Return the layers on each IPU and the IPUs per replica of one mode, with Optimum's rules for missing keys.
 
     Args:
@@ -112,7 +112,7 @@ def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
     return (layers if layers != [-1] else [-1] * ipus), ipus
 
 
-def conflicts(values: Mapping[str, Any], bad: Collection[str]) -> List[str]:
+def find_conflicts(values: Mapping[str, Any], bad: Collection[str]) -> List[str]:
     """Return every contradiction between keys, except those of keys in `bad`, which are reported already."""
     placement = {"layers_per_ipu", "ipus_per_replica", "device_mapping", "pipeline_stages"}
     if not placement.isdisjoint(bad):
@@ -158,7 +158,7 @@ def _explicit_placement_problems(values: Mapping[str, Any]) -> List[str]:
 
 
 def _pipeline_problems(values: Mapping[str, Any], mode: str, bad: Collection[str]) -> List[str]:
-    layers, ipus = pipeline(values, mode)
+    layers, ipus = resolve_pipeline(values, mode)
     problems = []
     name = f"{mode}matmul_proportion"
     shares = values[name] if name not in bad and isinstance(values[name], list) else [None] * ipus

@@ -19,7 +19,15 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from ipu_model.errors import ConfigError
 from ipu_model.files import PARTIAL, try_lock
-from ipu_model.ipu.program_folder import CACHE_VARIABLE, HELD, RECORD, Program, Say, read_record, states
+from ipu_model.ipu.program_folder import (
+    CACHE_VARIABLE,
+    LOCK_FILE,
+    RECORD,
+    ProgramFolder,
+    Say,
+    list_programs,
+    read_record,
+)
 
 LIVE = ".live"
 """Name of the folder of live executables, next to the folders that are copied between hosts."""
@@ -63,7 +71,7 @@ class ExecutableCache:
     Args:
         root: From cache_root.
         say: Receives messages for the user.
-        shared: Folder of programs of other hosts (program_folder.take), for configurations that the root lacks.
+        shared: Folder of programs of other hosts (program_folder.copy_programs), for missing configurations.
     """
 
     def __init__(self, root: Path, say: Say, shared: Optional[str] = None) -> None:
@@ -71,14 +79,14 @@ class ExecutableCache:
         self._roots, self._say = (own,) if own == root else (own, root), say
         self._shared = None if shared is None else Path(shared)
 
-    def open(self, parts: Dict[str, Any]) -> Program:
+    def open(self, parts: Dict[str, Any]) -> ProgramFolder:
         """Create or open the folder of a program, clean it, and lock it against pruning until it is closed.
 
         Raises:
             ConfigError: the folder cannot be created.
         """
         try:
-            return Program(self._roots, parts, self._say, self._shared)
+            return ProgramFolder(self._roots, parts, self._say, self._shared)
         except OSError as error:
             raise ConfigError(
                 f"the executable cache {self._roots[0]} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a "
@@ -98,7 +106,7 @@ def _writable(root: Path, say: Say) -> Path:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """Folder or library in a cache."""
 
     path: Path
@@ -112,30 +120,32 @@ class Entry:
     """Configuration that it was built for; empty without a record."""
 
 
-def entries(root: Path) -> List[Entry]:
+def list_entries(root: Path) -> List[CacheEntry]:
     """List a cache, least recently used entries first."""
     listed = _libraries(root)
     for path in root.iterdir() if root.is_dir() else ():
-        programs = states(path) if path.is_dir() else {}
+        programs = list_programs(path) if path.is_dir() else {}
         record = path / RECORD
-        if not programs and not record.exists() and not (path / HELD).exists():
+        if not programs and not record.exists() and not (path / LOCK_FILE).exists():
             continue  # not ours
         written = [state[1] / 1e9 for state in programs.values()] or [path.stat().st_mtime]
         saved = read_record(path)
         used_at = record.stat().st_mtime if record.exists() else max(written)
         built_at = _seconds(saved.get("created")) or min(written)
-        listed.append(Entry(path, sum(s[0] for s in programs.values()), used_at, built_at, saved.get("parts", {})))
+        listed.append(CacheEntry(path, sum(s[0] for s in programs.values()), used_at, built_at, saved.get("parts", {})))
     return sorted(listed, key=lambda entry: (entry.used_at, entry.path.name))
 
 
-def _libraries(root: Path) -> List[Entry]:
+def _libraries(root: Path) -> List[CacheEntry]:
     listed = []
     for path in root.glob(f"*{LIBRARY}"):
         record = path.with_suffix(".json")
         if not record.is_file():
             continue  # not ours, or just being written
         used_at, built_at = record.stat().st_mtime, path.stat().st_mtime
-        listed.append(Entry(path, path.stat().st_size, used_at, built_at, {"function": path.stem.rpartition("-")[0]}))
+        listed.append(
+            CacheEntry(path, path.stat().st_size, used_at, built_at, {"function": path.stem.rpartition("-")[0]})
+        )
     return listed
 
 
@@ -147,7 +157,7 @@ def _seconds(created: Any) -> float:
         return 0.0
 
 
-def choose(listed: Sequence[Entry], rule: str, amount: float, now: float) -> List[Entry]:
+def select_entries(listed: Sequence[CacheEntry], rule: str, amount: float, now: float) -> List[CacheEntry]:
     """Select the entries that a rule of `prune` removes.
 
     Args:
@@ -168,7 +178,7 @@ def choose(listed: Sequence[Entry], rule: str, amount: float, now: float) -> Lis
     return selected
 
 
-def remove(entry: Entry) -> bool:
+def remove_entry(entry: CacheEntry) -> bool:
     """Remove a folder that no process uses, or a library.
 
     A folder is renamed first, so that no process finds a part of it. Processes keep a library that they have loaded.
@@ -182,7 +192,7 @@ def remove(entry: Entry) -> bool:
         return True
     if not entry.path.is_dir():
         return True
-    with (entry.path / HELD).open("a", encoding="utf-8") as stream:
+    with (entry.path / LOCK_FILE).open("a", encoding="utf-8") as stream:
         if not try_lock(stream):
             return False
         renamed = entry.path.with_name(entry.path.name + PARTIAL)
@@ -191,7 +201,7 @@ def remove(entry: Entry) -> bool:
     return True
 
 
-def table(listed: Sequence[Entry], now: float) -> str:
+def format_entries(listed: Sequence[CacheEntry], now: float) -> str:
     """Format name, size, age and configuration of entries, with the parts in which the configurations differ."""
     width = max([16, *(len(entry.path.name) for entry in listed)])
     lines = [f"{'name':<{width}}  {'MB':>9}  {'unused, days':>12}  {'age, days':>9}  built for"]
@@ -205,7 +215,7 @@ def table(listed: Sequence[Entry], now: float) -> str:
     return "\n".join([*lines, f"{len(listed)} entries, {total / 1e6:.1f} MB"])
 
 
-def _distinguishing_parts(listed: Sequence[Entry]) -> List[str]:
+def _distinguishing_parts(listed: Sequence[CacheEntry]) -> List[str]:
     names: Set[str] = {name for entry in listed for name in entry.parts}
     differing = [name for name in sorted(names) if len({json.dumps(entry.parts.get(name)) for entry in listed}) > 1]
     return (differing or sorted(names))[:SHOWN]
@@ -218,19 +228,19 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if not root:
         sys.stderr.write(f"no cache is named: pass --root FOLDER or set {CACHE_VARIABLE}\n")
         return USAGE
-    listed, now = entries(Path(root).expanduser()), time.time()
+    listed, now = list_entries(Path(root).expanduser()), time.time()
     if options.command == "list":
-        print(table(listed, now))
+        print(format_entries(listed, now))
         return 0
     rules = ("unused_for_days", "older_than_days", "larger_than_gb")
     [(rule, amount)] = [(name, vars(options)[name]) for name in rules if vars(options)[name] is not None]
-    selected = choose(listed, rule, amount, now)
-    print(table(selected, now))
+    selected = select_entries(listed, rule, amount, now)
+    print(format_entries(selected, now))
     if not options.yes:
         print("nothing was removed: add --yes to remove these")
         return 0
     for entry in selected:
-        if not remove(entry):
+        if not remove_entry(entry):
             print(f"{entry.path.name} is in use and was not removed")
     return 0
 

@@ -35,7 +35,7 @@ from ipu_model.files import write_text
 LOG = "ipu_error.log"
 POPTORCH_LOG = "poptorch_error.log"
 """File in the working directory; PopTorch writes messages of more than 80 lines there and refers to it."""
-SHOWN = 300
+MESSAGE_LENGTH = 300
 """Characters of PopTorch's own text that the message repeats; the log has all of it."""
 
 TILES_PER_IPU = 1472
@@ -55,11 +55,11 @@ SEE_WHICH = '. To see which IPU: POPLAR_ENGINE_OPTIONS=\'{"autoReport.all":"true
 Settings = Mapping[str, Any]
 """Keys of the ipu_config in use, and WHOLE_TABLE."""
 WHOLE_TABLE = "whole_table"
-"""True where embedding_serialization_factor has no effect in this job (planning.cuts_table)."""
+"""True where embedding_serialization_factor has no effect in this job (planning.can_cut_table)."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class FailureKind:
     """Kind of failure, and how to report it."""
 
     pattern: str
@@ -67,10 +67,10 @@ class Kind:
     happened: Union[str, Callable[[Match[str]], str]]
     """Message, or a function that makes it. {0}, {1}, ... are groups of the pattern, {ipu} the IPU of group `tile`."""
     do: Optional[str] = None
-    """Remedy. None: free memory on the IPU of the `tile` that the pattern names, or on any IPU (memory_knobs)."""
+    """Remedy. None: free memory on the IPU of the `tile` that the pattern names, or on any IPU."""
 
 
-def memory_knobs(ipu: Optional[int], settings: Settings) -> str:
+def suggest_memory_settings(ipu: Optional[int], settings: Settings) -> str:
     """Return unused settings that free memory on an IPU: first those that only cost speed, last the batch size."""
     fullest = "the fullest IPU" if ipu is None else f"IPU {ipu}"
     knobs: List[str] = [
@@ -119,76 +119,76 @@ def _stream_length(text: str) -> str:
 
 
 KINDS = (
-    Kind(
+    FailureKind(
         r"package hash \((\S+)\) differs from poplar hash \((\S+)\)",
         "a cached executable was built with another Poplar SDK (package {0}, this SDK is {1})",
         "remove it: python -m ipu_model.ipu.executables prune --older-than-days 0 --yes, then run again",
     ),
-    Kind(r"[Oo]ut of memory on tile (?P<tile>\d+): (\d+) bytes used but tiles only have (\d+)", _tile_is_full),
-    Kind(
+    FailureKind(r"[Oo]ut of memory on tile (?P<tile>\d+): (\d+) bytes used but tiles only have (\d+)", _tile_is_full),
+    FailureKind(
         r"[Tt]ile (?P<tile>\d+) receives more data than it has total memory",
         "out of memory on IPU {ipu} of a replica (tile {0}: one exchange is too large)",
     ),
-    Kind(
+    FailureKind(
         r"stream_memory_allocation_error|Single stream of length",
         lambda match: f"out of memory for the streams between host and IPU{_stream_length(match.string)}",
         "lower device_iterations or micro_batch_size, and set output_mode to final",
     ),
-    Kind(
+    FailureKind(
         r"tile (?P<tile>\d+) _poplar_start must be 0 not",
         "too much code for IPU {ipu} of a replica (tile {0})",
     ),
-    Kind(
+    FailureKind(
         r"memory_allocation_error|[Oo]ut of memory|Cannot fit all variable data",
         "out of memory on an IPU; PopTorch does not report which",
     ),
-    Kind(
+    FailureKind(
         r"poplar_link_error",
         "Poplar could not link the program of the tiles (too much code, or a missing library)",
         "read the output of the linker in the log; for too much code place fewer layers on each IPU (layers_per_ipu), "
         "for a missing library enable the SDK again",
     ),
-    Kind(
+    FailureKind(
         r"Failed to acquire (\d+ IPU\(s\)|device Id \d+)",
         "the host could not attach to the IPUs: failed to acquire {0}",
         "they are in use (gc-monitor shows by whom), or the host has fewer (gc-info -l): wait with "
         "POPTORCH_WAIT_FOR_IPU=1, lower replication_factor, or use a larger V-IPU partition",
     ),
-    Kind(
+    FailureKind(
         r"Too many IPUs requested \((\d+)\)",
         "{0} IPUs requested in one process, which can use at most 64",
         "start several instances: device.launcher: poprun, device.processes: 2 or more",
     ),
-    Kind(
+    FailureKind(
         r"Fabric error|IPUoF Server unreachable|CONNECTION_KILL",
         "the host lost the connection to the IPU-Machines (IPU over fabric)",
         "run the job again, it continues from the last checkpoint; if it fails again, check the V-IPU server "
         "(IPUOF_VIPU_API_HOST) and the network",
     ),
-    Kind(
+    FailureKind(
         r"\w*unrecoverable_runtime_error",
         "the hardware reports an unrecoverable error",
         "take these IPUs out of service and inform the administrator; then run the job on other IPUs",
     ),
-    Kind(
+    FailureKind(
         r"Unsupported ops found in compiled model: \[([^\]]*)\]",
         "the model uses operators that PopTorch does not support: {0}",
         OUR_FAULT,
     ),
-    Kind(
+    FailureKind(
         r"popart_(internal_)?exception|poplibs_exception|'?poplar_\w+",
         "PopART or Poplar rejected the program",
         "if the text names no setting, check layers_per_ipu and the serialization factors, and run again with "
         "POPTORCH_LOG_LEVEL=DEBUG",
     ),
-    Kind(r"poptorch_py_error", "PopTorch's Python layer rejected a call", OUR_FAULT),
-    Kind(
+    FailureKind(r"poptorch_py_error", "PopTorch's Python layer rejected a call", OUR_FAULT),
+    FailureKind(
         r"std::out_of_range|std::exception|basic_string|poptorch_cpp_error': *(\n|$)",
         "PopTorch's compiler failed without a reason",
         "run again with POPTORCH_LOG_LEVEL=DEBUG and POPLAR_LOG_LEVEL=INFO, and read the last lines before the error; "
         "often the parts of the SDK have different versions",
     ),
-    Kind(
+    FailureKind(
         r"poptorch_cpp_error",
         "PopTorch rejected the program",
         "if the text names no setting, run again with POPTORCH_LOG_LEVEL=DEBUG and read the last lines before the "
@@ -197,7 +197,7 @@ KINDS = (
 )
 
 
-def classify(error: BaseException, log_folder: Path, settings: Optional[Settings] = None) -> DeviceJobError:
+def classify_error(error: BaseException, log_folder: Path, settings: Optional[Settings] = None) -> DeviceJobError:
     """Return the error to raise instead of `error`, and write all of PopTorch's output to a log in `log_folder`.
 
     Args:
@@ -210,14 +210,14 @@ def classify(error: BaseException, log_folder: Path, settings: Optional[Settings
     text = _full_text(error)
     happened, do = _explain(error, text, settings or {})
     message = " ".join((str(getattr(error, "message", "")) or str(error)).split())
-    shortened = message if len(message) <= SHOWN else message[:SHOWN] + " ..."
+    shortened = message if len(message) <= MESSAGE_LENGTH else message[:MESSAGE_LENGTH] + " ..."
     return IpuFailure(
         f"{happened}. {do[0].upper()}{do[1:]}. PopTorch: {shortened} ({_write_log(error, text, log_folder)})"
     )
 
 
 @contextlib.contextmanager
-def explained(poptorch: Any, log_folder: Path, settings: Optional[Settings] = None) -> Iterator[None]:
+def translate_errors(poptorch: Any, log_folder: Path, settings: Optional[Settings] = None) -> Iterator[None]:
     """Turn errors that PopTorch raises inside the block into an IpuFailure; other errors pass.
 
     Args:
@@ -232,12 +232,12 @@ def explained(poptorch: Any, log_folder: Path, settings: Optional[Settings] = No
     except DeviceJobError:
         raise
     except Exception as error:
-        if not comes_from(poptorch, error):
+        if not is_from_poptorch(poptorch, error):
             raise
-        raise classify(error, log_folder, settings) from error
+        raise classify_error(error, log_folder, settings) from error
 
 
-def comes_from(poptorch: Any, error: BaseException) -> bool:
+def is_from_poptorch(poptorch: Any, error: BaseException) -> bool:
     """Return whether PopTorch raised an error: one of its classes, or any error raised in one of its files.
 
     An error of our own code passes through PopTorch while it traces the model, but its last frame is ours.
@@ -259,7 +259,7 @@ def _explain(error: BaseException, text: str, settings: Settings) -> Tuple[str, 
             ipu = int(match["tile"]) // TILES_PER_IPU if "tile" in match.groupdict() else None
             happened = kind.happened
             message = happened.format(*match.groups(), ipu=ipu) if isinstance(happened, str) else happened(match)
-            return message, memory_knobs(ipu, settings) if kind.do is None else kind.do
+            return message, suggest_memory_settings(ipu, settings) if kind.do is None else kind.do
     if type(error).__name__ == "UnrecoverableError":
         return "the hardware reports an unrecoverable error", "take these IPUs out of service"
     return f"PopTorch rejected a call ({type(error).__name__})", OUR_FAULT

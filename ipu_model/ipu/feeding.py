@@ -28,16 +28,16 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.errors import RowWorkerLost
 from ipu_model.ipu.call_columns import (
     TOKENS,
-    CallShape,
+    CallLayout,
     Counts,
-    Inputs,
-    Piece,
+    ProgramInputs,
+    RowReader,
+    call_layout,
+    fill_columns,
     fill_slots,
     input_type,
     label_count,
-    lay,
-    shape_of,
-    taking,
+    row_reader,
 )
 from ipu_model.models.head import Head, Logits
 from ipu_model.rows.format import ABSENT, IGNORED
@@ -47,7 +47,7 @@ SLOTS = 3
 """One slot that the IPUs read, one that is ready, one that is being filled."""
 
 
-class Call(NamedTuple):
+class PreparedCall(NamedTuple):
     """Rows of one host call of this process."""
 
     columns: Sequence[np.ndarray]
@@ -55,11 +55,11 @@ class Call(NamedTuple):
     counts: Counts
 
 
-RowSource = Union[Generator[Call, None, None], "Ahead"]
+RowSource = Union[Generator[PreparedCall, None, None], "RowPrefetcher"]
 """Source of the calls of a training, in order. Close it to stop the process that prepares them."""
 
 
-class Ahead:
+class RowPrefetcher:
     """Prepares the next calls in a separate process, `process`, while this one is blocked.
 
     Args:
@@ -69,9 +69,9 @@ class Ahead:
         OSError: the memory or the process cannot be created.
     """
 
-    def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> None:
+    def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: ProgramInputs) -> None:
         first, stop, _ = order.share.indices(order.rows_per_update)
-        shape = shape_of(rows.manifest, inputs, (stop - first) * steps.step)
+        shape = call_layout(rows.manifest, inputs, (stop - first) * steps.step)
         size = SLOTS * shape.bytes
         descriptor = shared_memory("podium-rows", size)
         try:
@@ -88,10 +88,10 @@ class Ahead:
         for slot in range(SLOTS):
             self._request(slot)
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> RowPrefetcher:
         return self
 
-    def __next__(self) -> Call:
+    def __next__(self) -> PreparedCall:
         """Wait for the next call, and request a new one into the slot of the call before.
 
         Raises:
@@ -104,7 +104,7 @@ class Ahead:
             self._taken, counts = self._companion.receive()
         except CompanionLost as lost:
             raise RowWorkerLost(str(lost)) from None
-        return Call(self._columns[self._taken], counts)
+        return PreparedCall(self._columns[self._taken], counts)
 
     def _request(self, slot: int) -> None:
         """Let the companion fill a slot with the next call that is not requested yet."""
@@ -132,13 +132,13 @@ class HostCall:
     """Function that averages figures over the instances; call it once, after the call."""
 
 
-def training_inputs(head: Head, example: Batch) -> Inputs:
+def training_inputs(head: Head, example: Batch) -> ProgramInputs:
     """Return the columns that the training program of a head reads from rows like these."""
     one = example.columns["cls_positions"].shape[1] == 1
-    return Inputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example), one)
+    return ProgramInputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example), one)
 
 
-class Feed:
+class TrainingFeed:
     """Host calls of a training, in order.
 
     The number of labels of an update must be known before it begins, and under poprun each instance counts only its own
@@ -158,14 +158,14 @@ class Feed:
         updates: int,
         micro_batches: int,
         micro_batch_size: int,
-        inputs: Inputs,
+        inputs: ProgramInputs,
         instances: Instances,
     ) -> None:
         self._source, self._left, self._instances = source, calls, instances
         self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
         self._size_to_share = micro_batch_size if inputs.one_sequence else 0
         self._positions: Optional[Tensor] = None
-        self._next: Optional[Call] = None
+        self._next: Optional[PreparedCall] = None
         self._counts: Optional[Counts] = None
 
     def __iter__(self) -> Generator[HostCall, None, None]:
@@ -184,10 +184,10 @@ class Feed:
         """Replace the positions by shared ones, which are the same in every call and are created once."""
         at = TOKENS.index("position_ids")
         if self._positions is None:
-            self._positions = with_shared_positions(tensors, self._size_to_share)[at]
+            self._positions = share_positions(tensors, self._size_to_share)[at]
         return (*tensors[:at], self._positions, *tensors[at + 1 :])
 
-    def _wait(self) -> Call:
+    def _wait(self) -> PreparedCall:
         if self._next is None:
             self._next = next(self._source)
         return self._next
@@ -216,46 +216,46 @@ class Feed:
         return torch.from_numpy(np.repeat(weights, rows // self._updates, axis=0))
 
 
-def ahead_or_in_turn(
-    rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs, say: Callable[[str], None]
+def prefetch_calls(
+    rows: RowFolder, order: UpdateRows, steps: range, inputs: ProgramInputs, say: Callable[[str], None]
 ) -> RowSource:
     """Return the rows of calls that begin with these updates, prepared in another process where possible.
 
     Where memory or processes are limited, the training continues without it, but slower.
     """
     try:
-        return Ahead(rows, order, steps, inputs)
+        return RowPrefetcher(rows, order, steps, inputs)
     except OSError as error:
         say(
             f"rows are prepared between calls, while the IPUs wait: no process or memory for it ({error}). "
             "Raise the memory limit of this container or host, or its limit on processes"
         )
-    return in_turn(rows, order, steps, inputs)
+    return read_calls(rows, order, steps, inputs)
 
 
-def in_turn(rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> RowSource:
+def read_calls(rows: RowFolder, order: UpdateRows, steps: range, inputs: ProgramInputs) -> RowSource:
     """Return the rows of calls that begin with these updates, prepared when each call is taken.
 
     Raises:
         RowsError: from the generator: rows are damaged (with the file and the row).
     """
-    shape = shape_of(rows.manifest, inputs, len(order(0, steps.step)))
-    return _make_in_turn((taking(rows, order(step, steps.step)) for step in steps), shape, steps.step, inputs)
+    shape = call_layout(rows.manifest, inputs, len(order(0, steps.step)))
+    return _make_in_turn((row_reader(rows, order(step, steps.step)) for step in steps), shape, steps.step, inputs)
 
 
-def in_memory(batch: Batch, inputs: Inputs, updates: int) -> RowSource:
+def single_call(batch: Batch, inputs: ProgramInputs, updates: int) -> RowSource:
     """Return a source of one call, with rows of this instance that are in memory already."""
     columns = [batch.columns[name] for name in inputs.columns]
-    shape = CallShape(len(batch.rows), [(x.shape[1], input_type(str(x.dtype))) for x in columns])
+    shape = CallLayout(len(batch.rows), [(x.shape[1], input_type(str(x.dtype))) for x in columns])
     return _make_in_turn([batch.part], shape, updates, inputs)
 
 
 def _make_in_turn(
-    pieces: Iterable[Piece], shape: CallShape, updates: int, inputs: Inputs
-) -> Generator[Call, None, None]:
+    pieces: Iterable[RowReader], shape: CallLayout, updates: int, inputs: ProgramInputs
+) -> Generator[PreparedCall, None, None]:
     columns = shape.views(mmap.mmap(-1, shape.bytes))
     for piece in pieces:
-        yield Call(columns, lay(piece, updates, inputs, columns))
+        yield PreparedCall(columns, fill_columns(piece, updates, inputs, columns))
 
 
 def inference_tensors(batch: Batch, head: Head, rows: int, with_labels: bool = False) -> Tuple[Tensor, ...]:
@@ -275,7 +275,7 @@ def inference_tensors(batch: Batch, head: Head, rows: int, with_labels: bool = F
     return tuple(tensors)
 
 
-def with_shared_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> Tuple[Tensor, ...]:
+def share_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> Tuple[Tensor, ...]:
     """Replace the positions of rows with one sequence each by one row of positions for each micro-batch.
 
     Positions are then looked up once, and their gradient is a sum over the rows instead of a scatter-add over all
@@ -292,7 +292,7 @@ def with_shared_positions(tensors: Sequence[Tensor], micro_batch_size: int) -> T
     return (ids, types, along.repeat(len(positions) // micro_batch_size, 1), *rest)
 
 
-def sequence_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:
+def split_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:
     """Return the logits of every sequence.
 
     Args:

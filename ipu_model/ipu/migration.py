@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from ipu_model.ipu.config_checks import shown
+from ipu_model.ipu.config_checks import format_value
 
 POD_TYPES = ("pod4", "pod8", "pod16", "pod32", "pod64", "pod128", "pod256")
 """Keys of values per machine size in files up to 0.6, next to "default"."""
@@ -72,27 +72,29 @@ def migrate(values: Mapping[str, Any], say: Callable[[str], None] = ignore) -> T
     current = _without_pod_types(dict(values), lines, problems)
     for name, reason in DROPPED.items():
         if name in current:
-            lines.append(f"{name}={shown(current.pop(name))}: dropped, {reason}")
+            lines.append(f"{name}={format_value(current.pop(name))}: dropped, {reason}")
     for old, new in RENAMED.items():
         if old in current:
             _rename(current, old, new, lines, problems)
     _translate_values(current, lines)
     if lines:  # the file is from an old release
         lines += [
-            f"{name} is not set: the current default applies, older releases used {shown(old)}"
+            f"{name} is not set: the current default applies, older releases used {format_value(old)}"
             for name, old in FLIPPED_DEFAULTS.items()
             if name not in current
         ]
     _refuse(current, lines, problems)
     for name in BOOKKEEPING:
         if name in current:
-            lines.append(f"{name}={shown(current.pop(name))}: dropped, it describes the program that wrote the file")
+            lines.append(
+                f"{name}={format_value(current.pop(name))}: dropped, it describes the program that wrote the file"
+            )
     for line in lines:
         say(line)
     return current, problems
 
 
-def unknown_key(name: str, valid: Sequence[str]) -> str:
+def describe_unknown_key(name: str, valid: Sequence[str]) -> str:
     """Return the problem with a key that no release knows."""
     near = difflib.get_close_matches(str(name), list(valid), 1)
     hint = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(sorted(valid))}"
@@ -102,7 +104,7 @@ def unknown_key(name: str, valid: Sequence[str]) -> str:
 def _without_pod_types(values: Dict[str, Any], lines: List[str], problems: List[str]) -> Dict[str, Any]:
     wanted = values.pop("pod_type", None)
     if wanted is not None and wanted not in POD_TYPES:
-        problems.append(f"pod_type={shown(wanted)} must be one of {', '.join(POD_TYPES)}")
+        problems.append(f"pod_type={format_value(wanted)} must be one of {', '.join(POD_TYPES)}")
         wanted = None
     chosen = wanted or "default"
     read = {}
@@ -111,7 +113,7 @@ def _without_pod_types(values: Dict[str, Any], lines: List[str], problems: List[
             read[name] = value
         elif chosen in value:
             read[name] = value[chosen]
-            lines.append(f"{name}: {shown(value[chosen])}, the value for {chosen}, is now the only value")
+            lines.append(f"{name}: {format_value(value[chosen])}, the value for {chosen}, is now the only value")
         else:
             knob = "add one, or choose another pod_type" if wanted else "choose one of them as pod_type"
             problems.append(f"{name} has no value for {chosen}, only for {', '.join(sorted(value))}: {knob}")
@@ -121,7 +123,9 @@ def _without_pod_types(values: Dict[str, Any], lines: List[str], problems: List[
 def _rename(current: Dict[str, Any], old: str, new: str, lines: List[str], problems: List[str]) -> None:
     value = current.pop(old)
     if current.get(new, value) != value:
-        problems.append(f"{old}={shown(value)} is the old name of {new}={shown(current[new])}: keep {new}")
+        problems.append(
+            f"{old}={format_value(value)} is the old name of {new}={format_value(current[new])}: keep {new}"
+        )
         return
     lines.append(f"{old}: now named {new}")
     current[new] = value
@@ -133,9 +137,9 @@ def _refuse(current: Dict[str, Any], lines: List[str], problems: List[str]) -> N
             continue
         value = current.pop(name)
         if value is False or value is None or value == {}:
-            lines.append(f"{name}={shown(value)}: dropped, it has no effect")
+            lines.append(f"{name}={format_value(value)}: dropped, it has no effect")
         else:
-            problems.append(f"{name}={shown(value)} is not supported: {reason}")
+            problems.append(f"{name}={format_value(value)} is not supported: {reason}")
 
 
 def _translate_values(current: Dict[str, Any], lines: List[str]) -> None:

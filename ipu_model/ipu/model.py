@@ -64,7 +64,7 @@ class DeviceOps:
     """Marks the loss that gradients are taken of."""
 
 
-def device_ops(poptorch: Any) -> DeviceOps:
+def poptorch_ops(poptorch: Any) -> DeviceOps:
     """Return the device operations of PopTorch."""
     columns = poptorch.MatMulSerializationMode.OutputChannels
     return DeviceOps(
@@ -195,7 +195,7 @@ def drop_out(x: Tensor, rate: float, dropping: bool) -> Tensor:
     return functional.dropout(x, rate, True) if dropping and rate else x
 
 
-def pick(hidden: Tensor, positions: Tensor) -> Tensor:
+def select_positions(hidden: Tensor, positions: Tensor) -> Tensor:
     """Select positions [B, L, H], [B, N] -> [B, N, H] by a product with one-hot rows: faster on an IPU than a gather.
 
     A position of -1 (no such sequence) gives zeros.
@@ -204,14 +204,14 @@ def pick(hidden: Tensor, positions: Tensor) -> Tensor:
     return (positions[:, :, None] == indices[None, None, :]).to(hidden.dtype) @ hidden
 
 
-def by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
+def split_by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
     """Split logits of rows [B, L] -> [B, S, L], MASKED outside each sequence: an exact softmax over its tokens."""
     numbers = torch.arange(1, slots + 1, dtype=sequence_ids.dtype, device=sequence_ids.device)
     inside = (sequence_ids[:, None, :] == numbers[None, :, None]).to(logits.dtype)
     return logits[:, None, :] * inside + (inside - 1.0) * -MASKED
 
 
-def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
+def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of every label, [B, N] fp32, 0 where there is no label.
 
     Args:
@@ -224,28 +224,28 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.float().view(labels.shape)
 
 
-def squares_of(values: Tensor, targets: Tensor) -> Tensor:
+def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
     """Return the squared error of every target, [B, N] fp32, 0 where there is no target.
 
     Args:
         values: [B, N, 1].
         targets: [B, N] fp32, -100 = none.
     """
-    errors = (values[..., 0].float() - targets) * real(targets)
+    errors = (values[..., 0].float() - targets) * mark_labels(targets)
     return errors * errors
 
 
-def right(logits: Tensor, labels: Tensor) -> Tensor:
+def mark_correct(logits: Tensor, labels: Tensor) -> Tensor:
     """Return 1 where the most probable class is the label, else 0: [B, N, C], [B, N] -> [B, N] fp32."""
     return (logits.argmax(-1).to(labels.dtype) == labels).float()
 
 
-def real(labels: Tensor) -> Tensor:
+def mark_labels(labels: Tensor) -> Tensor:
     """Return 1 where there is a label, else 0: [B, N] -> [B, N] fp32."""
     return (labels != IGNORED).float()
 
 
-def sums_by_row(*figures: Tensor) -> Tensor:
+def sum_by_row(*figures: Tensor) -> Tensor:
     """Sum [B, N] fp32 each -> [B, figures]; evaluation returns these instead of logits, which are large."""
     return torch.cat([x.sum(1, keepdim=True) for x in figures], 1)
 

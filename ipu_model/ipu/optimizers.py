@@ -87,7 +87,7 @@ def _arguments(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
     return arguments
 
 
-def compiled_in(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
+def compiled_values(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
     """Return the values of the optimizer that are compiled into the program, as plain data: all but variable ones."""
     values = {name: value for name, value in _arguments(config, half).items() if name not in VARIABLE}
     plain = {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.optimizers import compiled_in
+from ipu_model.ipu.optimizers import compiled_values
 from ipu_model.ipu.planning import IpuPlan
 from ipu_model.ipu.sdk import sdk_name
 from ipu_model.jobs.job import Job
@@ -168,7 +168,7 @@ def _popart_switches(options: Any) -> None:
     switch("engineOptions", dict(ENGINE_OPTIONS))
 
 
-def host_parts(poptorch: Any, compile_only: bool) -> Dict[str, Any]:
+def describe_host(poptorch: Any, compile_only: bool) -> Dict[str, Any]:
     """Return the parts that depend on the host: versions, and the IPUs of the target (2: Mk2 and Bow, 21: C600)."""
     return {
         "poptorch": poptorch.__version__,
@@ -184,7 +184,7 @@ def executable_parts(
     """Return everything that decides a program of a job, by name.
 
     Args:
-        host: From host_parts.
+        host: From describe_host.
         mode: training; inference, which returns logits; or evaluation, which returns sums over labels.
         plan: Plan of that mode.
         inputs: Inputs of one call.
@@ -202,7 +202,7 @@ def executable_parts(
         "model": {name: value for name, value in vars(model).items() if name not in NOT_IN_THE_GRAPH},
         "layout": _program_layout(plan, model, training),
         "config": _program_options(plan, training),
-        "optimizer": compiled_in(job.optimizer, plan.half) if training and job.optimizer is not None else {},
+        "optimizer": compiled_values(job.optimizer, plan.half) if training and job.optimizer is not None else {},
     }
 
 

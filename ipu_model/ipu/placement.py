@@ -108,7 +108,7 @@ class DeviceLayout:
     attention_dropout: float = 0.0
 
 
-def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> Placement:
+def place_by_layers(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> Placement:
     """Place a model by layers_per_ipu, as Optimum Graphcore does.
 
     The embeddings are on IPU 0. In pre-training, pooler and heads are there as well, because the decoder of the MLM

@@ -94,7 +94,7 @@ class IpuPlan:
         )
         return dataclasses.replace(self, config=config, pipelined_inference=stages > 1)
 
-    def smaller_batch(self, rows: int, packing_factor: float) -> str:
+    def suggest_batch(self, rows: int, packing_factor: float) -> str:
         """Return advice: a global batch that `rows` rows can fill, or the minimum that the pipeline needs."""
         step, stages = self.micro_batch_size * self.replicas, self.placement.training_stages
         if rows // step >= stages:
@@ -122,7 +122,7 @@ class IpuPlan:
         shape = (model, self.placement, rows, self.micro_batch_size, self.accumulation, self.replicas)
         return IpuProgram(*shape, self.updates_per_call, self.config.optimizer_state_offchip, generation)
 
-    def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
+    def describe_evaluations(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
         """Describe the cost of `count` evaluations of `rows` held-out rows in a training of `updates` updates."""
         evaluation, training = self.for_evaluation(), self.program(model, RowShape.of(manifest))
         calls, iterations = math.ceil(rows / evaluation.rows_per_call), evaluation.config.inference_device_iterations
@@ -144,7 +144,7 @@ class IpuPlan:
         )
         return f"{cost}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
 
-    def stops_in_words(self, model: ModelConfig, manifest: Manifest, every_minutes: float, every_updates: int) -> str:
+    def describe_stops(self, model: ModelConfig, manifest: Manifest, every_minutes: float, every_updates: int) -> str:
         """Describe how a stop or the loss of the host affects a training: the host cannot react during a call.
 
         Args:
@@ -238,7 +238,7 @@ def plan_ipu(
 def _place(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
     if config.device_mapping is not None and config.pipeline_stages is not None:
         return placing.place_by_stages(head, model.num_layers, config.pipeline_stages, config.device_mapping)
-    return placing.place(head, model.num_layers, mode.layers_per_ipu, mode.ipus_per_replica)
+    return placing.place_by_layers(head, model.num_layers, mode.layers_per_ipu, mode.ipus_per_replica)
 
 
 def _replicas(job: Job, mode: ModeConfig) -> int:
@@ -282,7 +282,7 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
         checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
 
 
-def cuts_table(job: Job) -> bool:
+def can_cut_table(job: Job) -> bool:
     """Return whether embedding_serialization_factor has an effect: on a tied decoder, or on the table without LAMB
     (model.py)."""
     by_lamb = job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb"
@@ -292,7 +292,7 @@ def cuts_table(job: Job) -> bool:
 def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
     """Return the pieces of the word table: 1 with a tied decoder, and with LAMB."""
     pieces = 1 if heads.get_outline(job.head).tied else mode.embedding_serialization_factor
-    if pieces > 1 and not cuts_table(job):
+    if pieces > 1 and not can_cut_table(job):
         say(f"embedding_serialization_factor {pieces}: lamb uses 1, as its trust ratio is for the whole word table")
         return 1
     return pieces
@@ -301,7 +301,9 @@ def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int
 def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: float) -> int:
     """Derive the accumulation from the global batch; a configured one must agree."""
     geometry = job.geometry
-    derived = checks.accumulation_for(geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor)
+    derived = checks.derive_accumulation(
+        geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor
+    )
     stated = config.gradient_accumulation_steps
     if stated is not None and stated != derived:
         rows = geometry.micro_batch_size * replicas * stated

@@ -4,7 +4,7 @@ A live folder is locked while in use, cleaned when no other process uses it, and
 
 PopART keys its cache by an opaque hash, and one folder with many `*.popef` is slow. So every program has a folder
 `<root>/<fingerprint>/`. The fingerprint is ours: it tells before compiling whether the cache will have the program, and
-if not, why. PopART decides in the end, and `Program.outcome` reports where the two disagree.
+if not, why. PopART decides in the end, and `ProgramFolder.report_outcome` reports where the two disagree.
 
 Both kinds have `podium.json`, with the configuration of the programs and the SHA-256 of each, and `*.popef`. Shared
 programs are copied, never linked, and checked during the copy: so the loaded file is the checked one, and a file that
@@ -40,7 +40,7 @@ CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"
 MAPPINGS = ("parts", "executables", "sha256")
 """Keys of the record whose values are objects: parts by name, and values by file name."""
-HELD = "podium.held"
+LOCK_FILE = "podium.held"
 """Lock file (flock) of every process that uses the folder; a locked folder is not pruned."""
 PROGRAMS = "*.popef"
 LOCKS = "*.lock"
@@ -51,7 +51,7 @@ VERSIONS = ("poptorch", "poplar_sdk", "torch")
 EVALUATION = "evaluation"
 """Mode of the program that evaluates held-out rows during a training. Its shared folder has this name, inside that of
 its job, whose own record is then that of the training program."""
-NOTHING = "nothing"
+NO_PROGRAM = "nothing"
 """Key in the record of a folder without programs: the reason."""
 
 Say = Callable[[str], None]
@@ -59,7 +59,7 @@ States = Dict[str, Tuple[int, int]]
 """File name -> size in bytes, and modification time in nanoseconds."""
 
 
-class Program:
+class ProgramFolder:
     """Folder of one program in a cache, locked by this process until `close`.
 
     Opening it discards damaged programs, and copies shared ones if it has none, unless another process uses the folder.
@@ -68,13 +68,13 @@ class Program:
         roots: The cache; then a read-only cache, whose programs are linked into the first.
         parts: Everything that decides the program (options.executable_parts).
         say: Receives messages for the user.
-        shared: Folder of shared programs (`take`).
+        shared: Folder of shared programs (`copy_programs`).
 
     Attributes:
         path: Folder for enableExecutableCaching.
         expected: True if compiling should find the executable.
-        forecast: One line that states whether a hit is expected, and why.
-        origin: After `outcome`, the origin of the program, for result.json: built (and why), loaded, or restored.
+        lookup: One line that states whether a hit is expected, and why.
+        origin: After `report_outcome`, the origin of the program for result.json: built (why), loaded, or restored.
 
     Raises:
         OSError: the folder cannot be created.
@@ -82,27 +82,27 @@ class Program:
 
     def __init__(self, roots: Sequence[Path], parts: Dict[str, Any], say: Say, shared: Optional[Path] = None) -> None:
         self._roots, self._parts, self._mode, self.origin = roots, flatten_keys(parts), parts["mode"], ""
-        source = None if shared is None else carried(shared, self._mode)
+        source = None if shared is None else shared_folder(shared, self._mode)
         self.path, *read_only = (root / fingerprint(parts) for root in roots)
         self.path.mkdir(parents=True, exist_ok=True)
         for folder in read_only:
-            link(folder, self.path)
+            link_programs(folder, self.path)
         damage = refusal = ""
         self._restored_from: Optional[Path] = None
         self._stream, self._first = _hold(self.path)
         if self._first:  # no other process uses the folder: damaged files and stale locks can be removed
             remove_stale_locks(self.path, say)
             damage = _discard_damaged(self.path)
-            if source is not None and not states(self.path):
-                refusal = take(source, self._parts, self.path)
+            if source is not None and not list_programs(self.path):
+                refusal = copy_programs(source, self._parts, self.path)
                 self._restored_from = None if refusal else source
         fcntl.flock(self._stream, fcntl.LOCK_SH)
-        self._before = states(self.path)
+        self._before = list_programs(self.path)
         self.expected = bool(self._before)
         damage, refusal = damage and f"{damage}: discarded", refusal and f"{source} {refusal}"
-        self.forecast = self._describe_forecast(damage, refusal)
+        self.lookup = self._describe_lookup(damage, refusal)
 
-    def _describe_forecast(self, damaged: str, refused: str) -> str:
+    def _describe_lookup(self, damaged: str, refused: str) -> str:
         if self._restored_from is not None:
             taken = f"{_amount(self._before)} from {self._restored_from}, checked and put into {self.path}"
             return f"hit, {taken}{'; in it ' if damaged else ''}{damaged}"
@@ -117,15 +117,15 @@ class Program:
         records = [path for root in self._roots for path in sorted(root.glob(f"*/{RECORD}"))]
         stored = [read_record(path.parent).get("parts", {}) for path in records]
         # A training program cannot explain a miss for inference.
-        others = [x for x in stored if x.get("mode") == self._mode and differing(x, self._parts)]
+        others = [x for x in stored if x.get("mode") == self._mode and differing_parts(x, self._parts)]
         if not others:
             return "no executable yet"
-        nearest = min(others, key=lambda x: len(differing(x, self._parts)))
-        return f"no executable yet; the most similar cached one differs in {difference(nearest, self._parts)}"
+        nearest = min(others, key=lambda x: len(differing_parts(x, self._parts)))
+        return f"no executable yet; the most similar cached one differs in {describe_difference(nearest, self._parts)}"
 
-    def outcome(self) -> str:
+    def report_outcome(self) -> str:
         """Report after compiling whether PopART found its executable, and record the folder's programs."""
-        now = states(self.path)
+        now = list_programs(self.path)
         new = {name: state for name, state in now.items() if self._before.get(name) != state}
         if new:
             text = f"built, {_amount(new)}"
@@ -148,13 +148,13 @@ class Program:
         self.origin = "loaded from the cache" if self._restored_from is None else f"restored from {self._restored_from}"
         return "loaded from the cache, nothing was compiled"
 
-    def give(self, target: Path) -> None:
-        """Copy the programs into the shared folder of a job, atomically; call it after `outcome`.
+    def export(self, target: Path) -> None:
+        """Copy the programs into the shared folder of a job, atomically; call it after `report_outcome`.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        with new_folder(carried(target, self._mode)) as partial:
+        with new_folder(shared_folder(target, self._mode)) as partial:
             for path in sorted(self.path.glob(PROGRAMS)):
                 shutil.copyfile(str(path), str(partial / path.name))
             write_json(partial / RECORD, make_record(partial, self._parts))
@@ -171,7 +171,7 @@ def _amount(programs: States) -> str:
 
 def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:
     """Return the record of the programs in a folder: their configuration, time, sizes in bytes and SHA-256."""
-    sizes = {name: state[0] for name, state in states(folder).items()}
+    sizes = {name: state[0] for name, state in list_programs(folder).items()}
     return {
         "parts": parts,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -226,17 +226,17 @@ def _find_damage(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> s
     if path.name not in sizes:
         return "not recorded"
     if size != sizes[path.name]:
-        return "of a different size than recorded"
+        return "not of the recorded size"
     return "" if hashes.get(path.name) == sha256_of(path) else "different in SHA-256 from the record"
 
 
-def states(folder: Path) -> States:
+def list_programs(folder: Path) -> States:
     """Return the size and modification time of every executable that is not empty."""
     stats = {path.name: path.stat() for path in folder.glob(PROGRAMS) if path.exists()}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
 
 
-def link(source: Path, target: Path) -> None:
+def link_programs(source: Path, target: Path) -> None:
     """Link the executables of a read-only folder into `target`, and copy its record."""
     if not source.is_dir():
         return
@@ -255,21 +255,21 @@ def _hold(folder: Path) -> Tuple[IO[str], bool]:
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / HELD).open("a", encoding="utf-8")
+        stream = (folder / LOCK_FILE).open("a", encoding="utf-8")
         first = try_lock(stream)
         if not first:
             fcntl.flock(stream, fcntl.LOCK_SH)
-        if is_same_file(stream, folder / HELD):
+        if is_same_file(stream, folder / LOCK_FILE):
             return stream, first
         stream.close()
 
 
-def carried(folder: Path, mode: str) -> Path:
+def shared_folder(folder: Path, mode: str) -> Path:
     """Return the folder for programs of this mode in the shared folder of a job."""
     return folder / EVALUATION if mode == EVALUATION else folder
 
 
-def take(source: Path, parts: Dict[str, Any], target: Path) -> str:
+def copy_programs(source: Path, parts: Dict[str, Any], target: Path) -> str:
     """Copy the programs of `source` and their record into the live folder `target`, if they match `parts`.
 
     Returns:
@@ -281,10 +281,10 @@ def take(source: Path, parts: Dict[str, Any], target: Path) -> str:
     if not record and (source / RECORD).exists():
         return f"was discarded: {RECORD} is damaged"
     if not record.get("executables"):
-        return f"has no program ({record[NOTHING]})" if NOTHING in record else "has no program"
+        return f"has no program ({record[NO_PROGRAM]})" if NO_PROGRAM in record else "has no program"
     stored = record.get("parts", {})
     if stored != _as_read(parts):
-        return f"was built for another job: {difference(stored, _as_read(parts))}"
+        return f"was built for another job: {describe_difference(stored, _as_read(parts))}"
     copied: List[Path] = []
     try:
         for name in sorted(record["executables"]):
@@ -330,14 +330,14 @@ def _as_read(parts: Mapping[str, Any]) -> Dict[str, Any]:
     return values
 
 
-def differing(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> List[str]:
+def differing_parts(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> List[str]:
     """Return the names of the parts in which two configurations differ."""
     return sorted(name for name in {*stored, *parts} if stored.get(name) != parts.get(name))
 
 
-def difference(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+def describe_difference(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Format differences: `accumulation 16 -> 8, poptorch 3.3.0 -> 3.4.0 and 2 more`, with a hint on SDK versions."""
-    names = differing(stored, parts)
+    names = differing_parts(stored, parts)
     words = [f"{name} {_shown(stored.get(name))} -> {_shown(parts.get(name))}" for name in names]
     other_sdk = all(name.rpartition(".")[2] in VERSIONS for name in names)
     return f"{shorten(words, SHOWN)}{'; executables do not load under another SDK' if other_sdk else ''}"

@@ -136,7 +136,7 @@ def count_ipus(poptorch: Any) -> int:
     return count
 
 
-def find_runtime(
+def detect_ipus(
     environ: Mapping[str, str], find_spec: Callable[[str], Any], load: Callable[[], Any]
 ) -> Tuple[bool, str]:
     """Return whether `runtime: auto` selects the IPU, and the reason.

@@ -38,7 +38,7 @@ DEFAULT_TIMEOUT = 7200.0
 GRACE = 30.0
 """Seconds after the limit when the C timer ends a process whose compiler never lets Python run."""
 OPTIONS = "POPLAR_ENGINE_OPTIONS"
-ASKING = ("autoReport.all", "autoReport.outputMemoryProfile")
+PROFILE_OPTIONS = ("autoReport.all", "autoReport.outputMemoryProfile")
 LIBRARY = "pva"
 MB = float(1 << 20)
 FAILED = 1
@@ -61,7 +61,7 @@ def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
 
 
 @contextlib.contextmanager
-def watching(
+def watch_compile(
     emit: Emit, timeout: Optional[float], every: float = 15.0, what: str = "the program", log: Optional[Path] = None
 ) -> Iterator[None]:
     """Report the progress of compiling `what` every `every` seconds, and end the process at the time limit.
@@ -152,7 +152,7 @@ def _has_descriptor(stream: TextIO) -> bool:
 class CompileProfile:
     """Profile of one compilation; older profiles in its folder belong to other programs.
 
-    Create it before the compilation, and call `notice` after it. A program from the cache writes no profile.
+    Create it before the compilation, and call `find` after it. A program from the cache writes no profile.
 
     Args:
         environ: environment with Poplar's options.
@@ -165,7 +165,7 @@ class CompileProfile:
         self._written: Optional[Path] = None
         self._fullest_mb: Optional[float] = None
 
-    def notice(self) -> None:
+    def find(self) -> None:
         """Find the newest profile that is new or changed since the compilation began."""
         written = [(stamp, path) for path, stamp in self._stamps().items() if self._before.get(path) != stamp]
         self._written = max(written)[1] if written else None
@@ -194,7 +194,7 @@ def _profile_folder(environ: Mapping[str, str], training: bool) -> Optional[Path
         options = json.loads(environ.get(OPTIONS, "{}"))
     except ValueError:
         return None  # Poplar reports invalid options
-    if not isinstance(options, dict) or not any(str(options.get(name)).lower() == "true" for name in ASKING):
+    if not isinstance(options, dict) or not any(str(options.get(name)).lower() == "true" for name in PROFILE_OPTIONS):
         return None
     return Path(str(options.get("autoReport.directory", "."))) / ("training" if training else "inference")
 

@@ -150,7 +150,7 @@ def make_plan(
         updates, total_rows = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
     rows = manifest.rows
     if division.rows_per_update > rows and updates:
-        remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
+        remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.suggest_batch(rows, factor)
         raise RowsError(
             f"{job.rows} has {rows} rows of {factor:.2f} sequences, but one update needs global_batch_size "
             f"{job.geometry.global_batch_size} / {factor:.2f} = {division.rows_per_update} rows: use more data, or "

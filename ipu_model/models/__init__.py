@@ -1,1 +1,1 @@
-"""BERT in plain torch under Hugging Face's parameter names, and the model folders it comes from and goes to."""
+"""BERT in plain torch with Hugging Face's parameter names, and its model folders."""

@@ -1,4 +1,4 @@
-"""The architecture of a BERT. Standard library only."""
+"""Architecture of a BERT. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipu_model.errors import ConfigError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture of a BERT, and nothing else. Field meanings as in Hugging Face's BertConfig."""
+    """Architecture of a BERT. Fields have the meaning of those in Hugging Face's BertConfig."""
 
     vocab_size: int
     hidden_size: int = 768

@@ -1,13 +1,13 @@
-"""The encoder of BERT (arXiv 1810.04805) in plain torch, with Hugging Face's parameter names.
+"""Encoder of BERT (arXiv 1810.04805) in plain torch, with Hugging Face's parameter names.
 
 Legend: T tokens of all sequences one after the other (or B rows of L tokens), H hidden size, A heads, N sequences.
 
-The model is written over "tokens" and does not care how they are laid out: the leading dimensions are [T]
-on runtimes that drop pads and [B, L] on those that need fixed shapes. Only attention knows (flat.py).
+The model works on "tokens" in any layout: the leading dimensions are [T] on runtimes that drop padding, and [B, L] on
+those that need fixed shapes. Only attention depends on the layout (flat.py).
 
-Dropout has masks of whole bit patterns, drawn apart from where they are used. A mask holds, for every element, int16 -1
-(all bits set: kept) or 0 (dropped), and is applied with a bitwise and: on a CPU that takes less time than a comparison
-and a product, forward and backward alike.
+Dropout masks are bit patterns, drawn separately from their use. A mask has int16 -1 (all bits set: kept) or 0 (dropped)
+for every element and is applied with a bitwise and. On a CPU this takes less time than a comparison and a product, in
+both passes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ipu_model.models.config import ModelConfig
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 STEPS = 1 << 15
-"""A probability is rounded to a multiple of 1 / STEPS, as the mask takes 15 random bits per element."""
+"""A probability is rounded to a multiple of 1 / STEPS, as the mask uses 15 random bits per element."""
 LOW_BITS = 0x7FFF7FFF7FFF7FFF
-"""All bits of four int16 in a word but their signs."""
+"""All bits of four int16 in a 64-bit word except the signs."""
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the bytes of an element."""
+"""Integer type by the size of an element in bytes."""
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 """(query, key, value, heads, dropout) -> context, all [..., H]."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the encoder reads."""
+    """Inputs of the encoder."""
 
     input_ids: Tensor
-    """[...] int64, as the two below."""
+    """[...] int64, like the next two."""
     token_type_ids: Tensor
     position_ids: Tensor
     attention: Attention
@@ -47,27 +47,27 @@ class Dense(nn.Linear):
     """nn.Linear whose product may be computed with a low-precision copy of its weight (LowPrecisionCopies)."""
 
     copy: Optional[Tensor] = None
-    """[out, in], a leaf that gathers the gradient; None: the weight itself."""
+    """[out, in], a leaf that accumulates the gradient; None: use the weight itself."""
 
     @property
     def factor(self) -> Tensor:
-        """What the product is computed with."""
+        """Matrix of the product: the copy or the weight."""
         return self.weight if self.copy is None else self.copy
 
     def forward(self, values: Tensor) -> Tensor:
-        """[..., in] -> [..., out], in the precision of `factor`."""
+        """Compute [..., in] -> [..., out], in the precision of `factor`."""
         return nn.functional.linear(values.to(self.factor.dtype), self.factor, self.bias.to(self.factor.dtype))
 
 
 class TiedDecoder(nn.Module):
-    """A head whose last matrix is the word table."""
+    """Head whose last matrix is the word table."""
 
     words_copy: Optional[Tensor] = None
     """Low-precision copy of the word table, as in Dense."""
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and token type embeddings, normalised."""
+    """Normalised sum of word, position and token type embeddings."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -78,15 +78,15 @@ class Embeddings(nn.Module):
         self.dropout = config.hidden_dropout
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """[...] -> [..., H]. Tables stay in fp32: hundreds of tokens add to one line of their gradient."""
+        """Embed [...] -> [..., H]. Tables stay in fp32: hundreds of tokens add to one row of their gradient."""
         summed = self.word_embeddings(tokens.input_ids) + self.token_type_embeddings(tokens.token_type_ids)
         summed = summed + self.position_embeddings(tokens.position_ids)
         dropout = self.dropout if self.training else 0.0
-        return drop(self.LayerNorm(summed), mask_for(summed, dropout), dropout)
+        return drop(self.LayerNorm(summed), draw_mask_for(summed, dropout), dropout)
 
 
 class SelfAttention(nn.Module):
-    """Projections around the attention of the layout."""
+    """Projections for query, key and value around the attention of the layout."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class SelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """LayerNorm(residual + dropout(dense(inner))), the end of both halves of a layer."""
+    """End of both halves of a layer: LayerNorm(residual + dropout(dense(inner)))."""
 
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__()
@@ -109,20 +109,20 @@ class Residual(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, inner: Tensor, residual: Tensor, keep: Optional[Tensor], dropout: float) -> Tensor:
-        """[..., I], [..., H] -> [..., H]; `keep` is the mask of the dropout."""
+        """Compute [..., I], [..., H] -> [..., H]; `keep` is the dropout mask."""
         summed = add_dropped(residual, self.dense(inner), keep, dropout)
         return normalise(summed, self.LayerNorm.weight, self.LayerNorm.bias, self.LayerNorm.eps)
 
 
 def normalise(values: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """LayerNorm of [..., H], in fp32 inside; the result is as precise as `values`."""
-    if values.dtype == scale.dtype or values.device.type == "cpu":  # where both precisions may meet in one kernel
+    """Apply LayerNorm to [..., H], computed in fp32; the result has the precision of `values`."""
+    if values.dtype == scale.dtype or values.device.type == "cpu":  # CPU kernels accept mixed precision
         return nn.functional.layer_norm(values, scale.shape, scale, shift, eps)
     return nn.functional.layer_norm(values.to(scale.dtype), scale.shape, scale, shift, eps).to(values.dtype)
 
 
 class Layer(nn.Module):
-    """One encoder layer. The nesting of modules only serves Hugging Face's parameter names."""
+    """One encoder layer. Modules are nested only for Hugging Face's parameter names."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -134,21 +134,21 @@ class Layer(nn.Module):
         self.dropout = config.hidden_dropout
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
-        """[..., H] -> [..., H]."""
+        """Compute [..., H] -> [..., H]."""
         context = self.attention["self"](hidden, attention)
         dropout = self.dropout if self.training else 0.0
-        keep_attention, keep_output = mask_for(hidden, dropout), mask_for(hidden, dropout)
+        keep_attention, keep_output = draw_mask_for(hidden, dropout), draw_mask_for(hidden, dropout)
         hidden = self.attention["output"](context, hidden, keep_attention, dropout)
         inner = nn.functional.gelu(self.intermediate["dense"](hidden))  # erf, as BERT was trained
         return self.output(inner, hidden, keep_output, dropout)
 
 
 class Bert(nn.Module):
-    """Embeddings and encoder; the pooler only where a head reads it."""
+    """Embeddings and encoder, with the pooler only if a head reads it."""
 
     recompute = False
-    """Whether training keeps the input of each layer alone and computes the layer once more on the way back, dropout
-    included: the same numbers from less memory and more time."""
+    """True if training keeps only the input of each layer and recomputes the layer, with the same dropout, in the
+    backward pass: the same numbers with less memory and more time."""
 
     def __init__(self, config: ModelConfig, pooler: bool) -> None:
         super().__init__()
@@ -160,12 +160,12 @@ class Bert(nn.Module):
 
     @property
     def precision(self) -> torch.dtype:
-        """Precision of products and of what flows between layers."""
+        """Precision of products and of activations between layers."""
         layers: Any = self.encoder["layer"]
         return layers[0].attention["self"].query.factor.dtype
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """[...] -> [..., H]."""
+        """Encode [...] -> [..., H]."""
         hidden = self.embeddings(tokens).to(self.precision)
         for layer in self.encoder["layer"].children():
             if self.recompute and torch.is_grad_enabled():
@@ -175,19 +175,19 @@ class Bert(nn.Module):
         return hidden
 
     def pool(self, first_tokens: Tensor) -> Tensor:
-        """[N, H] of the [CLS] tokens -> [N, H]."""
+        """Pool the [CLS] tokens [N, H] -> [N, H]."""
         return torch.tanh(self.pooler["dense"](first_tokens))
 
 
 class LowPrecisionCopies:
-    """Copies of all matrices of a model that products use in place of the weights, which stay and are updated in fp32.
+    """Low-precision copies of all matrices of a model, used in products; the weights stay and are updated in fp32.
 
-    torch.autocast makes such copies in every forward pass and turns every gradient back into fp32; these are
-    made once per update. LayerNorms, biases and the lookup in the embedding tables stay in fp32.
+    torch.autocast creates such copies in every forward pass and casts every gradient back to fp32; these copies are
+    made once per update. LayerNorms, biases and the look-up in the embedding tables stay in fp32.
 
     Args:
         model: From modeling.build_model, its weights in fp32 or wider.
-        dtype: bfloat16; None makes no copies, and products use the weights.
+        dtype: bfloat16; None creates no copies, and products use the weights.
     """
 
     def __init__(self, model: nn.Module, dtype: Optional[torch.dtype]) -> None:
@@ -209,23 +209,23 @@ class LowPrecisionCopies:
 
     @property
     def of_weights(self) -> Dict[Tensor, Tensor]:
-        """Weight -> its copy."""
+        """Copy of each weight."""
         return dict(self.pairs)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the copies."""
+        """Clear the gradients of the copies."""
         for _, copy in self.pairs:
             copy.grad = None
 
     def collect_gradients(self) -> None:
-        """Add what the copies gathered to the gradients of the weights, in fp32; after every micro-batch."""
+        """Add the gradients of the copies to those of the weights, in fp32; call it after every micro-batch."""
         for weight, copy in self.pairs:
             if copy.grad is not None:
                 weight.grad = copy.grad.to(weight.dtype) if weight.grad is None else weight.grad.add_(copy.grad)
                 copy.grad = None
 
     def gradients(self, parameters: Iterable[Tensor]) -> List[Tensor]:
-        """The gradients of the model, each once: of a weight or of its copy; where both have one, they are added."""
+        """Return every gradient of the model once: of a weight or its copy, or their sum if both have one."""
         for weight, copy in self.pairs:
             if weight.grad is not None and copy.grad is not None:  # the word table: looked up, and the decoder
                 weight.grad.add_(copy.grad)
@@ -235,16 +235,15 @@ class LowPrecisionCopies:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights anew; after every change of them."""
+        """Update the copies; call it after every change of the weights."""
         for weight, copy in self.pairs:
             copy.copy_(weight)
 
 
-def keep_mask(shape: Sequence[int], probability: float) -> Tensor:
-    """A random mask on the CPU, from torch's generator: int16 -1 where a value is kept, 0 where it is dropped.
+def draw_mask(shape: Sequence[int], probability: float) -> Tensor:
+    """Draw a random mask on the CPU, from torch's generator: int16 -1 where a value is kept, 0 where it is dropped.
 
-    Four elements from each random word: seven to ten times faster than `bernoulli_`, and it follows
-    torch.manual_seed all the same.
+    Each random word gives four elements: seven to ten times faster than `bernoulli_`, and torch.manual_seed applies.
     """
     count = torch.Size(shape).numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).bitwise_and_(LOW_BITS)
@@ -252,8 +251,8 @@ def keep_mask(shape: Sequence[int], probability: float) -> Tensor:
     return words.view(torch.int16)[:count].neg_().add_(_dropped(probability) - 1).bitwise_right_shift_(15).view(shape)
 
 
-def kept_scale(probability: float) -> float:
-    """What kept values are multiplied with: 1 / (1 - probability), of the rounded probability."""
+def dropout_scale(probability: float) -> float:
+    """Return the factor for kept values: 1 / (1 - probability), for the rounded probability."""
     return STEPS / (STEPS - _dropped(probability))
 
 
@@ -261,41 +260,41 @@ def _dropped(probability: float) -> int:
     return round(probability * STEPS)
 
 
-def mask_for(values: Tensor, probability: float) -> Optional[Tensor]:
-    """What `drop` needs besides values of this shape; None where nothing is dropped.
+def draw_mask_for(values: Tensor, probability: float) -> Optional[Tensor]:
+    """Draw the mask that `drop` needs for values of this shape; None if nothing is dropped.
 
-    None on accelerators too, which draw inside the kernel that drops.
+    Also None on accelerators, whose dropout kernel draws its own mask.
     """
     if probability == 0 or values.device.type != "cpu":
         return None
-    return keep_mask(values.shape, probability)
+    return draw_mask(values.shape, probability)
 
 
-def masked(values: Tensor, keep: Tensor) -> Tensor:
-    """Values where they are kept, +0 elsewhere; no gradient flows through it."""
+def apply_mask(values: Tensor, keep: Tensor) -> Tensor:
+    """Return kept values, and +0 elsewhere; no gradient flows through it."""
     integer = INTEGERS[values.element_size()]
     return torch.bitwise_and(values.view(integer), keep.to(integer)).view(values.dtype)
 
 
 def drop(values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
-    """Dropout of `values`.
+    """Apply dropout to `values`.
 
     Args:
-        keep: From mask_for.
-        probability: 0 where nothing is dropped.
+        keep: Mask from draw_mask_for.
+        probability: Share to drop; 0 returns `values`.
     """
     if probability == 0:
         return values
     if keep is None:
         return torch.nn.functional.dropout(values, probability)
-    return _Drop.apply(values, keep, kept_scale(probability))
+    return _Drop.apply(values, keep, dropout_scale(probability))
 
 
 def add_dropped(residual: Tensor, values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
-    """residual + drop(values, keep, probability), with a pass less over the numbers."""
+    """Return residual + drop(values, keep, probability), with one pass less over the numbers."""
     if keep is None or probability == 0:
         return residual + drop(values, keep, probability)
-    return _AddDropped.apply(residual, values, keep, kept_scale(probability))
+    return _AddDropped.apply(residual, values, keep, dropout_scale(probability))
 
 
 class _Drop(torch.autograd.Function):
@@ -303,12 +302,12 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return masked(values, keep).mul_(scale)
+        return apply_mask(values, keep).mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tuple[Any, ...]:
         (keep,) = ctx.saved_tensors
-        return masked(gradient.contiguous(), keep).mul_(ctx.scale), None, None
+        return apply_mask(gradient.contiguous(), keep).mul_(ctx.scale), None, None
 
 
 class _AddDropped(torch.autograd.Function):
@@ -316,9 +315,9 @@ class _AddDropped(torch.autograd.Function):
     def forward(ctx: Any, residual: Tensor, values: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return torch.add(residual, masked(values, keep), alpha=scale)
+        return torch.add(residual, apply_mask(values, keep), alpha=scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tuple[Any, ...]:
         (keep,) = ctx.saved_tensors
-        return gradient, masked(gradient.contiguous(), keep).mul_(ctx.scale), None, None
+        return gradient, apply_mask(gradient.contiguous(), keep).mul_(ctx.scale), None, None

@@ -1,12 +1,13 @@
-"""Packed rows without their padding: the layout of runtimes that take any shape, and its attention.
+"""Packed rows without padding: the layout of runtimes with dynamic shapes, and its attention.
 
-Legend: R rows, L row length, S sequences a row at most, N sequences and T tokens in all (T with the filler), M labels.
-Sequences are laid end to end, longest first, so that those of equal length are neighbours and attention
-serves them in one call.
+Legend: R rows, L row length, S maximum sequences per row, N sequences and T tokens in all (T with the filler), M
+labels. Sequences are concatenated, longest first, so that those of equal length are neighbours and attention processes
+them in one call.
 
-Of attention: H hidden size, A heads, D = H / A, G sequences of one group, N tokens of each of them with its pads,
-K = sum of G * A * N over the groups. It is one autograd function (bmm, softmax, bmm; backward by hand), because the
-fused CPU kernels refuse dropout and the scores of a group stay in cache: fastest of eight forms measured on CPU.
+In attention: H hidden size, A heads, D = H / A, G sequences of one group, N tokens of each with its padding, K = sum of
+G * A * N over the groups. Attention is one autograd function (bmm, softmax, bmm, with its own backward), because the
+fused CPU kernels do not support dropout and the scores of a group stay in cache: the fastest of eight variants measured
+on CPU.
 """
 
 from __future__ import annotations
@@ -19,80 +20,79 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.models.encoder import Tokens, keep_mask, kept_scale, masked
+from ipu_model.models.encoder import Tokens, apply_mask, draw_mask, dropout_scale
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.row_folder import Batch, Columns
 
 SEQUENCE_TILE = 32
-"""Tokens to a multiple of which attention pads each sequence. oneDNN compiles a kernel for every new shape of a
-product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
+"""Attention pads each sequence to a multiple of this many tokens. oneDNN compiles a kernel for every new shape of a
+product (0.5 to 3 ms each, compared with 0.05 ms to run it), so the number of shapes must be small."""
 SCORES_PER_GROUP = 1 << 20
-"""Scores of all heads in a group of attention, at most (a longer sequence is a group of its own): more leave the
-cache, with fewer the calls themselves cost most."""
+"""Maximum scores of all heads in a group of attention (a longer sequence is a group of its own): more do not fit the
+cache, and with fewer the overhead of calls dominates."""
 TOKEN_TILE = 64
-"""Tokens, and masked tokens, are filled up to a multiple of it: oneDNN compiles a kernel for every new shape
-of a product, some milliseconds each, so that shapes must repeat. The filler is a sequence of its own that no loss
-reads."""
+"""Tokens, and masked tokens, are padded to a multiple of this: oneDNN compiles a kernel for every new shape of a
+product, some milliseconds each, so shapes must repeat. The filler is a separate sequence that no loss reads."""
 
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """One micro-batch without padding, but for the filler at its end."""
+    """One micro-batch without padding, except for the filler at its end."""
 
     tokens: Tokens
     """[T] each, T a multiple of TOKEN_TILE."""
     starts: Tensor
     """[N] int64: first flat token of each sequence, its [CLS]."""
     lengths: np.ndarray
-    """[N] int64, descending; on the host, as shapes follow from it."""
+    """[N] int64, descending; on the host, as shapes depend on it."""
     labels: Dict[str, Tensor]
-    """What the head learns from (Head.flat_labels): 64-bit numbers of one dimension."""
+    """Labels for the head (Head.flat_labels): 64-bit numbers of one dimension."""
     feature_ids: np.ndarray
     """[N] int32; empty where rows have none."""
 
     @property
     def real_tokens(self) -> int:
-        """Those before the filler."""
+        """Number of tokens before the filler."""
         return int(self.lengths.sum())
 
     @property
     def blocks(self) -> List[int]:
-        """Tokens of everything that attention keeps apart: the sequences, and the filler where there is some."""
+        """Tokens of each sequence for attention, and of the filler if there is one."""
         return _blocks(self.lengths, len(self.tokens.input_ids) - self.real_tokens)
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where the sequences and tokens of a flat batch lie in its rows."""
+class FlatIndex:
+    """Indices of the sequences and tokens of a flat batch in its rows."""
 
     columns: Columns
     """Columns of the rows."""
     row: np.ndarray
-    """[N] the row of each sequence."""
+    """[N] row of each sequence."""
     slot: np.ndarray
-    """[N] its place among those of the row, 0..S-1."""
+    """[N] slot of each sequence in its row, 0..S-1."""
     first: np.ndarray
-    """[N] int64: its first token among the R * L of the rows."""
+    """[N] int64: index of its first token among the R * L of the rows."""
     source: np.ndarray
-    """[T] int64: each token, without the filler, among the R * L of the rows."""
+    """[T] int64: index of each token, without the filler, among the R * L of the rows."""
 
     def per_sequence(self, column: str) -> np.ndarray:
-        """[N] of a column with a value for each sequence."""
+        """Return [N] values of a column that has one for each sequence."""
         return self.columns[column][self.row, self.slot]
 
     def per_token(self, column: str, filler: int) -> np.ndarray:
-        """[T], filler included, of a column with a value for each token."""
-        return fill(self.columns[column].reshape(-1)[self.source], -len(self.source) % TOKEN_TILE, filler)
+        """Return [T] values, filler included, of a column that has one for each token."""
+        return append_filler(self.columns[column].reshape(-1)[self.source], -len(self.source) % TOKEN_TILE, filler)
 
 
-Labels = Callable[[Places], Dict[str, Tensor]]
+Labels = Callable[[FlatIndex], Dict[str, Tensor]]
 
 
 def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
-    """Drop the padding of whole rows; every step is a NumPy call over all rows at once.
+    """Remove the padding of whole rows; every step is one NumPy call over all rows.
 
     Args:
-        labels: Makes the labels (Head.flat_labels); None: there are none.
+        labels: Function that creates the labels (Head.flat_labels); None: there are none.
     """
     columns = batch.columns
     rows, length = columns["input_ids"].shape
@@ -104,7 +104,7 @@ def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
     starts = np.cumsum(lengths) - lengths
     real = int(lengths.sum())
     source = np.repeat(firsts - starts, lengths) + np.arange(real)  # [T] position in the rows
-    places = Places(columns, at_row, at_slot, firsts, source)
+    places = FlatIndex(columns, at_row, at_slot, firsts, source)
     tokens = Tokens(
         input_ids=to_tensor(places.per_token("input_ids", 0)),
         token_type_ids=to_tensor(places.per_token("token_type_ids", 0)),
@@ -120,38 +120,38 @@ def _blocks(lengths: np.ndarray, filler: int) -> List[int]:
 
 
 def _sequence_lengths(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarray:
-    """[R, S] tokens of every sequence."""
+    """Return the tokens of every sequence, [R, S]."""
     rows = len(sequence_ids)
     cells = np.arange(rows)[:, None] * (max_sequences + 1) + sequence_ids
     counts = np.bincount(cells.reshape(-1), minlength=rows * (max_sequences + 1))
     return counts.reshape(rows, max_sequences + 1)[:, 1:]
 
 
-def fill(values: np.ndarray, count: int, value: int = 0) -> np.ndarray:
-    """`values` with `count` times `value` after them."""
+def append_filler(values: np.ndarray, count: int, value: int = 0) -> np.ndarray:
+    """Append `value` to `values` `count` times."""
     return np.pad(values, (0, count), constant_values=value) if count else values
 
 
 def to_tensor(values: np.ndarray) -> Tensor:
-    """As int64."""
+    """Convert to an int64 tensor."""
     return torch.from_numpy(values.astype(np.int64))
 
 
-def per_sequence(logits: Tensor, starts: Tensor, lengths: np.ndarray) -> Tensor:
-    """Logits [T, C] of flat tokens -> [N, longest, C], -inf after the end of each sequence.
+def pad_logits(logits: Tensor, starts: Tensor, lengths: np.ndarray) -> Tensor:
+    """Pad logits [T, C] of flat tokens -> [N, longest, C], with -inf after the end of each sequence.
 
-    A softmax over the middle dimension then covers the tokens of one sequence: no pads, no neighbours.
-    All of it happens where `logits` and `starts` are; of the lengths only the largest and the sum are read here.
+    A softmax over the middle dimension then covers only the tokens of one sequence. The computation runs on the device
+    of `logits` and `starts`; only the largest and the sum of the lengths are read on the host.
     """
     tokens = len(logits)
-    stops = torch.nn.functional.pad(starts[1:], (0, 1), value=int(lengths.sum()))  # sequences lie end to end
+    stops = torch.nn.functional.pad(starts[1:], (0, 1), value=int(lengths.sum()))  # sequences are concatenated
     index = starts[:, None] + torch.arange(int(lengths.max()), device=starts.device)
     outside = index >= stops[:, None]
     return logits[index.clamp(max=tokens - 1)].masked_fill(outside[:, :, None], float("-inf"))
 
 
 def split_sequences(values: np.ndarray, lengths: np.ndarray) -> List[np.ndarray]:
-    """Values [T] of flat tokens -> one array per sequence."""
+    """Split values [T] of flat tokens into one array per sequence."""
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
@@ -160,39 +160,39 @@ class Group:
     """Neighbouring sequences that share one call."""
 
     first_row: int
-    """Where its G * A * N rows begin among all K."""
+    """First of its G * A * N rows among all K."""
     sequences: int
     tokens: int
     """N."""
     hidden: Tensor
-    """[G, 1, 1, N] fp32: what is added to the scores, -inf on padded keys and 0 on others."""
+    """[G, 1, 1, N] fp32, added to the scores: -inf on padded keys, 0 on others."""
 
 
 @dataclass(frozen=True)
-class HeadLayout:
-    """Where the heads of every token lie among the K rows [D] that the groups work on, ordered [G, A, N] in each."""
+class AttentionLayout:
+    """Indices of every token's heads among the K rows [D] of the groups, which are ordered [G, A, N] in each."""
 
     groups: List[Group]
     source: Tensor
-    """[K] int64: which of the T * A rows of the tokens; pads repeat the last token of their sequence."""
+    """[K] int64: index among the T * A rows of the tokens; padding repeats the last token of its sequence."""
     target: Tensor
-    """[T * A] int64: where they lie among the K."""
+    """[T * A] int64: index among the K rows."""
     pads: Tensor
-    """int64: which of the K rows are pads."""
+    """int64: indices of the K rows that are padding."""
 
     @staticmethod
-    def of(lengths: Sequence[int], heads: int) -> HeadLayout:
-        """The layout of sequences laid end to end; those of near-equal length should be neighbours."""
+    def of(lengths: Sequence[int], heads: int) -> AttentionLayout:
+        """Return the layout of concatenated sequences; those of similar length should be neighbours."""
         groups: List[Group] = []
         sources, pads = [], []
         rows = token = at = 0
         while at < len(lengths):
             padded, count = _group_size(lengths[at:], heads)
             own = np.array(lengths[at : at + count])
-            place = np.arange(padded)
+            index = np.arange(padded)
             starts = token + np.cumsum(own) - own
-            outside = place >= own[:, None]  # [G, N]
-            tokens = starts[:, None] + np.minimum(place, own[:, None] - 1)
+            outside = index >= own[:, None]  # [G, N]
+            tokens = starts[:, None] + np.minimum(index, own[:, None] - 1)
             by_head = tokens[:, None, :] * heads + np.arange(heads)[:, None]  # [G, A, N]
             sources.append(by_head.reshape(-1))
             pads.append(np.broadcast_to(outside[:, None, :], by_head.shape).reshape(-1))
@@ -203,24 +203,24 @@ class HeadLayout:
         pad = np.concatenate(pads) if pads else np.empty(0, dtype=bool)
         target = np.empty(token * heads, dtype=np.int64)
         target[source[~pad]] = np.nonzero(~pad)[0]
-        return HeadLayout(groups, *(torch.from_numpy(x) for x in (source, target, np.nonzero(pad)[0])))
+        return AttentionLayout(groups, *(torch.from_numpy(x) for x in (source, target, np.nonzero(pad)[0])))
 
     def spread(self, flat: Tensor, heads: int) -> Tensor:
-        """[T, H] -> [K, D]."""
+        """Rearrange [T, H] -> [K, D]."""
         return flat.reshape(-1, flat.shape[1] // heads).index_select(0, self.source)
 
     def collect(self, rows: Tensor, hidden: int) -> Tensor:
-        """[K, D] -> [T, H]; pads are left behind."""
+        """Rearrange [K, D] -> [T, H] without padding."""
         return rows.index_select(0, self.target).view(-1, hidden)
 
     def of_group(self, rows: Tensor, group: Group, heads: int) -> Tensor:
-        """The rows of one group: a view [G * A, N, D] of [K, D]."""
+        """Return the rows of one group: a view [G * A, N, D] of [K, D]."""
         count = group.sequences * heads
         return rows[group.first_row : group.first_row + count * group.tokens].view(count, group.tokens, -1)
 
 
 def _group_size(lengths: Sequence[int], heads: int) -> Tuple[int, int]:
-    """Padded tokens of the next sequence, and how many share its group: a power of two, so that shapes are few."""
+    """Return the padded tokens of the next sequence, and the size of its group: a power of two, to limit shapes."""
     padded = -(-lengths[0] // SEQUENCE_TILE) * SEQUENCE_TILE
     most = max(1, SCORES_PER_GROUP // (heads * padded * padded))
     alike = 1
@@ -230,7 +230,7 @@ def _group_size(lengths: Sequence[int], heads: int) -> Tuple[int, int]:
 
 
 class SequenceAttention:
-    """Attention inside each of several sequences laid end to end.
+    """Attention inside each of several concatenated sequences.
 
     Args:
         lengths: Tokens of each sequence in the order of the flat tokens.
@@ -238,33 +238,33 @@ class SequenceAttention:
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
-        self._layouts: Dict[int, HeadLayout] = {}
+        self._layouts: Dict[int, AttentionLayout] = {}
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
-        """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
-        if heads not in self._layouts:  # made once, for all layers
-            self._layouts[heads] = HeadLayout.of(self._lengths, heads)
+        """Compute attention; query, key, value and result are [T, H]. `dropout` applies to the probabilities."""
+        if heads not in self._layouts:  # created once, for all layers
+            self._layouts[heads] = AttentionLayout.of(self._lengths, heads)
         return _SequenceAttention.apply(query, key, value, self._layouts[heads], heads, dropout)
 
 
 def _probabilities(scores: Tensor, hidden: Tensor, scale: float) -> Tensor:
-    """softmax over the keys of scores [G, A, N, N] times `scale`; `hidden` is -inf on padded keys, see Group."""
-    # In at least fp32, as the exponentials need it; 0.4 ms for 295,000 scores in bf16 where plain torch takes 1.0.
+    """Return the softmax over the keys of `scale` * scores [G, A, N, N]; `hidden` is -inf on padded keys (Group)."""
+    # At least in fp32, as the exponentials need it; 0.4 ms for 295,000 scores in bf16, where plain torch takes 1.0.
     wide = torch.add(hidden, scores, alpha=scale)
     return torch.softmax(wide, -1).to(scores.dtype)
 
 
 class _SequenceAttention(torch.autograd.Function):
-    """softmax(q k^T / sqrt(D)) v per sequence; with P the softmax, M the dropout mask and c = 1 / (1 - p):
+    """Attention softmax(q k^T / sqrt(D)) v per sequence; with P the softmax, M the dropout mask and c = 1 / (1 - p):
 
     output = c (M P) v,  dv = c (M P)^T do,  dP = c M (do v^T),  dS = P (dP - sum(dP P)),  dq = dS k / sqrt(D) and
-    dk = dS^T q / sqrt(D). Constant factors wait for the ends, where there are fewest numbers. Padded queries take
-    no part: their share of the output is left behind, and their gradient is set to 0.
+    dk = dS^T q / sqrt(D). Constant factors are applied at the ends, where there are fewest numbers. Padded queries have
+    no effect: their part of the output is dropped, and their gradient is set to 0.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: HeadLayout, heads: int, dropout: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: AttentionLayout, heads: int, dropout: float
     ) -> Tensor:
         q, k, v = (layout.spread(x, heads) for x in (query, key, value))
         output = torch.empty_like(q)
@@ -276,14 +276,14 @@ class _SequenceAttention(torch.autograd.Function):
             kept = probabilities = _probabilities(by_head, group.hidden, 1 / math.sqrt(q.shape[1])).view(scores.shape)
             saved.append(probabilities)
             if dropout > 0:
-                mask = keep_mask(scores.shape, dropout)
-                kept = masked(probabilities, mask)
+                mask = draw_mask(scores.shape, dropout)
+                kept = apply_mask(probabilities, mask)
                 saved += [kept, mask]
             torch.bmm(kept, v_g, out=out_g)
         ctx.save_for_backward(*saved)
-        ctx.layout, ctx.heads, ctx.dropout, ctx.kept_scale = layout, heads, dropout, kept_scale(dropout)
+        ctx.layout, ctx.heads, ctx.dropout, ctx.dropout_scale = layout, heads, dropout, dropout_scale(dropout)
         output = layout.collect(output, query.shape[1])
-        return output.mul_(ctx.kept_scale) if dropout > 0 else output
+        return output.mul_(ctx.dropout_scale) if dropout > 0 else output
 
     @staticmethod
     def backward(ctx: Any, d_output: Tensor) -> Tuple[Any, ...]:
@@ -299,11 +299,11 @@ class _SequenceAttention(torch.autograd.Function):
             d_p = torch.bmm(d_o_g, v_g.transpose(1, 2))
             if ctx.dropout > 0:
                 kept = next(remaining)
-                d_p = masked(d_p, next(remaining))
+                d_p = apply_mask(d_p, next(remaining))
             torch.bmm(kept.transpose(1, 2), d_o_g, out=d_v_g)
             d_s = torch._softmax_backward_data(d_p, probabilities, -1, d_p.dtype)  # sums in fp32, whatever the dtype
             torch.bmm(d_s, k_g, out=d_q_g)
             torch.bmm(d_s.transpose(1, 2), q_g, out=d_k_g)
-        factor = ctx.kept_scale / math.sqrt(q.shape[1])
+        factor = ctx.dropout_scale / math.sqrt(q.shape[1])
         d_query, d_key, d_value = (layout.collect(x, d_output.shape[1]) for x in (d_q, d_k, d_v))
-        return d_query.mul_(factor), d_key.mul_(factor), d_value.mul_(ctx.kept_scale), None, None, None
+        return d_query.mul_(factor), d_key.mul_(factor), d_value.mul_(ctx.dropout_scale), None, None, None

@@ -1,6 +1,6 @@
-"""What a head is: everything that differs between the tasks a BERT is trained for (ipu_model/heads has one file each).
+"""Interface of a head: everything that differs between the tasks of a BERT (ipu_model/heads has one file for each).
 
-Legend: R rows, L row length, S sequences a row at most, N sequences, T tokens of all of them, C classes.
+Legend: R rows, L row length, S maximum sequences per row, N sequences, T tokens of all of them, C classes.
 """
 
 from __future__ import annotations
@@ -17,139 +17,139 @@ from torch.nn.functional import cross_entropy
 from ipu_model.errors import ConfigError
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens
-from ipu_model.models.flat import FlatBatch, Places
-from ipu_model.models.outline import HeadOutline
+from ipu_model.models.flat import FlatBatch, FlatIndex
+from ipu_model.models.outline import HeadSpec
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
 
 @dataclass(frozen=True)
 class Logits:
-    """What a head says of one sequence."""
+    """Logits of one sequence."""
 
     feature_id: int
     columns: Dict[str, np.ndarray]
-    """By column of the prediction file (Head.logits): fp32, of one dimension."""
+    """Arrays by column of the prediction file (Head.logits): fp32, of one dimension."""
 
 
 class Head(abc.ABC):
-    """One head. The model that `build` makes has Hugging Face's parameter names, and its encoder is called `bert`."""
+    """Interface of one head. The model from `build` has Hugging Face's parameter names and its encoder is `bert`."""
 
-    pretrains = HeadOutline.pretrains
-    """Trained by jobs of kind pretrain, and by no other; it has no logits to write."""
+    pretrains = HeadSpec.pretrains
+    """True if jobs of kind pretrain train it, and no others; it has no logits to write."""
     labelled = False
-    """Has classes, whose names a job states (Job.labels)."""
+    """True if it has classes, whose names are in the job (Job.labels)."""
     architecture: str
-    """The class of transformers that loads such a model."""
+    """Transformers class that loads such a model."""
     weight: str
-    """A parameter that no other part of a BERT has."""
+    """Name of a parameter that no other part of a BERT has."""
     parts: Tuple[str, ...]
     """Names of the parts of the loss."""
     sums: Tuple[str, ...]
-    """What is added up over held-out rows; losses are sums over labels."""
+    """Names of the sums over held-out rows; losses are sums over labels."""
     best: Optional[str] = None
-    """The figure that tells the best weights, larger is better; None, and where two are equal: the smaller loss."""
+    """Figure that selects the best weights, larger is better. None, and for equal figures: the smaller loss."""
     logits: Tuple[str, ...] = ()
     """Columns of the prediction file."""
 
     title: str
-    """What the block of the head is called for people."""
+    """Name of the head's block in messages."""
     stage: str
-    """What it is called in `pipeline_stages` of an ipu_config."""
-    pooler = HeadOutline.pooler
-    """The pooler stands before the head."""
-    tied = HeadOutline.tied
-    """The word table is its last matrix: a weight lives on one IPU, so the head stands beside the embeddings."""
+    """Name of the head in `pipeline_stages` of an ipu_config."""
+    pooler = HeadSpec.pooler
+    """True if the head reads the pooler."""
+    tied = HeadSpec.tied
+    """True if its last matrix is the word table: a weight is on one IPU, so the head is with the embeddings."""
     inputs: Tuple[str, ...] = ()
-    """Columns that its program on IPUs reads beside the tokens, with and without labels."""
+    """Columns that its IPU program reads in addition to the tokens, with and without labels."""
     on_ipu: Type[nn.Module]
-    """The model as an IPU executes it (ipu.model.DeviceModel)."""
+    """Model as an IPU executes it (ipu.model.DeviceModel)."""
 
     @property
     def name(self) -> str:
-        """As in job.head: the name of its file."""
+        """Name in job.head, which is the name of its file."""
         return type(self).__module__.rpartition(".")[2]
 
     def row_kind(self, labels: int) -> str:
-        """The kind of rows that it is trained on, a file of ipu_model/row_kinds; called as the head if not stated."""
+        """Return the kind of its rows, a file in ipu_model/row_kinds; by default it has the name of the head."""
         return self.name
 
     @abc.abstractmethod
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
-        """The model, its weights without meaning yet."""
+        """Return the model with uninitialised weights."""
 
     def settings(self, labels: Sequence[str]) -> Dict[str, Any]:
-        """What config.json of such a model says beside its architecture and the names of its labels."""
+        """Return keys of the model's config.json other than its architecture and the names of its labels."""
         return {}
 
     @abc.abstractmethod
     def label_columns(self, batch: Batch) -> Dict[str, str]:
-        """Part of the loss -> the column of its labels."""
+        """Return the column of labels for each part of the loss."""
 
     def label_counts(self, batch: Batch) -> Dict[str, int]:
-        """Labels of a whole update by part of the loss; at least 1, so that no labels means loss 0."""
+        """Return the labels of a whole update by part of the loss; at least 1, so that no labels means loss 0."""
         return {part: max(1, batch.labels(column)) for part, column in self.label_columns(batch).items()}
 
     @abc.abstractmethod
-    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
-        """The labels of rows without their padding (FlatBatch.labels)."""
+    def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
+        """Return the labels of rows without padding (FlatBatch.labels)."""
 
     @abc.abstractmethod
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        """Share of a micro-batch in the loss of the update, and in its parts, in their order.
+        """Return the share of a micro-batch in the loss of the update, and in its parts, in their order.
 
-        Sums run over real labels only, in fp32, and are divided by the count of labels in the whole update: how the
-        update is cut into micro-batches does not matter.
+        Sums run only over real labels, in fp32, and are divided by the number of labels in the whole update, so that
+        the division of the update into micro-batches does not matter.
 
         Args:
-            counts: From label_counts, of the update.
+            counts: label_counts of the update.
         """
 
     @abc.abstractmethod
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
-        """The `sums` of a batch, [len(sums)] fp64."""
+        """Return the `sums` of a batch, [len(sums)] fp64."""
 
     @abc.abstractmethod
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """What is said of a model: `loss` as in training, then means over labels; shares are called *_accuracy."""
+        """Return the figures of a model: `loss` as in training, then means over labels; shares are *_accuracy."""
 
     def predict(self, model: Any, tokens: Tokens, starts: Tensor, count: int) -> Tensor:
-        """Logits of one forward pass; of every token if not stated otherwise.
+        """Return the logits of one forward pass; by default, of every token.
 
         Args:
-            starts: [N] where the sequences begin among the tokens.
-            count: Real tokens.
+            starts: [N] first token of each sequence.
+            count: Number of real tokens.
         """
         logits: Tensor = model(tokens)[:count]
         return logits
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
-        """For each sequence its part of the logits from `predict`, one array for each of the columns `logits`."""
+        """Return each sequence's part of the logits from `predict`, one array for each of the columns `logits`."""
         raise ConfigError(f"a {self.name} head has no logits to write")
 
     def label_inputs(self, batch: Batch) -> Tuple[str, ...]:
-        """Columns of labels that its program on IPUs reads, in the order of the arguments."""
+        """Return the columns of labels that its IPU program reads, in the order of the arguments."""
         return tuple(self.label_columns(batch).values())
 
     def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
-        """As `split`, of one sequence of a row that an IPU computed.
+        """Return one sequence's part of the logits of a row, for rows from an IPU.
 
         Args:
-            logits: Of the row.
-            tokens: [L] bool, which are those of the sequence.
+            logits: Logits of the row.
+            tokens: [L] bool, True for the tokens of the sequence.
         """
         raise ConfigError(f"a {self.name} head has no logits to write")
 
 
-def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of the cross-entropy over the real labels, in fp32: [N, C], [N] -> a scalar."""
+def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum the cross-entropy over the real labels, in fp32: [N, C], [N] -> a scalar."""
     if len(labels) == 0:
         return logits.sum() * 0.0
     return cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
 
 
-def judged(logits: Tensor, labels: Tensor) -> Tensor:
-    """Summed cross-entropy, right predictions, and number of the real labels; [N, C], [N] -> [3] fp64."""
+def evaluate_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the summed cross-entropy, correct predictions, and number of real labels; [N, C], [N] -> [3] fp64."""
     real = labels != IGNORED
     losses = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none").double()
     return torch.stack([losses.sum(), ((logits.argmax(1) == labels) & real).sum().double(), real.sum().double()])

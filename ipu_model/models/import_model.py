@@ -1,4 +1,4 @@
-"""A BERT of any maker in Hugging Face layout, written as a model folder of ours; what is taken and left out is said."""
+"""Import of any BERT in Hugging Face layout into a Podium model folder, with a report of the weights left out."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
-from ipu_model.models.architecture import CONFIG, architecture_of, read_config
+from ipu_model.models.architecture import CONFIG, read_class_name, read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import (
     ModelFolder,
-    Origin,
-    class_of,
+    ModelOrigin,
     missing_parameters,
+    transformers_class,
     write_model,
 )
 from ipu_model.models.modeling import build_model
-from ipu_model.models.weight_files import our_name, read_weights
+from ipu_model.models.weight_files import canonical_name, read_weights
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
-"""Other name of a weight -> the name it is saved under."""
+"""Duplicate name of a weight, and the name under which it is saved."""
 BUFFERS = ("position_ids", "token_type_ids")
-"""Last parts of names that hold no weights: 0, 1, 2, ... and zeros, which older transformers saved."""
+"""Last parts of names that are not weights: 0, 1, 2, ... and zeros, which older transformers saved."""
 
 
 @dataclass(frozen=True)
-class Imported:
-    """What became of a foreign model."""
+class ImportReport:
+    """Report of an import."""
 
     architecture: str
-    """The class of transformers that the folder loads as."""
+    """Transformers class that loads the folder."""
     weights_sha256: str
-    """Hash of the file that was read; of shards, the hash of their hashes."""
+    """Hash of the source file; for shards, the hash of their hashes."""
     parameters: int
     left_out: List[str]
-    """Weights of heads that are not computed here."""
+    """Weights of unsupported heads."""
     missing: List[str]
-    """Weights of the pooler and the heads that the model does not have; who needs them draws them from its seed."""
+    """Weights of the pooler and the heads that the model does not have; a job that needs them initialises them."""
     widened: Dict[str, int]
-    """Number type -> weights that came in it; all are kept in fp32, which holds fp16 and bf16 exactly."""
+    """Number of weights for each type other than fp32; all are saved in fp32, which represents fp16 and bf16
+    exactly."""
 
 
-def import_model(source: Path, target: Path, tokenizer_sha256: str) -> Imported:
+def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportReport:
     """Read the folder `source` and fill the existing folder `target`.
 
     Args:
-        tokenizer_sha256: of the tokenizer.json that rows for this model are made with.
+        tokenizer_sha256: hash of the tokenizer.json for rows of this model.
 
     Raises:
-        CheckpointError: no BERT that this package computes, incomplete, damaged, inconsistent, or not finite.
+        CheckpointError: the model is not a supported BERT, or is incomplete, damaged, inconsistent, or not finite.
     """
     config, names = read_config(source / CONFIG)
     raw, sha256 = read_weights(source, config, pickled=True)
@@ -63,22 +64,22 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> Imported:
     state, left_out = _ours(raw, expected, source)
     missing = missing_parameters(ModelFolder(source, config, state, None, sha256), expected)
     types = [str(x.dtype).replace("torch.", "") for x in state.values() if x.dtype is not torch.float32]
-    found = _head(head, set(state))
+    head = _detect_head(head, set(state))
     state = {name: x.to(torch.float32) for name, x in state.items()}
-    origin = Origin(tokenizer_sha256, "import", found, steps=0, seed=0)
-    write_model(target, found, config, state, origin, labels)
+    origin = ModelOrigin(tokenizer_sha256, "import", head, steps=0, seed=0)
+    write_model(target, head, config, state, origin, labels)
     parameters = sum(x.numel() for x in state.values())
     widened = {name: types.count(name) for name in sorted(set(types))}
-    return Imported(class_of(found), sha256, parameters, left_out, missing, widened)
+    return ImportReport(transformers_class(head), sha256, parameters, left_out, missing, widened)
 
 
 def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str, List[str]]:
-    """The head whose classes the model has, and their names; empty, and none, for a model without classes.
+    """Return the head whose classes the model has, and their names; "" and [] for a model without classes.
 
-    transformers leaves names out of config.json where they are LABEL_0 and LABEL_1. The matrix of classes has one name
-    in several of its models, so that only config.json tells what they are classes of.
+    transformers omits the names LABEL_0 and LABEL_1 from config.json. The matrix of classes has the same name in
+    several of its models, so that only config.json identifies the head.
     """
-    architecture = architecture_of(source)
+    architecture = read_class_name(source)
     for name in heads.list_heads():
         head = heads.get_head(name)
         if head.labelled and head.architecture == architecture and head.weight in raw:
@@ -87,7 +88,7 @@ def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str
 
 
 def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tensor]:
-    """Every weight that a model with one of our heads has, without memory; of heads with classes, `labelled` alone."""
+    """Return all weights of models with our heads, without memory; of heads with classes, only those of `labelled`."""
     expected: Dict[str, Tensor] = {}
     with torch.device("meta"):
         for name in heads.list_heads():
@@ -97,19 +98,19 @@ def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tens
 
 
 def _ours(raw: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> Tuple[Dict[str, Tensor], List[str]]:
-    """Weights under our names, and the names of those that nothing here computes.
+    """Return the weights under our names, and the names of those that are not supported.
 
     Raises:
-        CheckpointError: a tied weight with other values, a weight of the encoder that is not BERT's, or
-            values that are no numbers.
+        CheckpointError: a tied weight has other values, a weight of the encoder is not BERT's, or values are not
+            finite numbers.
     """
     state: Dict[str, Tensor] = {}
     for old, x in raw.items():
-        name = our_name(old)
+        name = canonical_name(old)
         if name.split(".")[-1] in BUFFERS:
             continue
         if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
-            raise CheckpointError(f"{source}: {old} holds values that are no finite numbers ({x.dtype})")
+            raise CheckpointError(f"{source}: {old} has values that are not finite numbers ({x.dtype})")
         state[name] = x
     for other, name in TIED.items():
         if other not in state:
@@ -117,21 +118,21 @@ def _ours(raw: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> 
         x = state.pop(other)
         if not torch.equal(state.setdefault(name, x), x):
             raise CheckpointError(
-                f"{source}: {other} differs from {name}. BERT's decoder is tied to its word embeddings, and only such "
-                "a model is computed here (tie_word_embeddings)"
+                f"{source}: {other} differs from {name}. BERT's decoder is tied to its word embeddings, and only tied "
+                "models are supported (tie_word_embeddings)"
             )
-    foreign = sorted(name for name in state if name not in known)
-    strange = [name for name in foreign if name.startswith("bert.")]
-    if strange:
+    unsupported = sorted(name for name in state if name not in known)
+    unknown = [name for name in unsupported if name.startswith("bert.")]
+    if unknown:
         raise CheckpointError(
-            f"{source}: {len(strange)} weights of the encoder are not BERT's, the first is {strange[0]}: it has other "
-            "parts than its config.json says, or was saved under other names"
+            f"{source}: {len(unknown)} weights of the encoder are not BERT's, the first is {unknown[0]}: its parts do "
+            "not match its config.json, or were saved under other names"
         )
-    return {name: x for name, x in state.items() if name in known}, foreign
+    return {name: x for name, x in state.items() if name in known}, unsupported
 
 
-def _head(labelled: str, weights: Set[str]) -> str:
-    """The head that a set of weights has, or one of model_folder.WITHOUT_HEAD."""
+def _detect_head(labelled: str, weights: Set[str]) -> str:
+    """Return the head that a set of weights has, or one of model_folder.WITHOUT_HEAD."""
     if labelled:
         return labelled
     for name in reversed(heads.list_heads()):

@@ -1,7 +1,7 @@
-"""Model folders that `from_pretrained` of transformers loads, and that we load from there.
+"""Model folders, compatible in both directions with `from_pretrained` of transformers.
 
-`config.json` (BertConfig keys, architecture only), `model.safetensors` (Hugging Face parameter names, or shards of it),
-`podium.json` (where the weights come from). Pickled weights are read by import_model.py alone.
+A folder has `config.json` (architecture, with BertConfig keys), `model.safetensors` or its shards (Hugging Face
+parameter names) and `podium.json` (origin of the weights). Only import_model.py reads pickled weights.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ipu_model.models.architecture import (
     COMPUTED,
     CONFIG,
     CONFIG_KEYS,
-    architecture_of,
     match_labels,
+    read_class_name,
     read_config,
     read_object,
 )
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
-from ipu_model.models.weight_files import WEIGHTS, our_name, read_weights
+from ipu_model.models.weight_files import WEIGHTS, canonical_name, read_weights
 
 ORIGIN = "podium.json"
 WITHOUT_HEAD = {"masked_lm": "BertForMaskedLM", "encoder": "BertModel"}
-"""What models that were taken in may have instead of a head, and the class of transformers that loads them."""
+"""Kinds of imported models without one of our heads, and the transformers class that loads them."""
 
 
 @dataclass(frozen=True)
-class Origin:
-    """podium.json: where the weights of a model folder come from."""
+class ModelOrigin:
+    """Origin of the weights of a model folder, saved in podium.json."""
 
     tokenizer_sha256: str
     kind: str
@@ -48,41 +48,40 @@ class Origin:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model read from disk."""
+    """Model read from disk."""
 
     path: Path
     config: ModelConfig
     state: Dict[str, Tensor]
-    """Hugging Face parameter name -> weight, fp32."""
+    """Weights by Hugging Face parameter name, fp32."""
     tokenizer_sha256: Optional[str]
     """None for a folder that Podium did not write."""
     sha256: str
-    """Hash of model.safetensors; of shards, the hash of their hashes."""
+    """Hash of model.safetensors; for shards, the hash of their hashes."""
     labels: Sequence[str] = ()
-    """Names of the classes of its head, in order; one for a regression, none for a head without."""
+    """Names of the classes of its head, in order; one for a regression, none for a head without classes."""
     architecture: str = ""
-    """The class of transformers that its config.json names; empty where it names none."""
+    """Transformers class in its config.json; empty if there is none."""
     note: str = ""
-    """What became of its classes, for people; empty where they stay."""
+    """Message about a change of its classes; empty if they stay."""
 
     def for_head(self, head: Head) -> ModelFolder:
-        """The folder as a model with this head starts from it: classes of another head are left behind."""
+        """Return the folder as the start of a model with this head, without classes of another head."""
         if not head.labelled or self.architecture in ("", head.architecture):
             return self
         state = {name: x for name, x in self.state.items() if name.startswith("bert.")}
         return dataclasses.replace(self, state=state, labels=())
 
     def for_labels(self, head: Head, labels: Sequence[str]) -> ModelFolder:
-        """The folder as a model of these classes starts from it: the same ones in their order, or without any.
+        """Return the folder as the start of a model with these classes: reordered, or without classes if they differ.
 
-        A value has no class, so its name does not matter.
+        A regression has no classes, so the name of its value does not matter.
         """
-        found = self.labels
-        if not found or len(found) == len(labels) == 1:
-            return dataclasses.replace(self, labels=labels) if found else self
+        if not self.labels or len(self.labels) == len(labels) == 1:
+            return dataclasses.replace(self, labels=labels) if self.labels else self
         part = head.weight.rpartition(".")[0]
         own = [name for name in self.state if name.startswith(f"{part}.")]
-        order, note = match_labels(found, labels)
+        order, note = match_labels(self.labels, labels)
         if order is None:
             state = {name: x for name, x in self.state.items() if name not in own}
             return dataclasses.replace(self, state=state, labels=(), note=note)
@@ -90,20 +89,25 @@ class ModelFolder:
         return dataclasses.replace(self, state=state, labels=labels, note=note)
 
 
-def class_of(head: str) -> str:
-    """The class of transformers that loads a model with this head, or one of WITHOUT_HEAD."""
+def transformers_class(head: str) -> str:
+    """Return the transformers class that loads a model with this head, or with one of WITHOUT_HEAD."""
     return WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.get_head(head).architecture
 
 
 def write_model(
-    folder: Path, head: str, config: ModelConfig, state: Dict[str, Tensor], origin: Origin, labels: Sequence[str] = ()
+    folder: Path,
+    head: str,
+    config: ModelConfig,
+    state: Dict[str, Tensor],
+    origin: ModelOrigin,
+    labels: Sequence[str] = (),
 ) -> None:
     """Fill an existing folder with config.json, model.safetensors and podium.json.
 
-    The tied decoder is saved once, as the word embedding, which is how transformers saves it.
+    The tied decoder is saved once, as the word embedding, as transformers does.
     """
     values: Dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()}
-    values.update(architectures=[class_of(head)], pad_token_id=0, tie_word_embeddings=True, **COMPUTED)
+    values.update(architectures=[transformers_class(head)], pad_token_id=0, tie_word_embeddings=True, **COMPUTED)
     if labels:
         values.update(
             id2label={str(number): name for number, name in enumerate(labels)},
@@ -116,33 +120,33 @@ def write_model(
 
 
 def read_model(folder: Path) -> ModelFolder:
-    """Read a model folder, ours or of the Hub (safetensors only).
+    """Read a model folder, ours or from the Hub (safetensors only).
 
     Raises:
-        CheckpointError: a file is missing or damaged, or it is no BERT that this package computes.
+        CheckpointError: a file is missing or damaged, or the model is not a supported BERT.
     """
     folder = Path(folder)
     config, labels = read_config(folder / CONFIG)
     state, sha256 = read_weights(folder, config)
     origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
-    state = {our_name(name): x.float() for name, x in state.items()}
-    named = architecture_of(folder)
+    state = {canonical_name(name): x.float() for name, x in state.items()}
+    named = read_class_name(folder)
     classes = [heads.get_head(name).weight for name in heads.list_heads() if heads.get_head(name).labelled]
     if not any(weight in state for weight in classes):
-        labels = []  # transformers gives every model the names of two
+        labels = []  # transformers writes two default names for every model
     return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels, named)
 
 
-def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
-    """Names of parameters of the pooler and the head that the folder lacks and that must be initialised.
+def missing_parameters(folder: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
+    """Return the parameters of the pooler and the head that the folder lacks and that must be initialised.
 
     Raises:
-        CheckpointError: a shape differs; of the encoder none is missing (weight_files.require_sizes).
+        CheckpointError: a shape differs; weight_files.require_sizes has checked the encoder.
     """
     for name, weight in expected.items():
-        if name in found.state and found.state[name].shape != weight.shape:
+        if name in folder.state and folder.state[name].shape != weight.shape:
             raise CheckpointError(
-                f"{found.path}: {name} has shape {tuple(found.state[name].shape)}, its config.json asks for "
-                f"{tuple(weight.shape)}: the folder is inconsistent, download or make it again"
+                f"{folder.path}: {name} has shape {tuple(folder.state[name].shape)}, its config.json requires "
+                f"{tuple(weight.shape)}: the folder is inconsistent, download or create it again"
             )
-    return [name for name in expected if name not in found.state]
+    return [name for name in expected if name not in folder.state]

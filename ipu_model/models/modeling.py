@@ -1,4 +1,4 @@
-"""A BERT with a head, how its weights begin, and which of them are exempt from decay."""
+"""BERT models with a head, their initial weights, and the parameters exempt from weight decay."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ipu_model.models.config import ModelConfig
 
 
 def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
-    """An untrained model with memory but no meaning yet: call initialise or load_state_dict next.
+    """Build a model with uninitialised weights: call initialise or load_state_dict next.
 
     Args:
-        head: Of heads.list_heads.
-        labels: Classes of a head that has some (preparation.with_labels requires them); others have none.
+        head: One of heads.list_heads.
+        labels: Number of classes of a head with classes (preparation.with_labels requires them), else 0.
     """
     return heads.get_head(head).build(config, labels)
 
 
 def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[List[str]] = None) -> None:
-    """Set parameters as BERT does: weights normal(0, initializer_range), biases 0, LayerNorm 1 and 0.
+    """Initialise parameters as BERT does: weights normal(0, initializer_range), biases 0, LayerNorm 1 and 0.
 
-    Every parameter draws from its own generator, of (seed, name): the same weights on every runtime,
-    whichever other parameters are initialised.
+    Every parameter has its own generator, seeded by (seed, name): weights are the same on every runtime and do not
+    depend on which other parameters are initialised.
 
     Args:
         only: Names to initialise; all by default.
@@ -50,5 +50,5 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[
 
 
 def is_exempt(name: str) -> bool:
-    """Parameters without weight decay and without trust ratio: biases and LayerNorm."""
+    """Return whether a parameter has no weight decay and no trust ratio: biases and LayerNorm."""
     return name.endswith("bias") or "LayerNorm" in name

@@ -1,4 +1,4 @@
-"""What is known of a head without torch: which block it is on IPUs. Read from its file, which is not imported."""
+"""Constants of a head that are needed without torch, read from its file without importing it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Dict
 
 
 @dataclass(frozen=True)
-class HeadOutline:
-    """The constants of a head that say where it stands; what they mean is said in models/head.py."""
+class HeadSpec:
+    """Constants of a head that decide its placement; models/head.py documents them."""
 
     title: str
     stage: str
@@ -20,23 +20,23 @@ class HeadOutline:
     pretrains: bool = False
 
 
-def read_outline(path: Path) -> HeadOutline:
-    """The outline of the head whose file this is: of its class that states `title` and `stage`.
+def read_head_spec(path: Path) -> HeadSpec:
+    """Read the constants of a head from its file: from the class that sets `title` and `stage`.
 
     Raises:
-        LookupError: there is no such class, which is a fault of ours.
+        LookupError: there is no such class, which is a bug.
     """
-    wanted = {field.name for field in dataclasses.fields(HeadOutline)}
+    names = {field.name for field in dataclasses.fields(HeadSpec)}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
-            stated = _constants(node)
-            if "title" in stated and "stage" in stated:
-                return HeadOutline(**{name: value for name, value in stated.items() if name in wanted})
-    raise LookupError(f"{path} has no class that states title and stage as plain constants")
+            constants = _read_constants(node)
+            if "title" in constants and "stage" in constants:
+                return HeadSpec(**{name: value for name, value in constants.items() if name in names})
+    raise LookupError(f"{path} has no class that sets title and stage to plain constants")
 
 
-def _constants(node: ast.ClassDef) -> Dict[str, Any]:
-    """The attributes that the body of a class sets to plain constants."""
+def _read_constants(node: ast.ClassDef) -> Dict[str, Any]:
+    """Return the attributes that the body of a class sets to plain constants."""
     return {
         target.id: line.value.value
         for line in node.body

@@ -1,4 +1,4 @@
-"""Named tensors on disk (safetensors); a failed write is an OSError like any other."""
+"""Named tensors on disk (safetensors); a failed write raises OSError."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What safetensors calls the kinds of numbers that models and optimizers hold, in the order of its files."""
+"""Names in safetensors of the types in models and optimizers, in the order of its files."""
 HEADER_MULTIPLE = 8
-"""Bytes: the widest number, so that tensors behind the header are aligned."""
+"""Bytes of the widest type: the header is padded to a multiple, so that tensors after it are aligned."""
 
 
 def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:
-    """Write tensors that share no memory.
+    """Write tensors that do not share memory.
 
     Raises:
-        OSError: the disk is full or cannot be written.
+        OSError: the disk is full or the file cannot be written.
     """
     try:
         save_file({name: x.contiguous() for name, x in tensors.items()}, str(path), {"format": "pt"})
@@ -44,10 +44,10 @@ def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> Dict[str, Tensor]:
-    """Read what save_tensors wrote.
+    """Read a file of save_tensors.
 
     Raises:
-        CheckpointError: missing or damaged.
+        CheckpointError: the file is missing or damaged.
     """
     try:
         return load_file(str(path))
@@ -56,41 +56,42 @@ def load_tensors(path: Path) -> Dict[str, Tensor]:
 
 
 def require_finite(weights: Dict[str, Tensor], step: int) -> Dict[str, Tensor]:
-    """The weights as they came, if every value is finite. Where a device tells no gradient norm, only they show
-    that the last update went wrong.
+    """Return the weights unchanged if every value is finite.
+
+    If a device does not report a gradient norm, only the weights show that the last update failed.
 
     Raises:
-        NonFiniteWeights: naming some that are not.
+        NonFiniteWeights: some are not finite; the error names them.
     """
-    wrong = [name for name, x in weights.items() if not bool(torch.isfinite(x).all())]
-    if wrong:
-        raise NonFiniteWeights(step, wrong)
+    not_finite = [name for name, x in weights.items() if not bool(torch.isfinite(x).all())]
+    if not_finite:
+        raise NonFiniteWeights(step, not_finite)
     return weights
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A file of safetensors before it is written: its header, and where each tensor begins."""
+    """Layout of a safetensors file to be written: its header, and the offset of each tensor."""
 
     header: bytes
     starts: Dict[str, int]
-    """Byte of the file."""
+    """Offset of each tensor in the file, bytes."""
     size: int
-    """Bytes of the file."""
+    """Size of the file, bytes."""
 
     def copy_to(self, memory: Any, first: int, tensors: Dict[str, Tensor]) -> None:
         """Write the file into writable memory (bytearray, mmap) from byte `first` on; tensors of any device."""
         memory[first : first + len(self.header)] = self.header
         for name, x in tensors.items():
             if x.numel():
-                there = torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=first + self.starts[name])
-                there.copy_(x.detach().reshape(-1))
+                target = torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=first + self.starts[name])
+                target.copy_(x.detach().reshape(-1))
 
 
 def lay_out(tensors: Dict[str, Tensor]) -> Layout:
-    """Where safetensors' save_file would put each tensor (github.com/huggingface/safetensors, "Format").
+    """Compute the layout of safetensors' save_file (github.com/huggingface/safetensors, "Format").
 
-    By kind, widest numbers first, then by name, so that each lies at a multiple of its own width.
+    Tensors are ordered by type, widest first, then by name, so that each is at a multiple of its own width.
     """
     kinds = list(DTYPES)
     table: Dict[str, Any] = {"__metadata__": {"format": "pt"}}

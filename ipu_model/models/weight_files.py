@@ -1,8 +1,8 @@
-"""Weights as files of a Hugging Face model folder: one file, or shards with an index that names them.
+"""Weight files of a Hugging Face model folder: one file, or shards with an index.
 
-safetensors always; PyTorch's own files (pickled) only where they are asked for, and only by a loader that builds
-tensors and nothing else. The sizes that weights have are held against config.json before any memory is taken: a
-safetensors file begins with 8 bytes, the length of a JSON header, then {name: {dtype, shape, data_offsets}}.
+safetensors files are always read; PyTorch's pickled files only on request, and only with a loader that builds nothing
+but tensors. The sizes of the weights are compared with config.json before memory is allocated: a safetensors file
+begins with 8 bytes, the length of a JSON header, then {name: {dtype, shape, data_offsets}}.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OTHER_KINDS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "bert_model.ckpt.index")
 MAX_BYTES = 16 << 30
-"""BERT large has 1.3 GB in fp32; what is many times that is no BERT."""
+"""Limit: BERT large has 1.3 GB in fp32; a file of many times that size is not a BERT."""
 TIED = 2
-"""A tied decoder is the word embeddings again, so that weights may count twice, and no more."""
+"""Limit on how often weights may count: a tied decoder repeats the word embeddings once."""
 _PYTHONS = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
 DAMAGE = (*_PYTHONS, UnpicklingError, struct.error)
-"""What torch.load raises for a file that is cut short, or says what no list of tensors says."""
+"""Errors that torch.load raises for a file that is truncated or has anything but tensors."""
 SAFE_TORCH = (2, 6)
-"""Before it, a file could run code in spite of weights_only (CVE-2025-32434)."""
+"""First version in which weights_only prevents a file from running code (CVE-2025-32434)."""
 MAX_HEADER_BYTES = 8 << 20
-"""BERT large has 40 KB."""
+"""Limit; the header of BERT large has 40 KB."""
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d{1,9})\.")
 
 Shapes = Dict[str, Tuple[int, ...]]
 
 
 def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tuple[Dict[str, Tensor], str]:
-    """The tensors of a model folder under the names in its files, and their SHA-256.
+    """Read the tensors of a model folder under the names in its files, and hash them.
 
     Args:
-        config: what config.json says; the weights must have its sizes.
-        pickled: also read PyTorch's own files, where there are no safetensors.
+        config: architecture in config.json; the weights must have its sizes.
+        pickled: also read PyTorch's own files if there are no safetensors.
 
     Returns:
-        Tensors by name, and the hash of the file; of shards, the hash of their hashes in order of their names.
+        Tensors by name, and the SHA-256 of the file; for shards, the hash of their hashes in the order of their names.
 
     Raises:
-        CheckpointError: no file of these kinds, a shard missing or named twice, damaged, too large, of other sizes, or,
-            of PyTorch's own files, one that holds anything but tensors, or a torch that cannot read them safely.
+        CheckpointError: there are no such files; a shard is missing or a weight is in two shards; a file is damaged,
+            too large, or of other sizes; a pickled file has anything but tensors, or torch cannot read it safely.
     """
     paths = weight_files(folder, pickled)
     size = sum(path.stat().st_size for path in paths)
     if size > MAX_BYTES:
-        raise CheckpointError(f"{folder} holds {size} bytes of weights, up to {MAX_BYTES} are read: it is no BERT")
+        raise CheckpointError(f"{folder} has {size} bytes of weights, more than {MAX_BYTES}: it is not a BERT")
     left = free_memory()
     if left is not None and size > left:
         raise CheckpointError(
-            f"{folder} has {size:,} bytes of weights, and {left:,} bytes of memory are left by this host and its "
-            "cgroup: run it where there is more memory"
+            f"{folder} has {size:,} bytes of weights, but only {left:,} bytes of memory are free on this host and in "
+            "its cgroup: run it on a host with more memory"
         )
     if paths[0].suffix == ".bin":
         state = _joined({path: _load_pickled(path) for path in paths}, folder)
@@ -85,19 +85,19 @@ def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tu
 
 def _joined(shards: Dict[Path, Dict[str, T]], folder: Path) -> Dict[str, T]:
     joined: Dict[str, T] = {}
-    for path, found in shards.items():
-        twice = sorted(set(found) & set(joined))
-        if twice:
-            raise CheckpointError(f"{path} holds {twice[0]}, which another shard of {folder} holds, too")
-        joined.update(found)
+    for path, tensors in shards.items():
+        repeated = sorted(set(tensors) & set(joined))
+        if repeated:
+            raise CheckpointError(f"{path} has {repeated[0]}, which is also in another shard of {folder}")
+        joined.update(tensors)
     return joined
 
 
 def weight_files(folder: Path, pickled: bool = False) -> List[Path]:
-    """The files that hold the weights of a model folder: safetensors first, one file before shards.
+    """Return the weight files of a model folder: safetensors first, one file before shards.
 
     Raises:
-        CheckpointError: there are none that can be read, or an index names what is not there.
+        CheckpointError: there are no supported files, or an index names a missing file.
     """
     kinds = [(WEIGHTS, INDEX)] + ([(PICKLED, PICKLED_INDEX)] if pickled else [])
     for single, index in kinds:
@@ -105,13 +105,13 @@ def weight_files(folder: Path, pickled: bool = False) -> List[Path]:
             return [folder / single]
         if (folder / index).is_file():
             return _shards(folder / index, Path(single).suffix)
-    raise CheckpointError(f"{folder / WEIGHTS} is missing: {_what_there_is(folder, pickled)}")
+    raise CheckpointError(f"{folder / WEIGHTS} is missing: {_describe_files(folder, pickled)}")
 
 
-def _what_there_is(folder: Path, pickled: bool) -> str:
+def _describe_files(folder: Path, pickled: bool) -> str:
     if not pickled and ((folder / PICKLED).is_file() or (folder / PICKLED_INDEX).is_file()):
         return (
-            f"weights must be safetensors here, and {PICKLED} is pickled. base_model.source takes such a model in, "
+            f"weights must be safetensors here, and {PICKLED} is pickled. Import the model with base_model.source, "
             "or save it again with save_pretrained"
         )
     other = [name for name in OTHER_KINDS if (folder / name).is_file()]
@@ -128,15 +128,15 @@ def _shards(index: Path, suffix: str) -> List[Path]:
         values = read_json(index)
     except ValueError as error:
         raise CheckpointError(f"{index} is not JSON ({error})") from None
-    places = values.get("weight_map") if isinstance(values, dict) else None
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-        raise CheckpointError(f"{index} must hold weight_map, from names of weights to names of files")
-    names = sorted(set(places.values()))
+    files = values.get("weight_map") if isinstance(values, dict) else None
+    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
+        raise CheckpointError(f"{index} must have weight_map, from names of weights to names of files")
+    names = sorted(set(files.values()))
     for name in names:
         if Path(name).name != name or Path(name).suffix != suffix:
-            raise CheckpointError(f"{index} names {json.dumps(name)}, which is no {suffix} file of its own folder")
+            raise CheckpointError(f"{index} names {json.dumps(name)}, which is not a {suffix} file in its own folder")
         if not (index.parent / name).is_file():
-            raise CheckpointError(f"{index} names {name}, which is not there: download the model again")
+            raise CheckpointError(f"{index} names {name}, which is missing: download the model again")
     return [index.parent / name for name in names]
 
 
@@ -153,25 +153,25 @@ def _load_pickled(path: Path) -> Dict[str, Tensor]:
     except DAMAGE as error:
         first = str(error).strip().split("\n")[0]
         raise CheckpointError(
-            f"{path} is damaged, or holds more than tensors, and nothing else is read from a pickled file ({first})"
+            f"{path} is damaged, or has more than tensors, and only tensors are read from a pickled file ({first})"
         ) from None
     if not isinstance(values, dict) or not all(
         isinstance(name, str) and isinstance(x, Tensor) for name, x in values.items()
     ):
-        raise CheckpointError(f"{path} must hold tensors by name (a state_dict), as save_pretrained writes it")
-    stated, size = sum(x.numel() * x.element_size() for x in values.values()), path.stat().st_size
-    if stated > TIED * size:
+        raise CheckpointError(f"{path} must have tensors by name (a state_dict), as save_pretrained writes it")
+    total, size = sum(x.numel() * x.element_size() for x in values.values()), path.stat().st_size
+    if total > TIED * size:
         raise CheckpointError(
-            f"{path} states {stated} bytes of weights and has {size}: many of them are one, which no BERT is saved as"
+            f"{path} declares {total} bytes of weights but has {size}: weights share memory, unlike in any BERT"
         )
     return values
 
 
 def _require_unpacked(path: Path) -> None:
-    """PyTorch writes its zip files without packing; what is packed could unfold to any size.
+    """Require an uncompressed zip file, as PyTorch writes it; a compressed one could expand to any size.
 
     Raises:
-        CheckpointError: something in it is packed, or stands in it twice.
+        CheckpointError: an entry is compressed, or occurs twice.
     """
     if not zipfile.is_zipfile(str(path)):
         return
@@ -180,15 +180,15 @@ def _require_unpacked(path: Path) -> None:
             entries = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error})") from None
-    stated, size = sum(entry.file_size for entry in entries), path.stat().st_size
-    if stated > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+    total, size = sum(entry.file_size for entry in entries), path.stat().st_size
+    if total > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         raise CheckpointError(
-            f"{path} has {size} bytes and unpacks to {stated}: PyTorch writes such files unpacked; save the model again"
+            f"{path} has {size} bytes and unpacks to {total}; PyTorch writes such files unpacked: save the model again"
         )
 
 
-def our_name(name: str) -> str:
-    """Older names of the same parameters: LayerNorm gamma and beta, and a bare encoder without its prefix."""
+def canonical_name(name: str) -> str:
+    """Translate older parameter names: LayerNorm gamma and beta, and an encoder without its prefix."""
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
         if name.endswith(old):
             name = name[: -len(old)] + new
@@ -197,10 +197,10 @@ def our_name(name: str) -> str:
 
 
 def read_shapes(path: Path) -> Shapes:
-    """Name of each tensor of a safetensors file -> its shape; of the file only the header is read.
+    """Read the shape of each tensor from the header of a safetensors file.
 
     Raises:
-        CheckpointError: missing, no such file, or a header that says what the file cannot hold.
+        CheckpointError: the file is missing or not a safetensors file, or its header does not match the file.
     """
     try:
         with open_regular(path) as stream:
@@ -208,11 +208,11 @@ def read_shapes(path: Path) -> Shapes:
             stream.seek(0)
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > min(MAX_HEADER_BYTES, size - 8):
-                raise ValueError(f"its header has {length} bytes, of {size} in all; up to {MAX_HEADER_BYTES} are read")
+                raise ValueError(f"its header has {length} bytes, of {size} in all; the limit is {MAX_HEADER_BYTES}")
             values = parse_json(stream.read(length).decode("utf-8"), object_pairs_hook=reject_duplicate_keys)
         if not isinstance(values, dict):
-            raise ValueError("its header is no object")
-        with safe_open(str(path), "pt") as content:  # holds sizes and places against the file
+            raise ValueError("its header is not an object")
+        with safe_open(str(path), "pt") as content:  # checks sizes and offsets against the file
             tensors = {name: content.get_slice(name) for name in values if name != "__metadata__"}
             for name, tensor in tensors.items():
                 if tensor.get_dtype() not in DTYPES.values():
@@ -222,45 +222,45 @@ def read_shapes(path: Path) -> Shapes:
         raise CheckpointError(f"{path} is missing or damaged ({error})") from None
 
 
-def require_sizes(config: ModelConfig, found: Mapping[str, Tuple[int, ...]], source: Path) -> None:
-    """Hold the weights of an encoder against what its config.json says.
+def require_sizes(config: ModelConfig, weights: Mapping[str, Tuple[int, ...]], source: Path) -> None:
+    """Compare the weights of an encoder with its config.json.
 
     Args:
-        found: name of each weight -> its shape.
+        weights: shape of each weight, by name.
         source: the model folder, for messages.
 
     Raises:
-        CheckpointError: a weight that is not there, is there under two names, or has another size.
+        CheckpointError: a weight is missing, occurs under two names, or has another size.
     """
     shapes: Shapes = {}
-    for old, shape in found.items():
-        name = our_name(old)
+    for old, shape in weights.items():
+        name = canonical_name(old)
         if name in shapes:
-            raise CheckpointError(f"{source} holds {name} twice, once as {old}: it was put together from two models")
+            raise CheckpointError(f"{source} has {name} twice, once as {old}: it was combined from two models")
         shapes[name] = shape
     layers = {int(match.group(1)) for match in map(LAYER.match, shapes) if match}
     if layers and len(layers) != config.num_layers:
         raise CheckpointError(
-            f"{source}: its config.json asks for {config.num_layers} layers (num_hidden_layers), its weights have "
-            f"{len(layers)}: the folder is inconsistent, download or make it again"
+            f"{source}: its config.json requires {config.num_layers} layers (num_hidden_layers), its weights have "
+            f"{len(layers)}: the folder is inconsistent, download or create it again"
         )
-    wanted = _encoder(config)
-    missing = [name for name in wanted if name not in shapes]
+    expected = _encoder_shapes(config)
+    missing = [name for name in expected if name not in shapes]
     if missing:
         raise CheckpointError(
-            f"{source} lacks {len(missing)} weights of the encoder, the first is {missing[0]}: it is no BERT, "
+            f"{source} lacks {len(missing)} weights of the encoder, the first is {missing[0]}: it is not a BERT, "
             "or was saved under other names"
         )
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         if shapes[name] != shape:
             raise CheckpointError(
-                f"{source}: {name} has shape {shapes[name]}, its config.json asks for {shape}: the folder is "
-                "inconsistent, download or make it again"
+                f"{source}: {name} has shape {shapes[name]}, its config.json requires {shape}: the folder is "
+                "inconsistent, download or create it again"
             )
 
 
-def _encoder(config: ModelConfig) -> Shapes:
-    """The shapes of everything below the pooler and the heads."""
+def _encoder_shapes(config: ModelConfig) -> Shapes:
+    """Return the shapes of all weights except the pooler and the heads."""
     with torch.device("meta"):  # takes no memory
         weights = Bert(config, pooler=False).state_dict()
     return {f"bert.{name}": tuple(x.shape) for name, x in weights.items()}

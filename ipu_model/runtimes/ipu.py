@@ -34,32 +34,32 @@ from torch import Tensor, nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.ipu.call_columns import Inputs, require_positions
+from ipu_model.ipu.call_columns import ProgramInputs, require_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
-from ipu_model.ipu.failures import WHOLE_TABLE, explained
+from ipu_model.ipu.failures import WHOLE_TABLE, translate_errors
 from ipu_model.ipu.feeding import (
-    Feed,
     HostCall,
     RowSource,
-    ahead_or_in_turn,
-    in_memory,
+    TrainingFeed,
     inference_tensors,
-    sequence_logits,
+    prefetch_calls,
+    share_positions,
+    single_call,
+    split_logits,
     training_inputs,
-    with_shared_positions,
 )
-from ipu_model.ipu.model import DeviceModel, cut_table, device_ops, join_pieces
+from ipu_model.ipu.model import DeviceModel, cut_table, join_pieces, poptorch_ops
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
     make_ipu_optimizer,
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.ipu.options import executable_parts, fill_options, host_parts
-from ipu_model.ipu.planning import IpuPlan, cuts_table
-from ipu_model.ipu.program_folder import EVALUATION, Program
+from ipu_model.ipu.options import describe_host, executable_parts, fill_options
+from ipu_model.ipu.planning import IpuPlan, can_cut_table
+from ipu_model.ipu.program_folder import EVALUATION, ProgramFolder
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
-from ipu_model.ipu.watch import CompileProfile, compile_timeout, watching
+from ipu_model.ipu.watch import CompileProfile, compile_timeout, watch_compile
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
@@ -125,14 +125,14 @@ class IpuRuntime:
         self._head = heads.get_head(job.head)
         layout = plan.layout(config, inference=job.kind == "predict")
         device_model: Any = self._head.on_ipu
-        self._model: DeviceModel = device_model(copy.deepcopy(model), layout, device_ops(poptorch))
+        self._model: DeviceModel = device_model(copy.deepcopy(model), layout, poptorch_ops(poptorch))
         if plan.half:
             self._model.half()
         self._optimizer: Any = None
         if job.kind != "predict":
             assert job.optimizer is not None  # job.py requires it
             self._optimizer = make_ipu_optimizer(poptorch, job.optimizer, self._model.named_parameters(), plan.half)
-        self._settings = {**plan.config.to_dict(), WHOLE_TABLE: not cuts_table(job)}
+        self._settings = {**plan.config.to_dict(), WHOLE_TABLE: not can_cut_table(job)}
         self._evaluation_plan = plan.for_evaluation()
         self._training: Any = None
         self._inference: Any = None
@@ -142,7 +142,7 @@ class IpuRuntime:
         root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
         shared = None if job.compile_only else job.executables
         self._cache = None if root is None else ExecutableCache(root, self._say, shared)
-        self._programs: List[Program] = []
+        self._programs: List[ProgramFolder] = []
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
         """Build the executables, or load them from the cache; the weights do not change.
@@ -178,10 +178,10 @@ class IpuRuntime:
         self._compile(executor, tensors, program, mode)
         return executor
 
-    def _open_program(self, mode: str, inputs: Tuple[Tensor, ...]) -> Optional[Program]:
+    def _open_program(self, mode: str, inputs: Tuple[Tensor, ...]) -> Optional[ProgramFolder]:
         if self._cache is None:
             return None
-        host = host_parts(self._poptorch, self._job.compile_only)
+        host = describe_host(self._poptorch, self._job.compile_only)
         parts = executable_parts(host, mode, self._job, self._plan_for(mode), self._config, inputs)
         self._programs.append(self._cache.open(parts))
         return self._programs[-1]
@@ -189,7 +189,7 @@ class IpuRuntime:
     def _plan_for(self, mode: str) -> IpuPlan:
         return self._evaluation_plan if mode == EVALUATION else self._plan
 
-    def _options(self, mode: str, program: Optional[Program]) -> Any:
+    def _options(self, mode: str, program: Optional[ProgramFolder]) -> Any:
         plan = self._plan_for(mode)
         ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
         options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
@@ -205,27 +205,27 @@ class IpuRuntime:
         )
         return options
 
-    def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], program: Optional[Program], what: str) -> None:
+    def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], program: Optional[ProgramFolder], what: str) -> None:
         self._detach_others(executor)
         if program is not None:
-            self._say(f"{what}: {program.forecast}")
+            self._say(f"{what}: {program.lookup}")
         started = time.perf_counter()
         timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
         profile = CompileProfile(os.environ, training=what == "training")
-        with watching(self._emit, timeout, what=f"the {what} program", log=log), self._explain_errors():
+        with watch_compile(self._emit, timeout, what=f"the {what} program", log=log), self._explain_errors():
             executor.compile(*tensors)
         if what == ("inference" if self._job.kind == "predict" else "training"):
-            profile.notice()
+            profile.find()
             self._profile = profile
         seconds = time.perf_counter() - started
-        outcome = "no executable cache is set" if program is None else program.outcome()
+        outcome = "no executable cache is set" if program is None else program.report_outcome()
         self._say(f"{what} program ready after {seconds:.1f} s: {outcome}")
         if program is None:
             return
         if what != EVALUATION:
             self.program = program.origin
         if self._job.compile_only and self._job.executables is not None and self._plan.instances.is_writer:
-            program.give(Path(self._job.executables))  # for other hosts
+            program.export(Path(self._job.executables))  # for other hosts
 
     def prepare(self, batch: Batch) -> Batch:
         """Return the batch unchanged."""
@@ -238,17 +238,17 @@ class IpuRuntime:
     def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[HostCall, None, None]:
         """Yield host calls; another process prepares their rows while the IPUs compute."""
         inputs = training_inputs(self._head, rows.take(np.arange(1)))
-        with closing(ahead_or_in_turn(rows, order, steps, inputs, self._say)) as source:
+        with closing(prefetch_calls(rows, order, steps, inputs, self._say)) as source:
             yield from self._feed(source, len(steps), inputs)
 
-    def _feed(self, source: RowSource, calls: int, inputs: Inputs) -> Feed:
+    def _feed(self, source: RowSource, calls: int, inputs: ProgramInputs) -> TrainingFeed:
         plan = self._plan
         sizes = (plan.updates_per_call, plan.micro_batches, plan.micro_batch_size)
-        return Feed(source, calls, *sizes, inputs, plan.instances)
+        return TrainingFeed(source, calls, *sizes, inputs, plan.instances)
 
     def _make_call(self, batch: Batch) -> HostCall:
         inputs = training_inputs(self._head, batch)
-        return next(iter(self._feed(in_memory(batch, inputs, self._plan.updates_per_call), 1, inputs)))
+        return next(iter(self._feed(single_call(batch, inputs, self._plan.updates_per_call), 1, inputs)))
 
     def train_step(self, batch: Union[HostCall, Batch], learning_rate: float) -> StepMetrics:
         """Make one host call: `updates_per_call` updates with one learning rate on this instance's rows."""
@@ -282,7 +282,7 @@ class IpuRuntime:
             with self._explain_errors():
                 self._attach(self._inference)
                 logits = self._inference(*self._inference_tensors(part, "inference"))
-            answers += sequence_logits(part, self._head, logits.numpy())
+            answers += split_logits(part, self._head, logits.numpy())
         return answers
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
@@ -313,7 +313,7 @@ class IpuRuntime:
         if part.columns["cls_positions"].shape[1] > 1:
             return tensors
         require_positions(part)
-        return with_shared_positions(tensors, self._plan.micro_batch_size)
+        return share_positions(tensors, self._plan.micro_batch_size)
 
     def _attach(self, executor: Any) -> None:
         """Attach `executor` to the IPUs; the executor that held them first copies its weights and state to the host."""
@@ -393,7 +393,7 @@ class IpuRuntime:
 
     def _explain_errors(self) -> ContextManager[None]:
         """Turn PopTorch's errors into IpuFailure: what happened, what to do, and where the full log is."""
-        return explained(self._poptorch, Path(self._job.run_folder), self._settings)
+        return translate_errors(self._poptorch, Path(self._job.run_folder), self._settings)
 
 
 def _split(batch: Batch, rows: int) -> Iterator[Batch]:

@@ -44,11 +44,11 @@ def choose_runtime(requested: str) -> Choice:
 
 
 def _choose() -> Choice:
-    from ipu_model.ipu.sdk import find_runtime
+    from ipu_model.ipu.sdk import detect_ipus
     from ipu_model.runtimes.cuda import find_gpu
     from ipu_model.runtimes.ipu import load_poptorch
 
-    found, reason = find_runtime(os.environ, importlib.util.find_spec, load_poptorch)
+    found, reason = detect_ipus(os.environ, importlib.util.find_spec, load_poptorch)
     if found:
         return Choice("ipu", f"auto: {reason}")
     gpu, why = find_gpu()
@@ -113,7 +113,7 @@ def plan_device(
     check_host(plan, job.compile_only, emit)
     if job.kind != "predict":
         every = (job.checkpoint_every_minutes, job.checkpoint_every_updates)
-        emit("message", text=plan.stops_in_words(config, manifest, *every))
+        emit("message", text=plan.describe_stops(config, manifest, *every))
     return plan
 
 

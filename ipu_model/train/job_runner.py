@@ -20,13 +20,13 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.host import bound_memory
-from ipu_model.estimates.record import JobRecord, begin_record, rows_at_once
+from ipu_model.estimates.record import JobRecord, begin_record, rows_per_step
 from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
 from ipu_model.memory import reserve_memory
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.row_folder import RowFolder
@@ -175,7 +175,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     steps, best = (totals.updates, None) if evaluations is None else evaluations.result(totals.updates)
     weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:
-        origin = Origin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
+        origin = ModelOrigin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
         with new_folder(Path(job.output)) as partial:
             write_model(partial, job.head, run.config, weights, origin, job.labels or ())
             if device is not None:
@@ -206,7 +206,7 @@ def _open_held_out(
             job.evaluation.count_evaluations(plan.updates),
             plan.updates,
         )
-        emit("message", text=device.evaluations_in_words(config, rows.manifest, *counts))
+        emit("message", text=device.describe_evaluations(config, rows.manifest, *counts))
     return held_out
 
 
@@ -281,7 +281,7 @@ def _finish_record(
     Args:
         memory_mb: MB of 2**20 bytes; None: not measured.
     """
-    done = plan.rows / rows_at_once(plan) if plan.kind == "predict" else totals.updates - first_step
+    done = plan.rows / rows_per_step(plan) if plan.kind == "predict" else totals.updates - first_step
     memory = None if memory_mb is None else memory_mb * 2**20
     if totals.seconds <= 0 or not done:
         return record.finish(memory, None, None)

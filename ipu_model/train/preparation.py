@@ -16,7 +16,7 @@ from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.files import flatten_keys
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
-from ipu_model.models.architecture import differences
+from ipu_model.models.architecture import architecture_differences
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
@@ -131,7 +131,7 @@ def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
         return base.config
     if base is not None:
         job_model = dataclasses.replace(job.model, type_vocab_size=base.config.type_vocab_size)
-        differ = differences(job_model, base.config)
+        differ = architecture_differences(job_model, base.config)
         if differ:
             raise CheckpointError(
                 f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "

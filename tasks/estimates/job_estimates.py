@@ -29,8 +29,8 @@ from ipu_model.estimates.estimate import (
     Term,
     TimeEstimate,
 )
-from ipu_model.estimates.job import MK2, Where, advice, estimate_job
-from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_at_once, useful_flops
+from ipu_model.estimates.job import MK2, JobHost, estimate_job, suggest_layout
+from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_per_step, useful_flops
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig
@@ -147,7 +147,7 @@ class EstimatedJob:
     problem: str = ""
     impossible: bool = False
     """The job cannot run as it is stated, whatever its rows turn out to be."""
-    where: Where = Where()
+    where: JobHost = JobHost()
     better: str = ""
     """How its devices would be used better, as estimated; empty where nothing is known."""
     records: int = 0
@@ -189,9 +189,9 @@ class EstimatedJob:
         job = self.planned.job
         if self.runtime != "ipu" or self.estimate is None or job.model is None:
             return None
-        from ipu_model.estimates.ipu import ipu_plan_of
+        from ipu_model.estimates.ipu import plan_for_estimate
 
-        return ipu_plan_of(job, job.model, self.planned.rows.manifest, self.where.instances)
+        return plan_for_estimate(job, job.model, self.planned.rows.manifest, self.where.instances)
 
     @property
     def refusal(self) -> str:
@@ -255,7 +255,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
         if runtime == "ipu":
             poprun = poprun_options(launch_words(job, device, {} if options.elsewhere else os.environ))
         where = _where(job, device, options, poprun)
-        estimate, better = estimate_job(job, manifest, where=where), advice(job, manifest, where=where)
+        estimate, better = estimate_job(job, manifest, where=where), suggest_layout(job, manifest, where=where)
     except (DeviceJobError, ParamsError) as error:
         may_be_wrong = _may_be_wrong(error, bool(planned.rows.assumed), poprun, options.elsewhere)
         impossible = device.runtime != "auto" and not may_be_wrong
@@ -306,14 +306,14 @@ def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[st
     Raises:
         InputError: a file that a job is built from cannot be used.
     """
-    from ipu_model.estimates.ipu import ipu_plan_of
+    from ipu_model.estimates.ipu import plan_for_estimate
 
     found = [1]
     for planned in planned_jobs(params, project, root, stages, stages):
         job = planned.job
         with contextlib.suppress(DeviceJobError, ParamsError):  # `estimate_jobs` says why the job cannot be
             if job.model is not None and job.ipu_config is not None and not launch_words(job, params.device):
-                found.append(ipu_plan_of(job, job.model, planned.rows.manifest).local_ipus)
+                found.append(plan_for_estimate(job, job.model, planned.rows.manifest).local_ipus)
     return max(found)
 
 
@@ -327,13 +327,13 @@ def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | 
     return elsewhere and (depends_on == LAUNCHER or isinstance(error, ParamsError))
 
 
-def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: PopRunOptions | None) -> Where:
+def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: PopRunOptions | None) -> JobHost:
     processes = 1 if job.kind == "predict" else device.processes
     told = poprun or PopRunOptions(None, None, None)
     instances = PopRunInstances(
         count=told.instances or processes, total_replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
     )
-    return Where(instances, options.limit, options.generation)
+    return JobHost(instances, options.limit, options.generation)
 
 
 def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
@@ -398,7 +398,7 @@ def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
         plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
     except DeviceJobError:
         return None
-    rows = rows_at_once(plan)
+    rows = rows_per_step(plan)
     calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
     flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
     shape = job_shape(job, job.model, manifest, processes)

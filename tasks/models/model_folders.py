@@ -21,7 +21,7 @@ from tasks.vocabulary.hub_tokenizer import FILES as TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from ipu_model.models.config import ModelConfig
-    from ipu_model.models.import_model import Imported
+    from ipu_model.models.import_model import ImportReport
 
 CONFIG = "config.json"
 WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
@@ -116,13 +116,13 @@ def describe_head(source: Path, architecture: str, labels: Sequence[str], all_kn
         all_known: the examples may have no other classes.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.models.architecture import architecture_of, match_labels, read_config
+    from ipu_model.models.architecture import match_labels, read_class_name, read_config
 
     try:
         names = read_config(source / CONFIG)[1] or UNNAMED
     except DeviceJobError:
         return ""  # reported when the model is read
-    if architecture_of(source) != architecture or len(names) == len(labels) == 1:
+    if read_class_name(source) != architecture or len(names) == len(labels) == 1:
         return ""
     if len(labels) < len(names) and not all_known:
         return ""
@@ -164,7 +164,7 @@ def as_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def take_in(source: Path, target: Path, tokenizer_sha256: str, key: str) -> Imported:
+def take_in(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:
     """Write the model of the folder `source` into the folder `target`, with Podium's parameter names.
 
     Args:

@@ -112,7 +112,7 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         InputError: not a supported BERT, or another architecture.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.models.architecture import differences
+    from ipu_model.models.architecture import architecture_differences
     from ipu_model.models.config import ModelConfig
 
     actual = read_architecture(source, key)
@@ -121,7 +121,7 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         expected = ModelConfig(**sizes, **model.model_dump())
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
-    if differ := differences(expected, actual):
+    if differ := architecture_differences(expected, actual):
         options = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
         raise InputError(f"{key} differs from section model of the parameters ({'; '.join(differ)}). Use {options}")
     return actual.vocab_size

@@ -11,8 +11,8 @@ from bench.ipu_fit import NAMES, RowEstimate, errors, estimate_rows, fit
 from bench.ipu_layouts import OVERSIZED, OversizedLayout, certain_bytes, list_preset_jobs, preset_jobs
 from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
-from ipu_model.estimates.ipu import estimate_ipus, propose_cut
-from ipu_model.estimates.ipu_balance import Cut
+from ipu_model.estimates.ipu import estimate_ipus, propose_layout
+from ipu_model.estimates.ipu_balance import LayoutCandidate
 from ipu_model.estimates.ipu_constants import FITTED, LOW, TILE_BYTES
 
 
@@ -100,12 +100,12 @@ def test_there_are_enough_of_them_and_each_is_another() -> None:
     assert len({(bad.preset, bad.name, bad.change) for bad in OVERSIZED}) == len(OVERSIZED) >= 12
 
 
-def rows_of(cut: Cut) -> int:
+def rows_of(cut: LayoutCandidate) -> int:
     """Of an update."""
     return cut.program.rows_per_update
 
 
-def ipus_of(cut: Cut) -> int:
+def ipus_of(cut: LayoutCandidate) -> int:
     """Of the pod."""
     return len(cut.program.placement.layers_per_ipu) * cut.program.replicas
 
@@ -115,7 +115,7 @@ def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
     for known in preset_jobs(preset):
         if known.job.kind == "predict":
             continue
-        found = propose_cut(known.job, known.model, known.rows)
+        found = propose_layout(known.job, known.model, known.rows)
         stated = estimate_ipus(known.job, known.model, known.rows)
         assert found.stated.verdict == stated.verdict
         if found.proposed is not None:
@@ -130,7 +130,7 @@ def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
 @pytest.mark.parametrize("preset", BALANCED)
 def test_a_job_changed_as_proposed_is_planned_and_estimated_so(preset: str) -> None:
     for known in preset_jobs(preset):
-        cut = None if known.job.kind == "predict" else propose_cut(known.job, known.model, known.rows).proposed
+        cut = None if known.job.kind == "predict" else propose_layout(known.job, known.model, known.rows).proposed
         if cut is None:
             continue
         keys = {

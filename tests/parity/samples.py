@@ -11,11 +11,11 @@ from tiny_jobs import head_of, labels_of, make_columns, write_rows
 from torch import nn
 
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 
-ORIGIN = Origin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraining", steps=0, seed=0)
+ORIGIN = ModelOrigin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraining", steps=0, seed=0)
 
 
 def make_batch(folder: Path, kind: str, config: ModelConfig, rows: int = 12) -> Batch:

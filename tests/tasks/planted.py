@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from ipu_model.files import write_text
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from tests.tasks.downstream.entries import lay_over, values_with, write_parameters
 from tests.tasks.tiny_model import SPECIAL
@@ -126,7 +126,7 @@ def write_base_model(folder: Path, entries: list[str]) -> None:
     config = ModelConfig(len(entries), **MODEL)  # type: ignore[arg-type]
     model = build_model("pretraining", config)
     initialise(model, config, seed=1)
-    write_model(folder, "pretraining", config, model.state_dict(), Origin("", "pretrain", "pretraining", 0, 1))
+    write_model(folder, "pretraining", config, model.state_dict(), ModelOrigin("", "pretrain", "pretraining", 0, 1))
     (folder / "podium.json").unlink()
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, "_name_or_path": f"/home/{planted('author')}"}))

@@ -174,7 +174,7 @@ def test_what_is_not_there_is_refused(here: Path, stated: dict[str, str], why: s
 def test_a_model_of_another_kind_is_refused(here: Path) -> None:
     config = json.loads((here / "my-bert/config.json").read_text())
     (here / "my-bert/config.json").write_text(json.dumps(config | {"model_type": "roberta"}))
-    with pytest.raises(InputError, match="model_type is 'roberta', this version computes 'bert' only"):
+    with pytest.raises(InputError, match="model_type is 'roberta'; only 'bert' is supported"):
         overrides(here, "squad")
 
 

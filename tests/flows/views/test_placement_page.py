@@ -11,7 +11,7 @@ from flows.runs.run_request import resolve_request
 from flows.views import placement, plan_page
 from flows.views.run_view import RunView
 from ipu_model.files import write_json
-from ipu_model.ipu.placement import place
+from ipu_model.ipu.placement import place_by_layers
 from tasks.plan.plan_file import read_plan
 from tests.places import ROOT, copy_project
 
@@ -49,7 +49,7 @@ def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phon
 
 
 def test_a_job_that_ended_lies_where_its_result_says():
-    placed = place("pretraining", 6, [0, 1, 2, 3], 4)
+    placed = place_by_layers("pretraining", 6, [0, 1, 2, 3], 4)
     config = {"recompute_checkpoint_every_layer": True, "matmul_proportion": [0.1, 0.2, 0.3, 0.4]}
     result = {"kind": "pretrain", "plan": {"device": {"placement": placed.as_dict(), "config": config}}}
     found = placement.of_result(json.loads(json.dumps(result)), "pretrain@phase1")
@@ -73,7 +73,7 @@ def test_a_job_that_ended_lies_where_its_result_says():
     ],
 )
 def test_a_prediction_that_states_no_share_has_that_of_training_if_this_is_of_as_many_ipus(stated, shares):
-    placed = place("question_answering", 6, [3, 3], 2).as_dict()
+    placed = place_by_layers("question_answering", 6, [3, 3], 2).as_dict()
     found = placement.of_result({"kind": "predict", "plan": {"device": {"placement": placed, "config": stated}}}, "one")
     assert [one["share"] for one in found["ipus"]] == shares
     assert found["shares"] == (shares != [None, None])
@@ -97,7 +97,7 @@ def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tm
 
 
 def test_the_device_of_a_job_on_ipus_is_how_it_was_laid_out_and_no_generation_that_was_assumed():
-    device = {"ipus": 8, "placement": place("question_answering", 6, [0, 2, 2, 2], 4).as_dict()}
+    device = {"ipus": 8, "placement": place_by_layers("question_answering", 6, [0, 2, 2, 2], 4).as_dict()}
     result = {"precision": "fp16", "plan": {"device": device}, "foretold": {"device": "8 IPUs Mk2, 2 replicas of 4"}}
     assert device_of(result) == "8 IPUs, 2 replicas of 4, fp16"
     of_host = {"precision": "bf16", "plan": {"device": {}}, "foretold": {"device": "2 CPU cores"}}

@@ -11,7 +11,7 @@ from typing import Any, Dict
 import pytest
 
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.estimates.ipu import estimate_ipus, ipu_plan_of, moment_bytes
+from ipu_model.estimates.ipu import estimate_ipus, moment_bytes, plan_for_estimate
 from ipu_model.estimates.ipu_constants import BOW
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
@@ -114,7 +114,7 @@ def test_what_cannot_run_is_refused_with_the_arithmetic_of_planning() -> None:
 
 
 def test_the_plan_is_the_one_that_the_runtime_makes() -> None:
-    plan = ipu_plan_of(job_of(), BASE, ROWS)
+    plan = plan_for_estimate(job_of(), BASE, ROWS)
     assert (plan.accumulation, plan.replicas, plan.placement.forward_stages, plan.half) == (512, 4, 5, True)
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
-from ipu_model.estimates.ipu_balance import Proposal, in_words, propose
+from ipu_model.estimates.ipu_balance import Proposal, find_faster_layout, format_proposal
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import micro_batch_seconds
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.placement import place
+from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
 
 BASE = ModelConfig(vocab_size=30522)
@@ -21,12 +21,12 @@ def proposal_of(
     head: str, layers: list[int], micro_batch: int, accumulation: int, masked: int = 0, **changes: object
 ) -> Proposal:
     """A BERT base on four IPUs with rows of 128 tokens."""
-    placement, rows = place(head, 12, layers, len(layers)), RowShape(128, masked)
+    placement, rows = place_by_layers(head, 12, layers, len(layers)), RowShape(128, masked)
     shares = (0.2,) * len(layers)
     training = IpuProgram(
         BASE, placement, rows, micro_batch, accumulation, state_offchip=True, matmul_proportion=shares
     )
-    return propose(dataclasses.replace(training, **changes))  # type: ignore[arg-type]
+    return find_faster_layout(dataclasses.replace(training, **changes))  # type: ignore[arg-type]
 
 
 def test_a_slow_ipu_gives_layers_to_the_others() -> None:
@@ -77,11 +77,11 @@ def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
     found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
     assert found.proposed is not None
     cut, rows = found.proposed, RowShape(128, 20)
-    placement = place(
+    placement = place_by_layers(
         "pretraining", 12, list(cut.program.placement.layers_per_ipu), len(cut.program.placement.layers_per_ipu)
     )
     first = micro_batch_seconds(IpuProgram(BASE, placement, rows, cut.program.micro_batch_size))[0]
-    before = place("pretraining", 12, [0, 4, 4, 4], 4)
+    before = place_by_layers("pretraining", 12, [0, 4, 4, 4], 4)
     slowest = max(micro_batch_seconds(IpuProgram(BASE, before, rows, 8)))
     assert found.margin == pytest.approx(cut.program.replicas * slowest / 8 - first / cut.program.micro_batch_size)
 
@@ -90,32 +90,32 @@ def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
     """There the embeddings, of which the formula knows nothing, cost time from the first millisecond on."""
     found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
     assert found.proposed is not None
-    assert found.is_worth_a_line
+    assert found.is_worthwhile
     slow = dataclasses.replace(found.proposed, first_seconds=found.proposed.first_seconds + found.margin)
-    assert not Proposal(found.stated, slow).is_worth_a_line
-    assert not Proposal(found.stated, None).is_worth_a_line
+    assert not Proposal(found.stated, slow).is_worthwhile
+    assert not Proposal(found.stated, None).is_worthwhile
 
 
 def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
-    assert place("pretraining", 5, [0, 3, 2], 3).layers_per_ipu == (0, 3, 2)
+    assert place_by_layers("pretraining", 5, [0, 3, 2], 3).layers_per_ipu == (0, 3, 2)
 
 
 def test_a_proposal_in_words_says_what_would_undo_it() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
-    even = place("question_answering", 12, [3, 3, 3, 3], 4)
+    even = place_by_layers("question_answering", 12, [3, 3, 3, 3], 4)
     same = dataclasses.replace(found.proposed.program, placement=even, replicas=1, micro_batch_size=4)
 
     def words_of(**changes: object) -> str:
         program = dataclasses.replace(same, **changes)  # type: ignore[arg-type]
-        return in_words(dataclasses.replace(found.proposed, program=program), found)  # type: ignore[type-var]
+        return format_proposal(dataclasses.replace(found.proposed, program=program), found)  # type: ignore[type-var]
 
     lost = f"as long as the embeddings take IPU 0 less than {1000 * found.margin:.2g} ms a row"
     more = f"{found.gain:.0%} more with layers_per_ipu"
     recompute = "recompute_checkpoint_every_layer false"
     said = words_of(keeps_every_layer=False)
     assert said == f"{more} [3, 3, 3, 3], micro_batch_size 4, {recompute}, {lost}"
-    halves = place("question_answering", 12, [6, 6], 2)
+    halves = place_by_layers("question_answering", 12, [6, 6], 2)
     other = words_of(placement=halves, replicas=2, matmul_proportion=(0.2, 0.2))
     pod = "replication_factor 2, matmul_proportion 0.2"
     assert other == f"{more} [6, 6], micro_batch_size 4, {pod}, {lost}"

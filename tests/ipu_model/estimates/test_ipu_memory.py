@@ -13,7 +13,7 @@ from ipu_model.estimates.ipu_constants import HIGH, LIKELY, LOW, TILE_BYTES, Ass
 from ipu_model.estimates.ipu_memory import ipu_memories, parameters_by_ipu
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.placement import place
+from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
 
 SMALL = ModelConfig(vocab_size=10, hidden_size=4, num_layers=3, num_heads=2, intermediate_size=16, max_positions=6)
@@ -30,7 +30,7 @@ ASSUMED = Assumed(code=1000.0, inference_code=500.0, proportion=0.0, hidden=3.0,
 def held_of(head: str = "pretraining", **changes: object) -> IpuProgram:
     """Two IPUs: the tables and a layer, then two layers; 3 rows of 5 tokens and 2 masked slots a micro-batch."""
     rows = RowShape(LENGTH, 2 if head == "pretraining" else 0)
-    held = IpuProgram(SMALL, place(head, 3, [1, 2], 2), rows, ROWS, matmul_proportion=(0.2, 0.2))
+    held = IpuProgram(SMALL, place_by_layers(head, 3, [1, 2], 2), rows, ROWS, matmul_proportion=(0.2, 0.2))
     return dataclasses.replace(held, **changes)  # type: ignore[arg-type]
 
 
@@ -99,7 +99,9 @@ def test_inference_holds_no_gradients_and_stashes_nothing() -> None:
 
 
 def test_one_ipu_recomputes_nothing() -> None:
-    alone = dataclasses.replace(held_of(), placement=place("pretraining", 3, [3], 1), matmul_proportion=(0.2,))
+    alone = dataclasses.replace(
+        held_of(), placement=place_by_layers("pretraining", 3, [3], 1), matmul_proportion=(0.2,)
+    )
     [memory] = ipu_memories(alone)
     layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
     assert {term.name: term.amount for term in memory.terms}[

@@ -10,7 +10,7 @@ from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, Fitted
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import call_interval, evaluation_seconds, micro_batch_seconds, update_seconds
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.placement import place
+from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
 
 BASE = ModelConfig(vocab_size=30522)
@@ -40,7 +40,7 @@ def test_published_trainings_take_as_long_as_they_took(
     offchip: bool,
     published: float,
 ) -> None:
-    placement = place(head, model.num_layers, ON_FOUR[model], 4)
+    placement = place_by_layers(head, model.num_layers, ON_FOUR[model], 4)
     training = IpuProgram(model, placement, rows, micro_batch, accumulation, 4, state_offchip=offchip)
     assert call_interval(training).likely == pytest.approx(published, rel=0.10)
     found = call_interval(training)
@@ -50,7 +50,7 @@ def test_published_trainings_take_as_long_as_they_took(
 def training_of(fitted: Fitted, head: str = "pretraining") -> IpuProgram:
     """Three layers on two IPUs, 5 tokens and 3 masked slots, 2 rows a micro-batch."""
     rows = RowShape(5, 3 if head == "pretraining" else 0)
-    return IpuProgram(SMALL, place(head, 3, [1, 2], 2), rows, 2, 6, state_offchip=True, fitted=fitted)
+    return IpuProgram(SMALL, place_by_layers(head, 3, [1, 2], 2), rows, 2, 6, state_offchip=True, fitted=fitted)
 
 
 def test_products_with_weights_by_hand() -> None:
@@ -82,21 +82,21 @@ def test_off_chip_state_costs_for_every_weight_of_the_model() -> None:
 
 
 def test_a_call_of_several_updates_pays_its_fixed_cost_once() -> None:
-    placement = place("question_answering", 12, [3, 3, 3, 3], 4)
+    placement = place_by_layers("question_answering", 12, [3, 3, 3, 3], 4)
     training = IpuProgram(BASE, placement, RowShape(384), 2, 32)
     one, two = (call_interval(dataclasses.replace(training, updates_per_call=updates)).likely for updates in (1, 2))
     assert 2 * one - two == pytest.approx(FITTED.host)
 
 
 def test_a_bow_computes_faster_and_its_host_does_not() -> None:
-    training = IpuProgram(BASE, place("pretraining", 12, ON_FOUR[BASE], 4), RowShape(128, 20), 32, 512, 4)
+    training = IpuProgram(BASE, place_by_layers("pretraining", 12, ON_FOUR[BASE], 4), RowShape(128, 20), 32, 512, 4)
     mk2, bow = (update_seconds(dataclasses.replace(training, generation=x)) for x in (MK2, BOW))
     assert mk2.micro_batches == pytest.approx(1.4 * bow.micro_batches)
     assert mk2.streams == bow.streams > 0
 
 
 def test_gradients_of_one_replica_go_nowhere_and_those_of_several_racks_through_gateways() -> None:
-    placement = place("pretraining", 24, ON_FOUR[LARGE], 4)
+    placement = place_by_layers("pretraining", 24, ON_FOUR[LARGE], 4)
     alone, pod16, pod64 = (
         update_seconds(IpuProgram(LARGE, placement, RowShape(128, 20), 8, 512, replicas)).collectives
         for replicas in (1, 4, 16)
@@ -105,14 +105,14 @@ def test_gradients_of_one_replica_go_nowhere_and_those_of_several_racks_through_
 
 
 def test_a_single_ipu_recomputes_nothing() -> None:
-    one, two = (place("question_answering", 4, layers, len(layers)) for layers in ([4], [4, 0]))
+    one, two = (place_by_layers("question_answering", 4, layers, len(layers)) for layers in ([4], [4, 0]))
     model = dataclasses.replace(BASE, num_layers=4)
     alone, piped = (micro_batch_seconds(IpuProgram(model, placement, RowShape(384), 2)) for placement in (one, two))
     assert alone[0] == pytest.approx(0.75 * piped[0])
 
 
 def test_inference_goes_forward_alone_and_fills_its_pipeline() -> None:
-    placement, rows = place("question_answering", 12, [6, 6], 2), RowShape(384)
+    placement, rows = place_by_layers("question_answering", 12, [6, 6], 2), RowShape(384)
     forward = IpuProgram(BASE, placement, rows, 2, 8, training=False)
     each = micro_batch_seconds(forward)[0] / 4
     assert call_interval(forward).likely == pytest.approx(9 * each + FITTED.host)

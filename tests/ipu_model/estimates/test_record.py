@@ -9,7 +9,7 @@ import pytest
 from tiny_jobs import TINY, make_job
 
 from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
-from ipu_model.estimates.record import JobRecord, figures_of, job_shape, useful_flops
+from ipu_model.estimates.record import JobRecord, estimated_figures, job_shape, useful_flops
 from ipu_model.rows.format import Manifest
 
 MANIFEST = Manifest("pretrain", 16, 1, 2, TINY.vocab_size, "", 0, 10, 20, 200, {})
@@ -18,7 +18,9 @@ TIME = TimeEstimate((Term("all", 2.0),), 5, Interval(1.0, 2.0, 4.0), Interval(10
 
 
 def test_each_measured_figure_stands_beside_what_was_estimated() -> None:
-    found = JobRecord("CPU", 7.0, figures_of(JobEstimate("CPU", (MEMORY,), TIME), 10.0)).finish(110.0, 3.0, 150.0)
+    found = JobRecord("CPU", 7.0, estimated_figures(JobEstimate("CPU", (MEMORY,), TIME), 10.0)).finish(
+        110.0, 3.0, 150.0
+    )
     assert found == {
         "device": "CPU",
         "flops": 7.0,
@@ -29,7 +31,7 @@ def test_each_measured_figure_stands_beside_what_was_estimated() -> None:
 
 
 def test_what_was_not_estimated_is_measured_alone_and_what_was_not_measured_is_left_out() -> None:
-    found = JobRecord("CPU", 7.0, figures_of(JobEstimate("CPU", (MEMORY,), None), 10.0)).finish(None, 3.0, None)
+    found = JobRecord("CPU", 7.0, estimated_figures(JobEstimate("CPU", (MEMORY,), None), 10.0)).finish(None, 3.0, None)
     assert found == {"device": "CPU", "flops": 7.0, "update_seconds": {"measured": 3.0}}
 
 

@@ -17,7 +17,7 @@ from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.models.head import Head
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.outline import read_outline
+from ipu_model.models.outline import read_head_spec
 from ipu_model.rows.format import get_columns
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -53,8 +53,8 @@ def test_an_outline_of_no_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="head='tagging' is not one of"):
         heads.get_outline("tagging")
     (tmp_path / "empty.py").write_text("class Head:\n    title = 'a title alone'\n")
-    with pytest.raises(LookupError, match="no class that states title and stage"):
-        read_outline(tmp_path / "empty.py")
+    with pytest.raises(LookupError, match="no class that sets title and stage"):
+        read_head_spec(tmp_path / "empty.py")
 
 
 @pytest.mark.parametrize("field", ["architecture", "stage", "title"])

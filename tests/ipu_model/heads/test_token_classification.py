@@ -16,7 +16,7 @@ from ipu_model import heads
 from ipu_model.errors import RowsError
 from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
 from ipu_model.models.import_model import import_model
-from ipu_model.models.model_folder import Origin, read_model, write_model
+from ipu_model.models.model_folder import ModelOrigin, read_model, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -147,7 +147,7 @@ def test_transformers_loads_it_with_the_same_logits_and_names(tmp_path: Path) ->
     folder, taken = tmp_path / "model", tmp_path / "taken"
     folder.mkdir()
     taken.mkdir()
-    write_model(folder, HEAD, TINY, model.state_dict(), Origin("t" * 64, "finetune", HEAD, 0, 1), LABELS)
+    write_model(folder, HEAD, TINY, model.state_dict(), ModelOrigin("t" * 64, "finetune", HEAD, 0, 1), LABELS)
     loaded, report = transformers.AutoModelForTokenClassification.from_pretrained(str(folder), output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

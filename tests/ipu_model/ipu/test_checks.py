@@ -6,16 +6,16 @@ import pytest
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.checks import (
-    accumulation_for,
     check_accumulation,
     check_inference_iterations,
     check_ipu_count,
     check_serialization,
+    derive_accumulation,
 )
-from ipu_model.ipu.placement import place
+from ipu_model.ipu.placement import place_by_layers
 
-PRETRAINING = place("pretraining", 12, [0, 4, 4, 4], 4)
-ANSWERS = place("question_answering", 12, [0, 4, 4, 4], 4)
+PRETRAINING = place_by_layers("pretraining", 12, [0, 4, 4, 4], 4)
+ANSWERS = place_by_layers("question_answering", 12, [0, 4, 4, 4], 4)
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ ANSWERS = place("question_answering", 12, [0, 4, 4, 4], 4)
 def test_accumulation_is_derived_from_the_global_batch(
     global_batch: int, micro_batch: int, replicas: int, factor: float, accumulation: int
 ) -> None:
-    assert accumulation_for(global_batch, micro_batch, replicas, factor) == accumulation
+    assert derive_accumulation(global_batch, micro_batch, replicas, factor) == accumulation
 
 
 def test_a_global_batch_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
     with pytest.raises(
         ConfigError, match=r"micro_batch_size 8 x 4 replicas = 32 rows, 100 / 32 leaves 4.* to 96 or 128"
     ):
-        accumulation_for(100, 8, 4)
-    assert (accumulation_for(96, 8, 4), accumulation_for(128, 8, 4)) == (3, 4)
+        derive_accumulation(100, 8, 4)
+    assert (derive_accumulation(96, 8, 4), derive_accumulation(128, 8, 4)) == (3, 4)
 
 
 def test_a_global_batch_below_one_row_per_replica_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Set global_batch_size to 32, or"):
-        accumulation_for(16, 8, 4)
+        derive_accumulation(16, 8, 4)
 
 
 def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> None:
@@ -56,16 +56,16 @@ def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> Non
     with pytest.raises(ConfigError, match=r"IPUs 0-1-2-3, 4 forward stages, 2x4-1 = 7 .* Use at least 7;"):
         check_accumulation(6, ANSWERS)
     check_accumulation(7, ANSWERS)
-    check_accumulation(1, place("pretraining", 2, [2], 1))
+    check_accumulation(1, place_by_layers("pretraining", 2, [2], 1))
 
 
 def test_the_refusal_names_a_global_batch_that_works() -> None:
     with pytest.raises(ConfigError, match=r"global_batch_size 72 \(9 x micro_batch_size 2 x 4 replicas\)"):
         check_accumulation(8, PRETRAINING, micro_batch_size=2, replicas=4)
-    check_accumulation(accumulation_for(72, 2, 4), PRETRAINING)
+    check_accumulation(derive_accumulation(72, 2, 4), PRETRAINING)
     with pytest.raises(ConfigError, match=r"global_batch_size 108 \(9 x .* x 1\.50 sequences in a row\)"):
         check_accumulation(8, PRETRAINING, micro_batch_size=2, replicas=4, packing_factor=1.5)
-    check_accumulation(accumulation_for(108, 2, 4, 1.5), PRETRAINING)
+    check_accumulation(derive_accumulation(108, 2, 4, 1.5), PRETRAINING)
 
 
 def test_pipelined_inference_with_less_than_f_iterations_is_refused_and_f_are_not() -> None:

@@ -20,7 +20,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.files import fingerprint, flatten_keys
 from ipu_model.ipu import executables
 from ipu_model.ipu.executables import ExecutableCache, cache_root
-from ipu_model.ipu.program_folder import Program
+from ipu_model.ipu.program_folder import ProgramFolder
 
 PARTS: Dict[str, Any] = {
     "mode": "training",
@@ -44,13 +44,13 @@ def build(cache: ExecutableCache, parts: Dict[str, Any] = PARTS, content: bytes 
     """What a job does: open, compile (PopART writes its file), conclude, end."""
     program = cache.open(parts)
     (program.path / "1234.popef").write_bytes(content)
-    program.outcome()
+    program.report_outcome()
     program.close()
     return program.path
 
 
-def expectation(program: Program) -> Tuple[bool, str]:
-    return program.expected, program.forecast
+def expectation(program: ProgramFolder) -> Tuple[bool, str]:
+    return program.expected, program.lookup
 
 
 def changed(**geometry: int) -> Dict[str, Any]:
@@ -63,11 +63,11 @@ def test_the_first_run_misses_and_the_second_hits(open_cache: Any) -> None:
     assert folder.is_dir()
     assert expectation(first) == (False, "miss, no executable yet")
     (folder / "1234.popef").write_bytes(b"x" * 2_000_000)
-    assert first.outcome() == "built, 1 file, 2.0 MB"
+    assert first.report_outcome() == "built, 1 file, 2.0 MB"
     first.close()
     second = open_cache().open(PARTS)
     assert expectation(second) == (True, f"hit, 1 file, 2.0 MB in {folder}")
-    assert second.outcome() == "loaded from the cache, nothing was compiled"
+    assert second.report_outcome() == "loaded from the cache, nothing was compiled"
 
 
 def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_cache: Any) -> None:
@@ -88,13 +88,13 @@ def test_a_miss_through_another_sdk_says_so(open_cache: Any) -> None:
 
 def test_many_differences_are_counted(open_cache: Any) -> None:
     build(open_cache())
-    why = open_cache().open({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}}).forecast
+    why = open_cache().open({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}}).lookup
     assert why.endswith("and 4 more")  # 4 stored parts are missing, 4 are new, 4 are named
 
 
 def test_a_miss_is_not_compared_with_programs_of_another_mode(open_cache: Any) -> None:
     build(open_cache())
-    assert open_cache().open({**PARTS, "mode": "another"}).forecast.endswith("no executable yet")
+    assert open_cache().open({**PARTS, "mode": "another"}).lookup.endswith("no executable yet")
 
 
 def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
@@ -102,18 +102,18 @@ def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
     program = open_cache().open(PARTS)
     assert program.expected
     (folder / "5678.popef").write_bytes(b"another hash")
-    assert "A hit was expected" in program.outcome()
+    assert "A hit was expected" in program.report_outcome()
 
 
 def test_a_compiler_that_keeps_nothing_is_said(open_cache: Any) -> None:
-    assert "PopART saved nothing" in open_cache().open(PARTS).outcome()
+    assert "PopART saved nothing" in open_cache().open(PARTS).report_outcome()
 
 
 def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) -> None:
     program = open_cache().open(PARTS)
     (program.path / "podium.json").mkdir()
     (program.path / "1234.popef").write_bytes(b"program")
-    assert "could not be recorded (Is a directory)" in program.outcome()
+    assert "could not be recorded (Is a directory)" in program.report_outcome()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) 
         (lambda folder: (folder / "1234.popef").write_bytes(b""), "1234.popef is empty"),
         (
             lambda folder: (folder / "1234.popef").write_bytes(b"half"),
-            "1234.popef is of a different size",
+            "1234.popef is not of the recorded size",
         ),
         (lambda folder: (folder / "1234.popef").unlink(), "1234.popef is missing"),
         (lambda folder: (folder / "podium.json").unlink(), "1234.popef is not recorded"),
@@ -204,7 +204,7 @@ def test_a_read_only_cache_is_used_through_links(
     assert program.expected
     assert (folder / "1234.popef").resolve() == stored / "1234.popef"
     assert "is read-only" in said[-1]
-    assert "4 -> 2" in cache.open(changed(micro_batch_size=2)).forecast
+    assert "4 -> 2" in cache.open(changed(micro_batch_size=2)).lookup
 
 
 def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, said: List[str]) -> None:
@@ -259,18 +259,18 @@ def test_use_keeps_an_executable_young(open_cache: Any) -> None:
     folder = build(open_cache())
     ago = time.time() - 40 * 86400
     os.utime(str(folder / "podium.json"), (ago, ago))
-    open_cache().open(PARTS).outcome()
-    found = executables.entries(folder.parent)
-    assert executables.choose(found, "unused_for_days", 30, time.time()) == []
+    open_cache().open(PARTS).report_outcome()
+    found = executables.list_entries(folder.parent)
+    assert executables.select_entries(found, "unused_for_days", 30, time.time()) == []
 
 
 def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_cache: Any) -> None:
     old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
     record = json.loads((old / "podium.json").read_text(encoding="utf-8"))
     (old / "podium.json").write_text(json.dumps({**record, "created": "2020-01-31T12:00:00+00:00"}), encoding="utf-8")
-    found = {entry.path.name: entry for entry in executables.entries(tmp_path / "cache")}
-    assert executables.choose(list(found.values()), "older_than_days", 30, time.time()) == [found[old.name]]
-    assert executables.choose(list(found.values()), "unused_for_days", 30, time.time()) == []
+    found = {entry.path.name: entry for entry in executables.list_entries(tmp_path / "cache")}
+    assert executables.select_entries(list(found.values()), "older_than_days", 30, time.time()) == [found[old.name]]
+    assert executables.select_entries(list(found.values()), "unused_for_days", 30, time.time()) == []
     assert found[new.name].built_at == pytest.approx(time.time(), abs=60)
     dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
     assert dry.stdout.splitlines()[1].split()[0] == old.name
@@ -280,9 +280,9 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
 
 def test_two_prunes_at_once_both_end_well(open_cache: Any) -> None:
     folder = build(open_cache())
-    entry = executables.entries(folder.parent)[0]
-    assert executables.remove(entry)
-    assert executables.remove(entry)
+    entry = executables.list_entries(folder.parent)[0]
+    assert executables.remove_entry(entry)
+    assert executables.remove_entry(entry)
 
 
 def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
@@ -298,10 +298,10 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
         real(stream, operation)
 
     monkeypatch.setattr(files.fcntl, "flock", flock)
-    opened: List[Program] = []
+    opened: List[ProgramFolder] = []
     with (folder / "podium.held").open("a") as pruner:
         fcntl.flock(pruner, fcntl.LOCK_EX)
-        job = threading.Thread(target=lambda: opened.append(Program([folder.parent], PARTS, said.append)))
+        job = threading.Thread(target=lambda: opened.append(ProgramFolder([folder.parent], PARTS, said.append)))
         job.start()
         assert waits.wait(30)
         os.replace(str(folder), str(folder) + ".partial")
@@ -314,7 +314,7 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
 def test_links_into_a_read_only_cache_that_is_gone_are_removed(open_cache: Any) -> None:
     folder = build(open_cache())
     (folder / "9999.popef").symlink_to(folder.parent / "gone")
-    assert [entry.size for entry in executables.entries(folder.parent)] == [7]
+    assert [entry.size for entry in executables.list_entries(folder.parent)] == [7]
     assert open_cache().open(PARTS).expected
     assert [path.name for path in folder.glob("*.popef")] == ["1234.popef"]
 
@@ -323,18 +323,18 @@ def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, op
     for age, size in ((3, 4), (2, 4), (1, 4)):
         folder = build(open_cache(), changed(micro_batch_size=age), b"x" * size)
         os.utime(str(folder / "podium.json"), (time.time() - age * 86400,) * 2)
-    found = executables.entries(tmp_path / "cache")
-    going = executables.choose(found, "larger_than_gb", 9e-9, time.time())  # 12 bytes are there, 9 may stay
+    found = executables.list_entries(tmp_path / "cache")
+    going = executables.select_entries(found, "larger_than_gb", 9e-9, time.time())  # 12 bytes are there, 9 may stay
     assert [entry.parts["geometry.micro_batch_size"] for entry in going] == [3]
 
 
 def test_a_folder_in_use_is_not_pruned(open_cache: Any) -> None:
     folder = build(open_cache())
     program = open_cache().open(PARTS)
-    entry = executables.entries(folder.parent)[0]
-    assert not executables.remove(entry)
+    entry = executables.list_entries(folder.parent)[0]
+    assert not executables.remove_entry(entry)
     program.close()
-    assert executables.remove(entry)
+    assert executables.remove_entry(entry)
     assert not folder.exists()
 
 
@@ -345,4 +345,4 @@ def test_a_rule_is_required_and_checked(tmp_path: Path, rule: List[str]) -> None
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    assert executables.entries(tmp_path) == []
+    assert executables.list_entries(tmp_path) == []

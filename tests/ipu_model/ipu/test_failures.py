@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 import pytest
 
 from ipu_model.errors import ConfigError, DeviceJobError, IpuFailure
-from ipu_model.ipu.failures import WHOLE_TABLE, classify, explained
+from ipu_model.ipu.failures import WHOLE_TABLE, classify_error, translate_errors
 
 
 class Error(Exception):
@@ -109,7 +109,7 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
 def test_every_known_failure_names_its_knob_and_its_log(
     tmp_path: Path, error: Exception, happened: str, knob: str
 ) -> None:
-    failure = classify(error, tmp_path)
+    failure = classify_error(error, tmp_path)
     assert isinstance(failure, IpuFailure)
     assert happened in str(failure)
     assert knob in str(failure)
@@ -123,13 +123,13 @@ TOLD.update(FULL_RESET="power-cycled", NEW_RESET="requires NEW_RESET")
 
 @pytest.mark.parametrize(("action", "told"), TOLD.items())
 def test_a_recoverable_error_says_how_to_recover(tmp_path: Path, action: str, told: str) -> None:
-    failure = classify(Error("poplar_recoverable_runtime_error", "test", recovery_action=action), tmp_path)
+    failure = classify_error(Error("poplar_recoverable_runtime_error", "test", recovery_action=action), tmp_path)
     assert f"recoverable error ({action})" in str(failure)
     assert told in str(failure)
 
 
 def test_the_knobs_of_an_ipu_that_is_full_come_from_cheap_to_costly(tmp_path: Path) -> None:
-    text = str(classify(Error("popart_exception", ON_TILE.replace("2950", "3")), tmp_path))
+    text = str(classify_error(Error("popart_exception", ON_TILE.replace("2950", "3")), tmp_path))
     knobs = [
         "matmul_proportion of IPU 0",
         "layers_per_ipu",
@@ -144,14 +144,14 @@ def test_the_knobs_of_an_ipu_that_is_full_come_from_cheap_to_costly(tmp_path: Pa
 
 
 def test_an_ipu_without_embeddings_is_not_told_to_serialize_them(tmp_path: Path) -> None:
-    assert "embedding_serialization" not in str(classify(Error("popart_exception", ON_TILE), tmp_path))
+    assert "embedding_serialization" not in str(classify_error(Error("popart_exception", ON_TILE), tmp_path))
 
 
 def test_a_table_that_no_factor_cuts_is_not_proposed_to_be_cut(tmp_path: Path) -> None:
     on_first = ON_TILE.replace("tile 2950", "tile 29")
-    assert "embedding_serialization" in str(classify(Error("popart_exception", on_first), tmp_path))
+    assert "embedding_serialization" in str(classify_error(Error("popart_exception", on_first), tmp_path))
     settings = {"embedding_serialization_factor": 2, WHOLE_TABLE: True}
-    assert "embedding_serialization" not in str(classify(Error("popart_exception", on_first), tmp_path, settings))
+    assert "embedding_serialization" not in str(classify_error(Error("popart_exception", on_first), tmp_path, settings))
 
 
 def test_what_the_config_has_already_is_not_proposed(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_what_the_config_has_already_is_not_proposed(tmp_path: Path) -> None:
         "recompute_checkpoint_every_layer": True,
         "replication_factor": 1,
     }
-    text = str(classify(Error("popart_exception", ON_TILE), tmp_path, settings))
+    text = str(classify_error(Error("popart_exception", ON_TILE), tmp_path, settings))
     assert "lower matmul_proportion of IPU 2 (now 0.2, for example 0.15;" in text
     assert "(layers_per_ipu, now [3, 7, 7, 7])" in text
     assert "lower micro_batch_size" in text
@@ -173,7 +173,7 @@ def test_what_the_config_has_already_is_not_proposed(tmp_path: Path) -> None:
 def test_a_long_message_is_read_from_poptorchs_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("poptorch_error.log").write_text("a line\n" * 90 + ON_TILE, encoding="utf-8")
-    text = str(classify(Error("popart_exception", "See poptorch_error.log for details"), tmp_path / "run"))
+    text = str(classify_error(Error("popart_exception", "See poptorch_error.log for details"), tmp_path / "run"))
     assert "out of memory on IPU 2" in text
     assert str(tmp_path / "poptorch_error.log") in text
     assert ON_TILE in (tmp_path / "run" / "ipu_error.log").read_text(encoding="utf-8")
@@ -181,21 +181,21 @@ def test_a_long_message_is_read_from_poptorchs_own_log(tmp_path: Path, monkeypat
 
 def test_the_message_stays_short_and_the_log_has_all(tmp_path: Path) -> None:
     long = "x" * 5000
-    assert len(str(classify(Error("popart_exception", long), tmp_path))) < 1500
+    assert len(str(classify_error(Error("popart_exception", long), tmp_path))) < 1500
     assert long in (tmp_path / "ipu_error.log").read_text(encoding="utf-8")
 
 
 def test_a_log_that_cannot_be_written_does_not_hide_the_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    text = str(classify(Error("popart_exception", ON_TILE), tmp_path / "file"))
+    text = str(classify_error(Error("popart_exception", ON_TILE), tmp_path / "file"))
     assert "out of memory on IPU 2" in text
     assert "could not be written" in text
 
 
 def test_our_own_errors_stay_what_they_are(tmp_path: Path) -> None:
     own = ConfigError("layers_per_ipu")
-    assert classify(own, tmp_path) is own
-    with pytest.raises(ConfigError), explained(importlib.import_module("poptorch"), tmp_path):
+    assert classify_error(own, tmp_path) is own
+    with pytest.raises(ConfigError), translate_errors(importlib.import_module("poptorch"), tmp_path):
         raise own
 
 
@@ -203,7 +203,7 @@ def test_what_poptorch_raises_is_explained_with_its_cause(tmp_path: Path) -> Non
     poptorch = importlib.import_module("poptorch")
     error = poptorch.Error("Failed to acquire 2 IPU(s)")
     error.type, error.message, error.location = "poptorch_cpp_error", "Failed to acquire 2 IPU(s)", ""
-    with pytest.raises(IpuFailure, match="could not attach") as failure, explained(poptorch, tmp_path):
+    with pytest.raises(IpuFailure, match="could not attach") as failure, translate_errors(poptorch, tmp_path):
         raise error
     assert failure.value.__cause__ is error
 
@@ -211,12 +211,12 @@ def test_what_poptorch_raises_is_explained_with_its_cause(tmp_path: Path) -> Non
 def test_misuse_that_poptorch_refuses_is_explained(tmp_path: Path) -> None:
     poptorch = importlib.import_module("poptorch")
     options = poptorch.Options()
-    with pytest.raises(DeviceJobError, match="rejected a call"), explained(poptorch, tmp_path):
+    with pytest.raises(DeviceJobError, match="rejected a call"), translate_errors(poptorch, tmp_path):
         options.deviceIterations("many")
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path) -> None:
     found: Dict[str, List[Any]] = {}
-    with pytest.raises(KeyError), explained(importlib.import_module("poptorch"), tmp_path):
+    with pytest.raises(KeyError), translate_errors(importlib.import_module("poptorch"), tmp_path):
         found["missing"].append(1)
     assert not (tmp_path / "ipu_error.log").exists()

@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 import pytest
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.placement import expand_layers, place, place_by_stages
+from ipu_model.ipu.placement import expand_layers, place_by_layers, place_by_stages
 
 BASE = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
 LARGE = (0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3)
@@ -41,7 +41,7 @@ def test_the_blocks_of_a_layout_are_where_the_hand_worked_table_says(
     forward: int,
     training: int,
 ) -> None:
-    found = place(head, num_layers, layout, len(layout))
+    found = place_by_layers(head, num_layers, layout, len(layout))
     assert (found.embeddings, found.layers, found.pooler, found.heads) == (0, layers, pooler, heads)
     assert found.order == (0, *layers, *([] if pooler is None else [pooler]), heads)
     assert (found.forward_stages, found.training_stages) == (forward, training)
@@ -76,16 +76,16 @@ def test_wildcards_share_the_remaining_layers(num_layers: int, layout: List[int]
 )
 def test_a_layout_that_does_not_hold_the_model_is_refused(layout: List[int], ipus: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        place("pretraining", 12, layout, ipus)
+        place_by_layers("pretraining", 12, layout, ipus)
 
 
 def test_an_unknown_head_is_refused() -> None:
     with pytest.raises(ConfigError, match="head='qa' is not one of pretraining, question_answering"):
-        place("qa", 12, [12], 1)
+        place_by_layers("qa", 12, [12], 1)
 
 
 def test_the_table_shows_every_stage_and_the_sums() -> None:
-    assert place("pretraining", 24, [3, 7, 7, 7], 4).table(replicas=4).splitlines() == [
+    assert place_by_layers("pretraining", 24, [3, 7, 7, 7], 4).table(replicas=4).splitlines() == [
         "stage  IPU  blocks",
         "    1    0  embeddings, encoder layers 0-2",
         "    2    1  encoder layers 3-9",
@@ -97,7 +97,7 @@ def test_the_table_shows_every_stage_and_the_sums() -> None:
 
 
 def test_the_table_shows_single_layers_and_idle_ipus() -> None:
-    assert place("pretraining", 2, [0, 1, 1, 0], 4).table().splitlines() == [
+    assert place_by_layers("pretraining", 2, [0, 1, 1, 0], 4).table().splitlines() == [
         "stage  IPU  blocks",
         "    1    0  embeddings",
         "    2    1  encoder layer 0",
@@ -109,7 +109,7 @@ def test_the_table_shows_single_layers_and_idle_ipus() -> None:
 
 
 def test_the_data_name_every_block() -> None:
-    assert place("question_answering", 2, [1, 1], 2).as_dict() == {
+    assert place_by_layers("question_answering", 2, [1, 1], 2).as_dict() == {
         "head": "question_answering",
         "embeddings": 0,
         "layers": [0, 1],
@@ -128,7 +128,7 @@ TF2_SQUAD = [["emb"], HID4, HID4, HID4, ["qa_head"]]
 
 
 def test_the_tf2_layout_of_pretraining_is_the_one_of_layers_per_ipu() -> None:
-    assert place_by_stages("pretraining", 12, TF2_PRETRAIN, [0, 1, 2, 3, 0]) == place(
+    assert place_by_stages("pretraining", 12, TF2_PRETRAIN, [0, 1, 2, 3, 0]) == place_by_layers(
         "pretraining", 12, [0, 4, 4, 4], 4
     )
 

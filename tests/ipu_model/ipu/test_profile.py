@@ -52,7 +52,7 @@ def test_the_profile_that_the_compilation_wrote_is_read_once(tmp_path: Path, mon
     write(tmp_path / "training" / "early", 1)
     newest = write(tmp_path / "training" / "own", 2)
     write(tmp_path / "inference", 3)
-    profile.notice()
+    profile.find()
     assert profile.fullest_ipu_mb() == 7.0
     assert profile.fullest_ipu_mb() == 7.0
     assert opened == [str(newest)]
@@ -63,7 +63,7 @@ def test_a_profile_that_is_written_over_is_of_this_compilation(tmp_path: Path, m
     write(tmp_path / "inference", 1)
     profile = CompileProfile(asking(tmp_path, **{"autoReport.outputMemoryProfile": "true"}), training=False)
     write(tmp_path / "inference", 2)
-    profile.notice()
+    profile.find()
     assert profile.fullest_ipu_mb() == 7.0
 
 
@@ -76,7 +76,7 @@ def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, m
     profile = CompileProfile({"POPLAR_ENGINE_OPTIONS": options}, training=True)
     if "autoReport" not in options:
         write(tmp_path / "training", 2)
-    profile.notice()
+    profile.find()
     assert profile.fullest_ipu_mb() is None
     assert opened == []
 
@@ -84,7 +84,7 @@ def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, m
 def test_without_libpva_nobody_tells(tmp_path: Path) -> None:
     profile = CompileProfile(asking(tmp_path, **{"autoReport.all": "true"}), training=True)
     write(tmp_path / "training", 1)
-    profile.notice()
+    profile.find()
     assert profile.fullest_ipu_mb() is None
 
 

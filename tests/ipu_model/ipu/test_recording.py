@@ -26,7 +26,7 @@ from expected_options import (
 from preset_layouts import LAYOUTS, Layout
 from recorded_presets import SEED, compiled, forward_stages, job_of, model_config, record_of
 
-from ipu_model.estimates.ipu import ipu_plan_of, program_of
+from ipu_model.estimates.ipu import build_program, plan_for_estimate
 from ipu_model.estimates.ipu_memory import parameters_by_ipu
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.rows.format import Manifest
@@ -82,8 +82,8 @@ def test_what_is_estimated_without_torch_is_what_was_recorded(layout: Layout, tm
     """Stages, blocks, IPUs and weights of the estimates, from the job alone."""
     record, job, model = record_of(layout, tmp_path), job_of(layout, tmp_path), model_config(layout)
     manifest = Manifest("pretrain", 24, 1, 4, model.vocab_size, "0", 0, 100, 100, 1000, {})
-    plan = ipu_plan_of(job, model, manifest)
-    held = program_of(job, model, plan, RowShape.of(manifest))
+    plan = plan_for_estimate(job, model, manifest)
+    held = build_program(job, model, plan, RowShape.of(manifest))
     assert list(plan.placement.order) == [x["ipu_id"] for x in begun(record)]
     assert plan.placement.ipus_per_replica * plan.replicas == record["num_ipus"]
     stages = plan.placement.training_stages if layout.training else plan.placement.forward_stages

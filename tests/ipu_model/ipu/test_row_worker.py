@@ -22,8 +22,8 @@ from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
 from ipu_model import heads
 from ipu_model.distributed.instances import Instances
 from ipu_model.errors import RowsError, RowWorkerLost
-from ipu_model.ipu.call_columns import Inputs
-from ipu_model.ipu.feeding import Ahead, Feed, ahead_or_in_turn, in_memory, training_inputs
+from ipu_model.ipu.call_columns import ProgramInputs
+from ipu_model.ipu.feeding import RowPrefetcher, TrainingFeed, prefetch_calls, single_call, training_inputs
 from ipu_model.rows.format import MANIFEST
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
@@ -41,7 +41,7 @@ def open_rows(folder: Path, kind: str) -> RowFolder:
     return RowFolder(folder, kind, FOUR_LAYERS, labels_of(kind))
 
 
-def inputs_of(rows: RowFolder) -> Inputs:
+def inputs_of(rows: RowFolder) -> ProgramInputs:
     return training_inputs(heads.get_head(head_of(rows.manifest.kind)), rows.take(np.arange(1)))
 
 
@@ -70,8 +70,8 @@ def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
 def test_a_worker_makes_the_bits_that_this_process_would(kind: str, tmp_path: Path) -> None:
     rows = open_rows(rows_of(tmp_path / "rows", kind, ROWS), kind)
     inputs, wanted = inputs_of(rows), expected(rows, SECOND_HALF)
-    with closing(Ahead(rows, order_of(SECOND_HALF), STEPS, inputs)) as source:
-        feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
+    with closing(RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs)) as source:
+        feed = TrainingFeed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
         for number, call in enumerate(feed):
             assert len(call.tensors) == len(wanted[number])
             for ours, theirs in zip(call.tensors, wanted[number]):
@@ -94,11 +94,11 @@ def test_where_there_is_no_memory_to_share_rows_are_made_in_turn(
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     said: List[str] = []
-    source = ahead_or_in_turn(rows, order_of(SECOND_HALF), STEPS, inputs, said.append)
-    assert not isinstance(source, Ahead)
+    source = prefetch_calls(rows, order_of(SECOND_HALF), STEPS, inputs, said.append)
+    assert not isinstance(source, RowPrefetcher)
     assert "Cannot allocate memory" in said[0]
     assert "Raise the memory limit" in said[0]
-    feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
+    feed = TrainingFeed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
     for call, theirs in zip(feed, wanted):
         assert all((x.numpy() == y).all() for x, y in zip(call.tensors, theirs))
 
@@ -109,8 +109,8 @@ def test_damaged_rows_are_told_with_file_and_row_when_their_call_comes(tmp_path:
     columns["token_type_ids"][damaged] = 9
     write_rows(tmp_path / "rows", "pretrain", columns)
     rows = open_rows(tmp_path / "rows", "pretrain")
-    inputs = Inputs(("input_ids",), {"mlm_loss": "masked_labels"})
-    with closing(Ahead(rows, order_of(slice(0, PER_UPDATE)), STEPS, inputs)) as source:
+    inputs = ProgramInputs(("input_ids",), {"mlm_loss": "masked_labels"})
+    with closing(RowPrefetcher(rows, order_of(slice(0, PER_UPDATE)), STEPS, inputs)) as source:
         next(source)
         with pytest.raises(RowsError, match=rf"rows-00000.arrow, row {damaged}: token_type_ids\[0\] is 9, required"):
             next(source)
@@ -120,13 +120,13 @@ def test_rows_of_one_sequence_that_begin_elsewhere_are_refused(tmp_path: Path) -
     """Their positions are not read: a micro-batch has one row of them."""
     rows = open_rows(rows_of(tmp_path / "rows", "question_answering", ROWS, packed=False), "question_answering")
     batch, inputs = rows.take(np.arange(ROWS)), inputs_of(rows)
-    (call,) = Feed(in_memory(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances())
+    (call,) = TrainingFeed(single_call(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances())
     positions = call.tensors[inputs.columns.index("position_ids")].numpy()
     assert (positions == np.arange(positions.shape[1])).all()
     assert len(positions) == ROWS // 2
     batch.columns["position_ids"][7, 1] = 5
     with pytest.raises(RowsError, match="row 7 of all has position 5 at token 1"):
-        list(Feed(in_memory(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances()))
+        list(TrainingFeed(single_call(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances()))
 
 
 def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> 
     rows = open_rows(folder, "pretrain")
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seed": 99}))
-    source = Ahead(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))
+    source = RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))
     with closing(source), pytest.raises(RowsError, match="was replaced since this training began"):
         next(source)
 
 
 def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> None:
     rows = open_rows(rows_of(tmp_path / "rows", "pretrain", ROWS), "pretrain")
-    with closing(Ahead(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))) as source:
+    with closing(RowPrefetcher(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))) as source:
         next(source)
         os.kill(source.process.pid, signal.SIGKILL)
         source.process.wait()

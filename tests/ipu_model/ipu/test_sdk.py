@@ -7,7 +7,7 @@ from typing import Any, Callable, List
 import pytest
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.sdk import check_hardware, check_versions, count_ipus, explain_import_error, find_runtime
+from ipu_model.ipu.sdk import check_hardware, check_versions, count_ipus, detect_ipus, explain_import_error
 
 
 class Host:
@@ -135,6 +135,6 @@ def failing() -> Any:
 def test_auto_takes_the_ipu_where_there_is_one_and_says_why(
     installed: bool, load: Callable[[], Any], taken: bool, reason: str
 ) -> None:
-    found = find_runtime({}, lambda name: "spec" if installed else None, load)
+    found = detect_ipus({}, lambda name: "spec" if installed else None, load)
     assert found[0] == taken
     assert found[1].startswith(reason)

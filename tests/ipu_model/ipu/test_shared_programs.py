@@ -27,8 +27,8 @@ def shared(tmp_path: Path, said: List[str]) -> Path:
     """What a compile_only job on another host left: one program and its record."""
     other = ExecutableCache(tmp_path / "other-host", said.append).open(PARTS)
     (other.path / "1234.popef").write_bytes(CONTENT)
-    other.outcome()
-    other.give(tmp_path / "executables" / "phase1")
+    other.report_outcome()
+    other.export(tmp_path / "executables" / "phase1")
     other.close()
     return tmp_path / "executables" / "phase1"
 
@@ -59,15 +59,15 @@ def test_what_travels_is_the_programs_and_what_they_were_built_for(shared: Path)
 def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared: Path, cache: Any) -> None:
     first = cache().open(PARTS)
     assert first.expected
-    assert first.forecast.startswith(f"hit, 1 file, 0.0 MB from {shared}, checked and put into ")
+    assert first.lookup.startswith(f"hit, 1 file, 0.0 MB from {shared}, checked and put into ")
     assert (first.path / "1234.popef").read_bytes() == CONTENT
-    assert first.outcome() == "loaded from the cache, nothing was compiled"
+    assert first.report_outcome() == "loaded from the cache, nothing was compiled"
     assert first.origin == f"restored from {shared}"
     first.close()
     shutil.rmtree(str(shared))
     second = cache().open(PARTS)
-    assert second.forecast.startswith("hit, 1 file, 0.0 MB in ")
-    assert second.outcome() == "loaded from the cache, nothing was compiled"
+    assert second.lookup.startswith("hit, 1 file, 0.0 MB in ")
+    assert second.report_outcome() == "loaded from the cache, nothing was compiled"
     assert second.origin == "loaded from the cache"
 
 
@@ -88,12 +88,12 @@ def refused(cache: ExecutableCache, why: str) -> None:
     """Nothing of it is in the live folder, the reason is said, and what is built is kept."""
     program = cache.open(PARTS)
     assert not program.expected
-    assert why in program.forecast
-    assert program.forecast.startswith("miss, ")
-    assert program.forecast.endswith(", to be rebuilt")
+    assert why in program.lookup
+    assert program.lookup.startswith("miss, ")
+    assert program.lookup.endswith(", to be rebuilt")
     assert [path.name for path in program.path.iterdir()] == ["podium.held"]
     (program.path / "1234.popef").write_bytes(CONTENT)
-    assert program.outcome().startswith("built, 1 file")
+    assert program.report_outcome().startswith("built, 1 file")
     assert why in program.origin
     assert program.origin.startswith("built: ")
 
@@ -122,7 +122,7 @@ def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(share
     newer = cache().open({**PARTS, "poptorch": "3.5.0"})
     assert not newer.expected
     why = f"{shared} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another"
-    assert why in newer.forecast
+    assert why in newer.lookup
     assert (shared / "1234.popef").exists()
 
 
@@ -135,13 +135,13 @@ def test_one_bad_program_of_two_leaves_neither(shared: Path, cache: Any) -> None
 
 def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(shared: Path, cache: Any) -> None:
     first = cache().open(PARTS)
-    first.outcome()
+    first.report_outcome()
     folder = first.path
     first.close()
     (folder / "1234.popef").write_bytes(CONTENT[:-1] + b"x")  # the same size
     second = cache().open(PARTS)
     assert second.expected
-    assert second.forecast.endswith("in it damaged: 1234.popef is different in SHA-256 from the record: discarded")
+    assert second.lookup.endswith("in it damaged: 1234.popef is different in SHA-256 from the record: discarded")
     assert (folder / "1234.popef").read_bytes() == CONTENT
 
 
@@ -156,7 +156,7 @@ def test_a_full_disk_costs_the_copy_and_not_the_job(shared: Path, cache: Any, mo
     monkeypatch.setattr(os, "replace", replace)
     opened = cache().open(PARTS)
     full = False
-    assert "could not be copied (No space left on device: " in opened.forecast
+    assert "could not be copied (No space left on device: " in opened.lookup
     assert [path.name for path in opened.path.iterdir()] == ["podium.held"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from tiny_jobs import start
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.watch import compile_timeout, watching
+from ipu_model.ipu.watch import compile_timeout, watch_compile
 from ipu_model.units import format_duration
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,7 +44,7 @@ class Events:
 
 def test_a_line_says_what_is_compiled_for_how_long_and_how_far() -> None:
     events = Events()
-    with watching(events, None, every=0.01, what="the training program"):
+    with watch_compile(events, None, every=0.01, what="the training program"):
         # As tqdm writes PopTorch's bar, which has no public way to hand over its share.
         sys.stderr.write("\rGraph compilation:  45%|####5     | 45/100 [01:02<01:16]")
         events.came.clear()
@@ -54,13 +54,13 @@ def test_a_line_says_what_is_compiled_for_how_long_and_how_far() -> None:
 
 def test_without_a_bar_only_the_time_is_said() -> None:
     events = Events()
-    with watching(events, None, every=0.01, what="the training program"):
+    with watch_compile(events, None, every=0.01, what="the training program"):
         assert events.came.wait(5)
     assert events.seen[0]["text"] == "compiling the training program: 0 s"
 
 
 def test_other_lines_on_stderr_pass_and_the_bar_does_not(capsys: pytest.CaptureFixture[str]) -> None:
-    with watching(Events(), None):
+    with watch_compile(Events(), None):
         sys.stderr.write("a warning, 5% of something\n")
         sys.stderr.write("\rGraph compilation:  45%|####5     | 45/100")
     assert capsys.readouterr().err == "a warning, 5% of something\n"
@@ -69,7 +69,7 @@ def test_other_lines_on_stderr_pass_and_the_bar_does_not(capsys: pytest.CaptureF
 def test_a_short_compilation_says_nothing_and_leaves_no_thread() -> None:
     events = Events()
     before = threading.active_count()
-    with watching(events, 60.0, what="it"):
+    with watch_compile(events, 60.0, what="it"):
         pass
     assert events.seen == []
     assert threading.active_count() == before
@@ -77,14 +77,14 @@ def test_a_short_compilation_says_nothing_and_leaves_no_thread() -> None:
 
 def test_an_error_inside_passes_and_ends_the_watch() -> None:
     before = threading.active_count()
-    with pytest.raises(KeyError), watching(Events(), 60.0):
+    with pytest.raises(KeyError), watch_compile(Events(), 60.0):
         raise KeyError("of the compiler")
     assert threading.active_count() == before
 
 
 def test_what_takes_too_long_is_ended_with_an_error_event_and_exit_code_1() -> None:
     process = child(
-        "with watching(Progress(sys.stdout), 0.2, what='the training program', log='run/ipu_error.log'):\n"
+        "with watch_compile(Progress(sys.stdout), 0.2, what='the training program', log='run/ipu_error.log'):\n"
         "    sys.stderr.write('\\rGraph compilation:  84%|########  | 84/100')\n"
         "    time.sleep(60)\n"
     )
@@ -102,7 +102,7 @@ def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
     process = child(
         "from ipu_model.distributed.process import StopRequest\n"
         "StopRequest().listen()\n"
-        "with watching(Progress(sys.stdout), 60.0):\n"
+        "with watch_compile(Progress(sys.stdout), 60.0):\n"
         "    print('compiling', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -115,7 +115,7 @@ def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
 
 def test_the_jobs_own_signal_handlers_come_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with watching(Events(), None):
+    with watch_compile(Events(), None):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -124,7 +124,7 @@ def test_a_handler_that_was_not_set_by_python_is_replaced_by_the_default(monkeyp
     """signal.signal gives None for it, and does not take None."""
     put: List[Any] = []
     monkeypatch.setattr(signal, "signal", lambda number, handler: put.append(handler))
-    with watching(Events(), None):
+    with watch_compile(Events(), None):
         put.clear()
     assert put == [signal.SIG_DFL, signal.SIG_DFL]
 

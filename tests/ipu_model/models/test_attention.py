@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.models.encoder import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
-from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, HeadLayout, SequenceAttention
+from ipu_model.models.encoder import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
+from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
 from tests.row_attention import RowAttention
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
@@ -16,26 +16,26 @@ PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11)
 
 
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
-    layout = HeadLayout.of([SEQUENCE_TILE, SEQUENCE_TILE - 1, SEQUENCE_TILE - 1, 2], heads=2)
+    layout = AttentionLayout.of([SEQUENCE_TILE, SEQUENCE_TILE - 1, SEQUENCE_TILE - 1, 2], heads=2)
     assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, SEQUENCE_TILE)]
     assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, SEQUENCE_TILE - 2]
     # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
-    layout = HeadLayout.of([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
+    layout = AttentionLayout.of([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
     tile, found = SEQUENCE_TILE, [(g.first_row, g.sequences, g.tokens) for g in layout.groups]
     assert found == [(0, 1, 2 * tile), (2 * tile, 2, tile), (4 * tile, 1, tile)]
     assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [SEQUENCE_TILE - 1, 0, 0]
-    assert HeadLayout.of([], heads=2).groups == []
+    assert AttentionLayout.of([], heads=2).groups == []
 
 
 def test_long_sequences_go_alone() -> None:
     longest = (
         int((SCORES_PER_GROUP / 2) ** 0.5) // SEQUENCE_TILE * SEQUENCE_TILE
     )  # of two heads: more than half a group
-    assert [g.sequences for g in HeadLayout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
+    assert [g.sequences for g in AttentionLayout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
 
 
 def test_every_head_of_every_token_has_one_place_and_pads_have_the_rest() -> None:
-    layout = HeadLayout.of([SEQUENCE_TILE + 3, 5, 4, 4], heads=3)
+    layout = AttentionLayout.of([SEQUENCE_TILE + 3, 5, 4, 4], heads=3)
     rows = torch.arange(3 * (SEQUENCE_TILE + 16))
     there = rows[layout.source]
     assert torch.equal(there[layout.target], rows)
@@ -103,10 +103,10 @@ def test_filler_at_the_end_changes_no_sequence() -> None:
 @pytest.mark.parametrize("probability", [0.1, 0.5])
 def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: float) -> None:
     torch.manual_seed(0)
-    keep = keep_mask((1000, 333), probability)
+    keep = draw_mask((1000, 333), probability)
     assert keep.dtype == torch.int16
     assert keep.unique().tolist() == [-1, 0]
-    assert kept_scale(probability) == pytest.approx(1 / (1 - probability), rel=1e-4)
+    assert dropout_scale(probability) == pytest.approx(1 / (1 - probability), rel=1e-4)
     # 333,000 draws: the standard error of the share is below 0.0009.
     assert -float(keep.float().mean()) == pytest.approx(1 - probability, abs=0.004)
     # Neighbours in a word, and rows, know nothing of each other: the standard error is about 0.002.
@@ -120,7 +120,7 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_alike_and_follows_the_see
     values = torch.ones(50, 7, requires_grad=True)
 
     def dropped() -> torch.Tensor:
-        return drop(values, mask_for(values, 0.25), 0.25)
+        return drop(values, draw_mask_for(values, 0.25), 0.25)
 
     torch.manual_seed(1)
     first = dropped()
@@ -136,7 +136,7 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_alike_and_follows_the_see
 def test_no_dropout_draws_nothing_and_changes_nothing() -> None:
     values = torch.randn(5, 7)
     before = torch.get_rng_state()
-    assert mask_for(values, 0.0) is None
+    assert draw_mask_for(values, 0.0) is None
     assert drop(values, None, 0.0) is values
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -145,14 +145,14 @@ def test_no_dropout_draws_nothing_and_changes_nothing() -> None:
 def test_a_mask_is_applied_to_the_bits_of_any_float(dtype: torch.dtype) -> None:
     values = torch.tensor([1.5, -2.0, float("inf"), -0.0, float("nan")], dtype=dtype)
     keep = torch.tensor([-1, 0, -1, -1, 0], dtype=torch.int16)
-    assert masked(values, keep).tolist() == [1.5, 0.0, float("inf"), 0.0, 0.0]
+    assert apply_mask(values, keep).tolist() == [1.5, 0.0, float("inf"), 0.0, 0.0]
 
 
 def test_what_is_dropped_is_a_product_with_the_mask() -> None:
     torch.manual_seed(0)
     values = torch.randn(40, 9, requires_grad=True)
-    keep = keep_mask(values.shape, 0.3)
-    plain = (keep != 0) * kept_scale(0.3)
+    keep = draw_mask(values.shape, 0.3)
+    plain = (keep != 0) * dropout_scale(0.3)
     found = []
     for ours in (True, False):
         values.grad = None

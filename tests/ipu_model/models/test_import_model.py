@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.models import weight_files
-from ipu_model.models.architecture import differences
-from ipu_model.models.import_model import Imported, import_model
+from ipu_model.models.architecture import architecture_differences
+from ipu_model.models.import_model import ImportReport, import_model
 from ipu_model.models.model_folder import read_model
 
 transformers = pytest.importorskip("transformers", reason="makes the models that are taken in")
@@ -43,7 +43,7 @@ def save(model: Any, folder: Path, **options: Any) -> Path:
     return folder
 
 
-def taken_in(source: Path, target: Path) -> Imported:
+def taken_in(source: Path, target: Path) -> ImportReport:
     target.mkdir()
     return import_model(source, target, TOKENIZER)
 
@@ -151,10 +151,10 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"a": "../model.safetensors"}, "no .safetensors file of its own folder"),
-        ({"a": "model-9.safetensors"}, "model-9.safetensors, which is not there"),
-        ({"a": "pytorch_model.bin"}, "no .safetensors file"),
-        ({}, "must hold weight_map"),
+        ({"a": "../model.safetensors"}, "not a .safetensors file in its own folder"),
+        ({"a": "model-9.safetensors"}, "model-9.safetensors, which is missing"),
+        ({"a": "pytorch_model.bin"}, "not a .safetensors file"),
+        ({}, "must have weight_map"),
     ],
 )
 def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, change: Dict[str, str], said: str) -> None:
@@ -175,8 +175,8 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, change: Dict[
         ({"is_decoder": True}, "is_decoder is True"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ({"vocab_size": 61}, r"word_embeddings.weight has shape \(60, 16\)"),
-        ({"num_hidden_layers": 3}, "asks for 3 layers .* its weights have 2"),
-        ({"num_hidden_layers": 1}, "asks for 1 layers .* its weights have 2"),
+        ({"num_hidden_layers": 3}, "requires 3 layers .* its weights have 2"),
+        ({"num_hidden_layers": 1}, "requires 1 layers .* its weights have 2"),
     ],
 )
 def test_what_is_no_such_bert_is_refused(tmp_path: Path, config: Dict[str, Any], said: str) -> None:
@@ -205,7 +205,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         save(their_model("BertModel"), tmp_path / "theirs"),
         lambda state: {name: x * float("nan") if "pooler" in name else x for name, x in state.items()},
     )
-    with pytest.raises(CheckpointError, match="no finite numbers"):
+    with pytest.raises(CheckpointError, match="not finite numbers"):
         taken_in(folder, tmp_path / "ours")
 
 
@@ -243,7 +243,7 @@ class Runs:
 
 def test_a_pickled_file_cannot_run_code(tmp_path: Path) -> None:
     folder = as_pickle(save(their_model("BertModel"), tmp_path / "theirs"), {"weight": Runs(str(tmp_path / "ran"))})
-    with pytest.raises(CheckpointError, match="CVE-2025-32434" if OLD_TORCH else "holds more than tensors"):
+    with pytest.raises(CheckpointError, match="CVE-2025-32434" if OLD_TORCH else "has more than tensors"):
         taken_in(folder, tmp_path / "ours")
     assert not (tmp_path / "ran").exists()
     torch.load(str(folder / "pytorch_model.bin"), **({} if OLD_TORCH else {"weights_only": False}))
@@ -269,7 +269,7 @@ def test_weights_of_other_frameworks_are_named_with_the_way_out(tmp_path: Path) 
 def test_a_folder_too_large_for_a_bert_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(their_model("BertModel"), tmp_path / "theirs")
     monkeypatch.setattr(weight_files, "MAX_BYTES", 1000)
-    with pytest.raises(CheckpointError, match="up to 1000 are read"):
+    with pytest.raises(CheckpointError, match="more than 1000: it is not a BERT"):
         taken_in(folder, tmp_path / "ours")
 
 
@@ -279,14 +279,17 @@ def test_weights_larger_than_the_memory_that_is_left_are_refused(
     folder = save(their_model("BertModel"), tmp_path / "theirs")
     size = (folder / "model.safetensors").stat().st_size
     monkeypatch.setattr(weight_files, "free_memory", lambda: 1000)
-    with pytest.raises(CheckpointError, match=f"has {size:,} bytes of weights, and 1,000 bytes of memory are left"):
+    with pytest.raises(CheckpointError, match=f"has {size:,} bytes of weights, but only 1,000 bytes of memory"):
         taken_in(folder, tmp_path / "ours")
 
 
 def test_an_architecture_that_was_stated_otherwise_is_told_apart() -> None:
     import dataclasses
 
-    assert differences(TINY, TINY) == []
-    assert differences(TINY, dataclasses.replace(TINY, hidden_dropout=0.9, initializer_range=1.0)) == []
+    assert architecture_differences(TINY, TINY) == []
+    assert architecture_differences(TINY, dataclasses.replace(TINY, hidden_dropout=0.9, initializer_range=1.0)) == []
     found = dataclasses.replace(TINY, layer_norm_eps=1e-3, num_layers=4)
-    assert differences(TINY, found) == ["num_layers: 4, stated 2", "layer_norm_eps: 0.001, stated 1e-12"]
+    assert architecture_differences(TINY, found) == [
+        "num_layers: 4, configured 2",
+        "layer_norm_eps: 0.001, configured 1e-12",
+    ]

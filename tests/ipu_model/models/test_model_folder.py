@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.models.architecture import LIMITS, RANGES
-from ipu_model.models.model_folder import Origin, missing_parameters, read_model, write_model
+from ipu_model.models.model_folder import ModelOrigin, missing_parameters, read_model, write_model
 from ipu_model.models.modeling import build_model, initialise, is_exempt
 
-ORIGIN = Origin("a" * 64, "pretrain", "pretraining", 5, 7)
+ORIGIN = ModelOrigin("a" * 64, "pretrain", "pretraining", 5, 7)
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ NO_SIZE = (True, float("nan"), float("inf"), 1e30, -1, "2", [2], None)
 def test_what_is_no_number_of_an_architecture_is_refused(folder: Path, name: str, values: Tuple[object, ...]) -> None:
     for value in values:
         change_config(folder, **{name: value})
-        with pytest.raises(CheckpointError, match=f"{name} is .*, a (whole )?number from .* is required"):
+        with pytest.raises(CheckpointError, match=f"{name} is .*; a (whole )?number from .* is required"):
             read_model(folder)
 
 
 @pytest.mark.parametrize("names", [["a"], {"0": "a", "2": "b"}, {"0": ["a"]}, {"x": "a"}, {"0": True}, 5])
 def test_classes_that_are_not_numbered_are_refused(folder: Path, names: object) -> None:
     change_config(folder, id2label=names)
-    with pytest.raises(CheckpointError, match="id2label must be an object of number: name, of the numbers from 0 on"):
+    with pytest.raises(CheckpointError, match="id2label must be an object that maps the numbers from 0 on to names"):
         read_model(folder)
 
 

@@ -50,20 +50,20 @@ def refused_at_once(read: Callable[[], Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("hidden_size", 2**20, "hidden_size is 1048576, a whole number from 1 to 16384"),
-        ("hidden_size", 4096, r"has shape \(.*16\), its config.json asks for \(.*4096\)"),
-        ("num_hidden_layers", 200_000, "num_hidden_layers is 200000, a whole number from 1 to 256"),
-        ("num_hidden_layers", 250, "asks for 250 layers .*its weights have 2"),
+        ("hidden_size", 2**20, "hidden_size is 1048576; a whole number from 1 to 16384"),
+        ("hidden_size", 4096, r"has shape \(.*16\), its config.json requires \(.*4096\)"),
+        ("num_hidden_layers", 200_000, "num_hidden_layers is 200000; a whole number from 1 to 256"),
+        ("num_hidden_layers", 250, "requires 250 layers .*its weights have 2"),
         ("vocab_size", 10**9, "vocab_size is 1000000000"),
-        ("vocab_size", 2_000_000, r"word_embeddings.weight has shape .*asks for \(2000000, 16\)"),
+        ("vocab_size", 2_000_000, r"word_embeddings.weight has shape .*requires \(2000000, 16\)"),
         ("max_position_embeddings", 10**9, "max_position_embeddings is 1000000000"),
-        ("max_position_embeddings", 30_000, r"position_embeddings.weight has shape .*asks for \(30000, 16\)"),
-        ("intermediate_size", 60_000, r"intermediate.dense.weight has shape .*asks for \(60000, 16\)"),
-        ("type_vocab_size", 200, r"token_type_embeddings.weight has shape .*asks for \(200, 16\)"),
+        ("max_position_embeddings", 30_000, r"position_embeddings.weight has shape .*requires \(30000, 16\)"),
+        ("intermediate_size", 60_000, r"intermediate.dense.weight has shape .*requires \(60000, 16\)"),
+        ("type_vocab_size", 200, r"token_type_embeddings.weight has shape .*requires \(200, 16\)"),
         ("num_attention_heads", 3, "cannot be split over num_heads=3"),
         ("num_attention_heads", -2, "num_attention_heads is -2"),
-        ("hidden_size", 16.0, "hidden_size is 16.0, a whole number"),
-        ("hidden_size", True, "hidden_size is True, a whole number"),
+        ("hidden_size", 16.0, "hidden_size is 16.0; a whole number"),
+        ("hidden_size", True, "hidden_size is True; a whole number"),
     ],
 )
 def test_a_size_that_the_weights_do_not_have(folder: Path, reader: str, key: str, value: Any, said: str) -> None:
@@ -118,11 +118,11 @@ def test_a_header_that_claims_what_is_not_there(folder: Path, claim: str) -> Non
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        (b" " * (MAX_HEADER_BYTES + 1), "up to 8388608 are read"),
+        (b" " * (MAX_HEADER_BYTES + 1), "the limit is 8388608"),
         (b"[" * MAX_HEADER_BYTES, "up to 4,000,000 are read"),
         (b"[" * 1_000_000, "nested too deeply|recursion"),
         (b'{"a": {}, "a": {}}', "'a' occurs twice"),
-        (b"[]", "no object"),
+        (b"[]", "not an object"),
         (b"\xff", "missing or damaged"),
     ],
 )
@@ -143,7 +143,7 @@ def test_one_weight_under_two_names(folder: Path) -> None:
     header = header_of(path)
     header["embeddings.word_embeddings.weight"] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     with_header(path, json.dumps(header).encode())
-    with pytest.raises(CheckpointError, match=f"holds {WORDS} twice"):
+    with pytest.raises(CheckpointError, match=f"has {WORDS} twice"):
         read_model(folder)
 
 
@@ -157,7 +157,7 @@ def pickled(folder: Path, weights: Dict[str, torch.Tensor]) -> Path:
 def test_a_pickled_file_whose_one_number_is_a_tensor_of_gigabytes(folder: Path) -> None:
     weights = read_model(folder).state
     path = pickled(folder, {**weights, "other": torch.zeros(1).expand(2**32)})
-    said = "is pickled" if OLD_TORCH else f"{path} states .* many of them are one"
+    said = "is pickled" if OLD_TORCH else f"{path} declares .* weights share memory"
     refused_at_once(lambda: import_model(folder, folder.parent / "ours", "a" * 64), said)
 
 

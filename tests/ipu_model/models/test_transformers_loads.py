@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_jobs import LABELS, TINY, make_columns, write_rows
 
-from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -23,7 +23,7 @@ def test_every_weight_is_found_and_none_is_left_over(tmp_path: Path, head: str) 
     labels = LABELS if head == "sequence_classification" else ()
     model = build_model(head, TINY, len(labels))
     initialise(model, TINY, seed=1)
-    write_model(tmp_path, head, TINY, model.state_dict(), Origin("t" * 64, "pretrain", head, 0, 1), labels)
+    write_model(tmp_path, head, TINY, model.state_dict(), ModelOrigin("t" * 64, "pretrain", head, 0, 1), labels)
     names = {"pretraining": "PreTraining", "question_answering": "QuestionAnswering"}
     names["sequence_classification"] = "SequenceClassification"
     auto: Any = getattr(transformers, f"AutoModelFor{names[head]}")
@@ -40,7 +40,7 @@ def test_answer_logits_are_those_of_transformers(tmp_path: Path) -> None:
     initialise(model, TINY, seed=1)
     folder = tmp_path / "model"
     folder.mkdir()
-    write_model(folder, "question_answering", TINY, model.state_dict(), Origin("t" * 64, "finetune", "x", 0, 1))
+    write_model(folder, "question_answering", TINY, model.state_dict(), ModelOrigin("t" * 64, "finetune", "x", 0, 1))
     loaded = transformers.AutoModelForQuestionAnswering.from_pretrained(str(folder)).eval()
     columns = make_columns("question_answering", 3)
     write_rows(tmp_path / "rows", "question_answering", columns)
@@ -62,7 +62,7 @@ def test_class_logits_and_names_are_those_of_transformers(tmp_path: Path, kind: 
     initialise(model, TINY, seed=1)
     folder = tmp_path / "model"
     folder.mkdir()
-    write_model(folder, head, TINY, model.state_dict(), Origin("t" * 64, "finetune", head, 0, 1), labels)
+    write_model(folder, head, TINY, model.state_dict(), ModelOrigin("t" * 64, "finetune", head, 0, 1), labels)
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
     assert loaded.config.id2label == dict(enumerate(labels))
     assert loaded.config.label2id == {name: number for number, name in enumerate(labels)}

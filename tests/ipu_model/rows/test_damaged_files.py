@@ -12,7 +12,7 @@ from tiny_jobs import TINY
 
 from ipu_model.errors import DeviceJobError, RowsError
 from ipu_model.files import sha256_of
-from ipu_model.models.model_folder import Origin, read_model, write_model
+from ipu_model.models.model_folder import ModelOrigin, read_model, write_model
 from ipu_model.models.modeling import build_model
 from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.train.checkpoint import Checkpoints
@@ -45,13 +45,13 @@ def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows: Path, na
 
 def write_tiny(folder: Path) -> None:
     weights = build_model("pretraining", TINY).state_dict()
-    write_model(folder, "pretraining", TINY, weights, Origin("a", "b", "c", 1, 2))
+    write_model(folder, "pretraining", TINY, weights, ModelOrigin("a", "b", "c", 1, 2))
 
 
 @pytest.mark.parametrize("name", ["config.json", "podium.json"])
 def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
     write_model(
-        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), Origin("a", "b", "c", 1, 2)
+        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), ModelOrigin("a", "b", "c", 1, 2)
     )
     path = tmp_path / name
     for what, content in damaged_json(json.loads(path.read_text()), COUNT):
@@ -61,7 +61,7 @@ def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
 
 def test_the_header_of_a_safetensors_file(tmp_path: Path) -> None:
     write_model(
-        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), Origin("a", "b", "c", 1, 2)
+        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), ModelOrigin("a", "b", "c", 1, 2)
     )
     path = tmp_path / "model.safetensors"
     good = path.read_bytes()

@@ -278,7 +278,7 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
         ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head pretraining"),
         ({"log_every_updates": 0}, "ConfigError", "log_every_updates"),
         ({"geometry": BatchGeometry(1000)}, "RowsError", "set global_batch_size to at most"),
-        ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere is no model folder"),
+        ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere is not a model folder"),
         ({"rows": "nowhere"}, "RowsError", "manifest.json is missing"),
     ],
 )

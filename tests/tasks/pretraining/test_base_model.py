@@ -99,7 +99,7 @@ def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
 
 def test_another_architecture_is_refused_with_the_settings_that_fit(given: Path):
     said = refusal(given, "model.num_layers=3", "model.layer_norm_eps=0.001")
-    assert "num_layers: 2, stated 3; layer_norm_eps: 1e-12, stated 0.001" in said
+    assert "num_layers: 2, configured 3; layer_norm_eps: 1e-12, configured 0.001" in said
     assert said.endswith("--set model.num_layers=2 --set model.layer_norm_eps=1e-12")
     take_in(given, "model.hidden_dropout=0.5", "model.initializer_range=0.5")  # no part of the weights
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ipu_model.files import sha256_of
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL
@@ -31,6 +31,6 @@ def write_head_model(
     )
     model = build_model(head, config, len(labels))
     initialise(model, config, seed=1)
-    origin = Origin(sha256_of(folder / "tokenizer.json"), "finetune", head, 10, 1)
+    origin = ModelOrigin(sha256_of(folder / "tokenizer.json"), "finetune", head, 10, 1)
     write_model(folder, head, config, model.state_dict(), origin, labels)
     return folder

@@ -16,7 +16,7 @@ from ipu_model.distributed.process import StopRequest
 from ipu_model.files import sha256_of, write_json
 from ipu_model.jobs.job import JobResult
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.texts.params import GlueData
@@ -101,7 +101,7 @@ def make_checkout(
         "pretraining",
         config,
         model.state_dict(),
-        Origin(sha, "pretrain", "pretraining", 0, 1),
+        ModelOrigin(sha, "pretrain", "pretraining", 0, 1),
     )
     no_near_duplicates(folder, task)
     text = {name: pa.array(["x"], pa.string()) for name in ("document_id", "title", "text")}
