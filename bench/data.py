@@ -17,7 +17,7 @@ from ipu_model.files import new_folder
 from tasks.corpus.corpus import make_corpus
 from tasks.downstream.rows import write_rows
 from tasks.downstream.squad.examples import make_questions
-from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, check
@@ -154,4 +154,4 @@ def _sizes(folder: Path) -> list[Any]:
 def _write(params: Params, data: Data) -> None:
     make_corpus(params.corpus, data.corpus)
     make_tokenizer(params.tokenizer, params.model.max_positions, data.corpus, data.tokenizer)
-    make_questions(cast(QuestionsParams, params.downstream["squad"].data), data.questions("train").parent)
+    make_questions(cast(SquadDataParams, params.downstream["squad"].data), data.questions("train").parent)

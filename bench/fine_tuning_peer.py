@@ -15,7 +15,7 @@ from bench.fine_tuning import ENTRY, FineTuningRecipe
 from bench.host import peak_memory_mb
 from bench.peer import quiet_arguments
 from bench.run_qa import prepare_train_features
-from tasks.downstream.squad.params import WindowParams
+from tasks.downstream.squad.params import SquadRowsParams
 from tasks.params.entries import entry_of
 from tasks.params.schema import Params
 
@@ -57,7 +57,7 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
 def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> Dataset:
     """Return the windows of the training questions, as run_qa makes them."""
     rows = entry_of(params, ENTRY).rows
-    assert isinstance(rows, WindowParams)
+    assert isinstance(rows, SquadRowsParams)
     examples = Dataset.from_parquet(str(folder.parent / "examples/train.parquet"), cache_dir=str(folder / "cache"))
     shape = {"tokenizer": tokenizer, "row_length": rows.row_length, "doc_stride": rows.doc_stride, "pad": padded}
     return examples.map(prepare_train_features, batched=True, remove_columns=examples.column_names, fn_kwargs=shape)

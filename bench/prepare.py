@@ -42,11 +42,11 @@ def questions_peer(spec: dict[str, Any], session: Session) -> None:
     from transformers import AutoTokenizer
 
     from bench.run_qa import prepare_train_features
-    from tasks.downstream.squad.params import WindowParams
+    from tasks.downstream.squad.params import SquadRowsParams
 
     disable_progress_bars()
     params, settings = resolve_params(spec["stages"]).downstream["squad"].rows, spec["settings"]
-    assert isinstance(params, WindowParams)
+    assert isinstance(params, SquadRowsParams)
     tokenizer = AutoTokenizer.from_pretrained(spec["tokenizer"])
     with tempfile.TemporaryDirectory() as folder:
         examples = Dataset.from_parquet(spec["questions"], cache_dir=folder, keep_in_memory=True)

@@ -88,10 +88,10 @@ def command(ctx: click.Context, model: str, question: str, as_json: bool, **stat
 def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
     """Return the limit of tokens in an answer that `podium predict` and `podium evaluate` use for this model."""
     from tasks.downstream.inference.entry import entry_of
-    from tasks.downstream.squad.params import AnswerParams
+    from tasks.downstream.squad.params import SquadEvaluateParams
 
     evaluate = entry_of(model, "squad", run=run).params.evaluate
-    assert isinstance(evaluate, AnswerParams)
+    assert isinstance(evaluate, SquadEvaluateParams)
     return evaluate.max_answer_length
 
 

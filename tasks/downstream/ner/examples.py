@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner.format import check_sentences, read_sentences
-from tasks.downstream.ner.params import SentencesParams
+from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import SCHEMA, Found
 from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import entities, labels_of_types
@@ -66,8 +66,8 @@ class NerExamples(NerSpec, ExamplesTask):
         if train and self.apart is None:
             require_known(train, dev, self.development[0], self.entry.key("data", "dev_path"))
 
-    def _params(self) -> SentencesParams:
-        assert isinstance(self.entry.params.data, SentencesParams)
+    def _params(self) -> NerDataParams:
+        assert isinstance(self.entry.params.data, NerDataParams)
         return self.entry.params.data
 
     def check_files(self) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import parse_json
-from tasks.downstream.ner.params import ColumnParams, SentencesParams
+from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.records.tables import (
@@ -57,7 +57,7 @@ _BLANKS = " \t"
 
 
 def read_sentences(
-    params: SentencesParams, section: str, split: str, found: Found, reading: Reading
+    params: NerDataParams, section: str, split: str, found: Found, reading: Reading
 ) -> Iterator[Sentence]:
     """Yield the sentences of a split, in IOB2.
 
@@ -73,7 +73,7 @@ def read_sentences(
 
 
 def usable(
-    raws: Iterable[Raw], problems: Problems, params: SentencesParams, found: Found, reading: Reading
+    raws: Iterable[Raw], problems: Problems, params: NerDataParams, found: Found, reading: Reading
 ) -> Iterator[Sentence]:
     """Yield the sentences of an opened source; see `read_sentences`."""
     count = 0
@@ -89,7 +89,7 @@ def usable(
     reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
 
 
-def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[Found, bool]:
+def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Found, bool]:
     """Return tag statistics of the first sentences of a file, and True if there are no others.
 
     Raises:
@@ -102,7 +102,7 @@ def check_sentences(params: SentencesParams, section: str, split: str) -> tuple[
     return found, next(raws, None) is None
 
 
-def _opened(params: SentencesParams, section: str, split: str, reading: Reading) -> tuple[Iterator[Raw], Problems]:
+def _opened(params: NerDataParams, section: str, split: str, reading: Reading) -> tuple[Iterator[Raw], Problems]:
     if params.source == "hub":
         problems = Problems(hub_source(params, split), MEANT)
         lines = hub_lines(params, section, split, columns_of(params.columns, stated_by(section)), reading)
@@ -111,7 +111,7 @@ def _opened(params: SentencesParams, section: str, split: str, reading: Reading)
 
 
 def opened_file(
-    path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str, *, tagged: bool = True
+    path: Path, key: str, params: NerDataParams, reading: Reading, named_by: str, *, tagged: bool = True
 ) -> tuple[Iterator[Raw], Problems]:
     """Open a file; return an iterator of its sentences, and the collected problems.
 
@@ -134,7 +134,7 @@ def opened_file(
     return _table_sentences(lines, problems, reading, is_csv=ending == ".csv"), problems
 
 
-def columns_of(names: ColumnParams, named_by: str) -> Choose:
+def columns_of(names: NerColumnParams, named_by: str) -> Choose:
     """Return a function that chooses columns: those set in the parameters, else those with usual names."""
 
     def choose(present: Sequence[str]) -> Columns:
@@ -147,7 +147,7 @@ def columns_of(names: ColumnParams, named_by: str) -> Choose:
     return choose
 
 
-def _columns_without_tags(names: ColumnParams, named_by: str) -> Choose:
+def _columns_without_tags(names: NerColumnParams, named_by: str) -> Choose:
     """Return a function as `columns_of`; a text may replace the list of words, differently in each record."""
 
     def choose(present: Sequence[str]) -> Columns:

@@ -13,7 +13,7 @@ from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.format import ENDINGS, opened_file, usable
 from tasks.downstream.ner.logits import WordLogits
-from tasks.downstream.ner.params import SentencesParams
+from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import Answers, Examples, NerScores
 from tasks.downstream.ner.sentences import SCHEMA, Found, checked
 from tasks.downstream.ner.tags import entities, parted, problem_of
@@ -48,9 +48,9 @@ class NerInference(NerScores, InferenceTask[Examples, WordLogits, Answers]):
         return SCHEMA
 
     @property
-    def _params(self) -> SentencesParams:
+    def _params(self) -> NerDataParams:
         found = self.entry.params.data
-        assert isinstance(found, SentencesParams)
+        assert isinstance(found, NerDataParams)
         return found
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from tasks.params.downstream import EntryParams, Expected, OwnDataParams, Points
 from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 
-class ColumnParams(Section):
+class NerColumnParams(Section):
     """Columns of a table of sentences, with a list of words and a list of tags in each row."""
 
     tokens: Name | None = None
@@ -19,24 +19,24 @@ class ColumnParams(Section):
     """Column of the list of tags; null: ner_tags, tags or labels."""
 
 
-class SentencesParams(OwnDataParams):
+class NerDataParams(OwnDataParams):
     source: Literal["files", "hub"] = "files"
     train_path: Name = "inputs/ner"
     dev_path: Name | None = "inputs/ner"
-    columns: ColumnParams = ColumnParams()
+    columns: NerColumnParams = NerColumnParams()
     """Column names of tables and Hub data sets."""
     tag_scheme: Literal["auto", "iob1", "iob2"] = "auto"
     """Tagging scheme: iob1, iob2, or auto, which detects it and also reads BIOES and BILOU."""
 
 
-class WindowParams(RowsParams):
+class NerRowsParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 128
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 8
     overlap: Annotated[int, Field(ge=0)] = 32
     """Maximum tokens shared by neighbouring windows of a long sentence, at most half a window."""
 
     @model_validator(mode="after")
-    def _a_window_moves_on(self) -> WindowParams:
+    def _a_window_moves_on(self) -> NerRowsParams:
         most = (self.row_length - 2) // 2
         if self.overlap > most:
             raise ValueError(
@@ -46,13 +46,13 @@ class WindowParams(RowsParams):
         return self
 
 
-class TuningParams(FinetuneParams):
+class NerFinetuneParams(FinetuneParams):
     global_batch_size: Positive = 16
     learning_rate: Rate = 5e-5
     epochs: Epochs = 4.0
 
 
-class GateParams(ReleaseParams):
+class NerGateParams(ReleaseParams):
     min_f1: Points | None = None
     """Floor of the F1 of entities, in percent; null: none."""
     max_f1_drop: Points = 0.0
@@ -65,17 +65,17 @@ SENTENCE_TOKENS, SENTENCE_BYTES = 24, 234
 """Mean tokens (of 14.5 words, and two special tokens) and bytes (of eng.train, 3.3 MB) of a CoNLL-2003 sentence."""
 
 
-class Params(EntryParams):
+class NerParams(EntryParams):
     """Entry of kind ner."""
 
     about: ClassVar[str] = (
         "Named entity recognition: a tag for each word, B- and I- with a type inside entities and O outside."
     )
 
-    data: SentencesParams = SentencesParams()
-    rows: WindowParams = WindowParams()
-    finetune: TuningParams = TuningParams()
-    gate: GateParams = GateParams()
+    data: NerDataParams = NerDataParams()
+    rows: NerRowsParams = NerRowsParams()
+    finetune: NerFinetuneParams = NerFinetuneParams()
+    gate: NerGateParams = NerGateParams()
 
     @property
     def expected(self) -> Expected:
@@ -84,5 +84,5 @@ class Params(EntryParams):
         return Expected(train, dev, SENTENCE_TOKENS, SENTENCE_BYTES)
 
 
-KINDS = {"ner": Params}
+KINDS = {"ner": NerParams}
 """Kind -> the class of its entries."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.ner.params import WindowParams
+from tasks.downstream.ner.params import NerRowsParams
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
 from tasks.downstream.rows import RowsTask, Sequences, Sides, make_lists
 from tasks.plan.kinds import TRAIN
@@ -169,7 +169,7 @@ class NerRows(NerSpec, RowsTask):
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
         """Return the sequences; rows for prediction are also labelled, except for types not in train."""
         shape = self.entry.rows
-        assert isinstance(shape, WindowParams)
+        assert isinstance(shape, NerRowsParams)
         windows = make_windows(tokenizer, examples.column("tokens").to_pylist(), shape.row_length, shape.overlap)
         numbers = {name: number for number, name in enumerate(self.labels)}
         tags = [numbers.get(tag, IGNORED) for tags in examples.column("tags").to_pylist() for tag in tags]

@@ -27,7 +27,7 @@ from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.format import Question
 from tasks.downstream.squad.inference import SquadInference
-from tasks.downstream.squad.params import AnswerParams, Params
+from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.scores import flat_logits
 from tasks.downstream.squad.windows import Windows
 from tasks.params.downstream import defaults_of
@@ -39,7 +39,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 
-MAX_ANSWER_LENGTH = AnswerParams().max_answer_length
+MAX_ANSWER_LENGTH = SquadEvaluateParams().max_answer_length
 ROWS_AT_ONCE = 8
 CONTINUING = "##"
 """Prefix of a WordPiece token that continues a word."""
@@ -151,7 +151,7 @@ def _predict(
     model: FoundModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
 ) -> list[Windows]:
     """Return the windows of the context with the logits from each device; the question is never truncated."""
-    params = build(Params, defaults_of("squad", NAME), "the defaults of squad")
+    params = build(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
     task = SquadInference(Entry(NAME, params, rows, ""))

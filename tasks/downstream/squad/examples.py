@@ -24,7 +24,7 @@ from tasks.downstream.squad.format import (
     refuse_common_ids,
     require_room_for_file,
 )
-from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.question_tables import ENDINGS, questions_of, read_question_file, wanted_columns
 from tasks.downstream.squad.spec import SCHEMA, SquadSpec
 from tasks.records.parquet import write_records
@@ -53,7 +53,7 @@ class SquadExamples(SquadSpec, ExamplesTask):
 
     def write_examples(self, folder: Path) -> str:
         params = self.entry.params.data
-        assert isinstance(params, QuestionsParams)
+        assert isinstance(params, SquadDataParams)
         made = make_questions(params, folder)
         noted = "".join(f", {part}" for part in made.reading.summary())
         return (
@@ -64,7 +64,7 @@ class SquadExamples(SquadSpec, ExamplesTask):
     def check_files(self) -> str:
         """Check both files of questions, completely if they are small."""
         params = self.entry.params.data
-        assert isinstance(params, QuestionsParams)
+        assert isinstance(params, SquadDataParams)
         for key in (f"{split}_path" for split in self.read_splits):
             check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"
@@ -81,7 +81,7 @@ class QuestionsSummary:
     reading: Reading
 
 
-def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
+def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
     """Write train.parquet and dev.parquet to the folder `output`, both or none; only train.parquet without a dev set.
 
     Raises:
@@ -102,7 +102,7 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
 
 
-def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading) -> list[Question]:
+def _wanted(questions: list[Question], params: SquadDataParams, reading: Reading) -> list[Question]:
     """Return the questions to keep; count those without an answer."""
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
@@ -112,7 +112,7 @@ def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading
     return kept
 
 
-def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
+def _load(params: SquadDataParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
         return read_question_file(params.path_of(name), f"{SECTION}.{name}_path", params, reading)
     if params.source == "demo":
@@ -126,7 +126,7 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
     return questions_of(lines, params.columns, Problems(hub_source(params, name), params.unanswerable, reading=reading))
 
 
-def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
+def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
     """Check a file of questions before a run: all of a small file, the beginning of a large one.
 
     Raises:

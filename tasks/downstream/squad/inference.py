@@ -14,7 +14,7 @@ from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.format import Problems, require_room_for_text, text_of
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, null_threshold_of
-from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
@@ -62,9 +62,9 @@ class SquadInference(SquadScores, InferenceTask[list[Question], WindowFiles, lis
         return SCHEMA
 
     @property
-    def _data(self) -> QuestionsParams:
+    def _data(self) -> SquadDataParams:
         data = self.entry.params.data
-        assert isinstance(data, QuestionsParams)
+        assert isinstance(data, SquadDataParams)
         return data
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:

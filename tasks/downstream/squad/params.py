@@ -22,7 +22,7 @@ from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, 
 IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 
 
-class ColumnParams(Section):
+class SquadColumnParams(Section):
     """Columns of a table of questions; `None`: SQuAD's name."""
 
     id: Name | None = None
@@ -41,19 +41,19 @@ class ColumnParams(Section):
     """Column of the answer's first character in the context."""
 
     @model_validator(mode="after")
-    def _answers_stand_in_one_place(self) -> ColumnParams:
+    def _answers_stand_in_one_place(self) -> SquadColumnParams:
         if self.answers is not None and (self.answer_text is not None or self.answer_start is not None):
             raise ValueError("answers (one column) cannot be combined with answer_text and answer_start (two columns)")
         return self
 
 
-class QuestionsParams(OwnDataParams):
+class SquadDataParams(OwnDataParams):
     source: Literal["demo", "files", "hub"] = "files"
     """demo: generated; files: read by extension (.json is SQuAD; .csv, .jsonl, .parquet are tables); hub: a Hub data
     set."""
     train_path: Name = "inputs/questions"
     dev_path: Name | None = "inputs/questions"
-    columns: ColumnParams = ColumnParams()
+    columns: SquadColumnParams = SquadColumnParams()
     """Column names of tables and Hub data sets; null: SQuAD's name."""
     unanswerable: Literal["use", "drop", "refuse"] = "refuse"
     """Questions without an answer (SQuAD 2.0): use (the model may return no answer), drop or refuse."""
@@ -64,7 +64,7 @@ class QuestionsParams(OwnDataParams):
     """Generated development questions, on towns, people and rivers that occur nowhere else."""
 
 
-class WindowParams(RowsParams):
+class SquadRowsParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 384
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 3
     doc_stride: Annotated[int, Field(ge=0)] = 128
@@ -73,7 +73,7 @@ class WindowParams(RowsParams):
     """Maximum tokens of a question; longer ones are truncated."""
 
     @model_validator(mode="after")
-    def _a_window_moves_on(self) -> WindowParams:
+    def _a_window_moves_on(self) -> SquadRowsParams:
         context = self.row_length - self.max_question_length - 3
         if self.doc_stride >= context:
             raise ValueError(
@@ -83,13 +83,13 @@ class WindowParams(RowsParams):
         return self
 
 
-class TuningParams(FinetuneParams):
+class SquadFinetuneParams(FinetuneParams):
     global_batch_size: Positive = 32
     learning_rate: Rate = 5e-5
     epochs: Epochs = 3.0
 
 
-class AnswerParams(EvaluateParams):
+class SquadEvaluateParams(EvaluateParams):
     n_best: Positive = 20
     """Candidate answers kept for each question."""
     max_answer_length: Positive = 30
@@ -98,7 +98,7 @@ class AnswerParams(EvaluateParams):
     """Odds above which no answer is returned; auto: chosen on held-out training questions."""
 
 
-class GateParams(ReleaseParams):
+class SquadGateParams(ReleaseParams):
     min_f1: Points | None = 85.0
     """Floor of F1, in percent; null: none."""
     min_exact_match: Points | None = None
@@ -134,16 +134,16 @@ QUESTION_BYTES = 346
 """Bytes per question of train-v1.1.json, which has 30,288,272."""
 
 
-class Params(EntryParams):
+class SquadParams(EntryParams):
     """Entry of kind squad."""
 
     about: ClassVar[str] = "Extractive question answering in the format of SQuAD."
 
-    data: QuestionsParams = QuestionsParams()
-    rows: WindowParams = WindowParams()
-    finetune: TuningParams = TuningParams()
-    evaluate: AnswerParams = AnswerParams()
-    gate: GateParams = GateParams()
+    data: SquadDataParams = SquadDataParams()
+    rows: SquadRowsParams = SquadRowsParams()
+    finetune: SquadFinetuneParams = SquadFinetuneParams()
+    evaluate: SquadEvaluateParams = SquadEvaluateParams()
+    gate: SquadGateParams = SquadGateParams()
 
     @property
     def expected(self) -> Expected:
@@ -160,7 +160,7 @@ class Params(EntryParams):
         return {"unanswerable": "use"} if self.data.unanswerable == "use" else {}
 
     @model_validator(mode="after")
-    def _what_is_of_no_answer_has_its_questions(self) -> Params:
+    def _what_is_of_no_answer_has_its_questions(self) -> SquadParams:
         if self.data.unanswerable == "use":
             if self.evaluate.null_threshold == "auto" and not self.rows.held_out_fraction:
                 raise ValueError(
@@ -190,7 +190,7 @@ class Params(EntryParams):
         return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
 
 
-KINDS = {"squad": Params}
+KINDS = {"squad": SquadParams}
 """Kind -> the class of its entries."""
 
 

@@ -28,7 +28,7 @@ from tasks.downstream.squad.format import (
     records_of_articles,
     text_of,
 )
-from tasks.downstream.squad.params import ColumnParams, QuestionsParams
+from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.records.tables import ENDINGS as TABLES
 from tasks.records.tables import Column, Columns, Line, ask_for, read_table, require_file, stated_by
 from tasks.records.text_files import Reading, ending_of
@@ -44,7 +44,7 @@ NAMED_BY = stated_by(_DATA)
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
-def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> Columns:
+def wanted_columns(names: SquadColumnParams, named_by: str = NAMED_BY) -> Columns:
     """Return part of a question -> its column; unset names default to SQuAD's."""
     always = ("context", "question")
     columns = {
@@ -54,7 +54,7 @@ def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> Columns:
     return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _DATA, False)}
 
 
-def read_records(path: Path, key: str, data: QuestionsParams, columns: Columns, problems: Problems) -> Iterator[Line]:
+def read_records(path: Path, key: str, data: SquadDataParams, columns: Columns, problems: Problems) -> Iterator[Line]:
     """Yield the records of a table, of JSON with one object per question, or of SQuAD's articles, which have no
     columns.
 
@@ -81,7 +81,7 @@ def read_records(path: Path, key: str, data: QuestionsParams, columns: Columns, 
 def read_question_file(
     path: Path,
     key: str,
-    data: QuestionsParams,
+    data: SquadDataParams,
     reading: Reading,
     named_by: str = NAMED_BY,
     choices: str = CHOICES,
@@ -109,7 +109,7 @@ def read_question_file(
 
 def questions_of(
     lines: Iterator[Line],
-    names: ColumnParams,
+    names: SquadColumnParams,
     problems: Problems,
     named_by: str = NAMED_BY,
     *,

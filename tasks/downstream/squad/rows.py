@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides, make_lists
 from tasks.downstream.squad.features import find_answers, make_features
-from tasks.downstream.squad.params import AnswerParams, WindowParams
+from tasks.downstream.squad.params import SquadEvaluateParams, SquadRowsParams
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SquadSpec
 from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
@@ -51,7 +51,7 @@ class SquadRows(SquadSpec, RowsTask):
             return pc.is_in(batch.column(column), value_set=chosen)
 
         evaluate = self.entry.params.evaluate
-        assert isinstance(evaluate, AnswerParams)
+        assert isinstance(evaluate, SquadEvaluateParams)
         sides = Sides(column, lambda batch: pc.invert(held_out(batch)), held_out)
         if self.nullable and evaluate.null_threshold == "auto":
             _require_both(source, sides, key, self.entry.key("evaluate"))
@@ -65,7 +65,7 @@ class SquadRows(SquadSpec, RowsTask):
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
         shape, contexts = self.entry.rows, examples.column("context")
-        assert isinstance(shape, WindowParams)
+        assert isinstance(shape, SquadRowsParams)
         features = make_features(
             tokenizer,
             examples.column("question").to_pylist(),

@@ -19,7 +19,7 @@ from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.spec import SquadSpec
 from tasks.downstream.squad.windows import WindowFiles, Windows
 from tasks.params.entries import Entry
@@ -86,9 +86,9 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
         """Baseline rule; None until it is chosen or restored."""
 
     @property
-    def _params(self) -> AnswerParams:
+    def _params(self) -> SquadEvaluateParams:
         params = self.entry.params.evaluate
-        assert isinstance(params, AnswerParams)
+        assert isinstance(params, SquadEvaluateParams)
         return params
 
     @property

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.texts.glue_files import GlueTexts, unused_files
 from tasks.downstream.texts.own_files import OwnTexts, as_known, class_of, in_order, value_of
-from tasks.downstream.texts.params import GlueData, TextsParams
+from tasks.downstream.texts.params import ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.tasks import TRAIN, Example
 from tasks.params.entries import Entry
@@ -44,7 +44,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
         self.source, data = source_of(self), entry.params.data
-        own_pairs = isinstance(data, TextsParams) and data.columns.text_pair is not None
+        own_pairs = isinstance(data, ClassificationDataParams) and data.columns.text_pair is not None
         self.has_pairs = own_pairs or len(self.spec.columns) > 1
         self.first_labels = self.labels if self.spec.name else ()
 
@@ -124,7 +124,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
         for split in whole.intersection(self.development):
             if self.spec.name or TRAIN in whole:
                 self._check_dev(split, labels[TRAIN], labels[split])
-        if isinstance(data, GlueData):
+        if isinstance(data, GlueDataParams):
             return f"{self.spec.name} in {data.path}"
         layout = next(iter(reading.layouts.values()))
         return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
@@ -137,9 +137,9 @@ def source_of(task: TextsSpec, named_by: str = "") -> OwnTexts | GlueTexts:
         named_by: setting that messages suggest for another column name; empty: see tables.stated_by.
     """
     data = task.entry.params.data
-    if isinstance(data, GlueData):
+    if isinstance(data, GlueDataParams):
         return GlueTexts(data, task.spec)
-    assert isinstance(data, TextsParams)
+    assert isinstance(data, ClassificationDataParams)
     section = task.entry.key("data")
     return OwnTexts(data, section, value_of if task.is_regression else class_of, named_by or stated_by(section))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.downstream.texts.own_files import TEXT_PARTS, Taken, usable, value_of
-from tasks.downstream.texts.params import GlueData
+from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
 from tasks.plan.named_files import files_in
 from tasks.records.hub_inputs import open_dataset
@@ -32,7 +32,7 @@ class GlueTexts(NamedTuple):
     """Reader of a task: files in `data.path`/<task>/ or the folder of the official download, or a Hub data set with
     GLUE's configurations and columns."""
 
-    data: GlueData
+    data: GlueDataParams
     task: TextTask
 
     def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.downstream.texts.params import ColumnParams, TextsParams
+from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.tasks import Example
 from tasks.plan.named_files import files_in
 from tasks.records.parquet import folded
@@ -54,7 +54,9 @@ Taken = Callable[[Any], tuple[Any, str]]
 """Function that parses the label in a cell; returns it and a description of what is wrong."""
 
 
-def columns_of(names: ColumnParams, named_by: str, source: str, reading: Reading, *, labelled: bool = True) -> Choose:
+def columns_of(
+    names: ClassificationColumnParams, named_by: str, source: str, reading: Reading, *, labelled: bool = True
+) -> Choose:
     """Return a function that chooses columns: those set in the parameters, else those with usual names.
 
     Names that differ only in case or spaces also match; the reader of the table adds a remark.
@@ -91,7 +93,7 @@ def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
 class OwnTexts(NamedTuple):
     """Reader of an entry's labelled texts."""
 
-    data: TextsParams
+    data: ClassificationDataParams
     section: str
     """Section of params.yaml, for messages."""
     taken: Taken

@@ -24,7 +24,7 @@ FLOORS = {False: ("min_accuracy", "min_macro_f1"), True: ("min_pearson", "min_sp
 """Parameters of floors for values (True) and classes (False)."""
 
 
-class ColumnParams(Section):
+class ClassificationColumnParams(Section):
     """Columns of a table of texts; `None`: usual names, see docs/classification.md."""
 
     text: Name | None = None
@@ -37,15 +37,15 @@ class ColumnParams(Section):
     """Column of the example's id; null: usual names, else its number."""
 
 
-class TextsParams(OwnDataParams):
+class ClassificationDataParams(OwnDataParams):
     source: Literal["files", "hub"] = "files"
     train_path: Name = "inputs/classification"
     dev_path: Name | None = "inputs/classification"
-    columns: ColumnParams = ColumnParams()
+    columns: ClassificationColumnParams = ClassificationColumnParams()
     """Column names of tables and Hub data sets."""
 
 
-class GlueData(DataParams):
+class GlueDataParams(DataParams):
     source: Literal["files", "hub"] = "files"
     """files: GLUE's files in `path`; hub: `dataset`."""
     path: Name = "inputs/glue"
@@ -58,22 +58,22 @@ class GlueData(DataParams):
     _the_hub_needs_a_name = model_validator(mode="after")(require_dataset)
 
 
-class SequenceParams(RowsParams):
+class ClassificationRowsParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 128
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 8
 
 
-class SentenceParams(SequenceParams):
+class GlueRowsParams(ClassificationRowsParams):
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 6
 
 
-class TuningParams(FinetuneParams):
+class TextsFinetuneParams(FinetuneParams):
     global_batch_size: Positive = 32
     learning_rate: Rate = 3e-5
     epochs: Epochs = 3.0
 
 
-class GateParams(ReleaseParams):
+class ClassificationGateParams(ReleaseParams):
     min_accuracy: Points | None = None
     """Floor of the accuracy, in percent; null: none."""
     min_macro_f1: Points | None = None
@@ -100,10 +100,10 @@ class ClassificationParams(EntryParams):
 
     regression: bool = False
     """Labels are values, not classes."""
-    data: TextsParams = TextsParams()
-    rows: SequenceParams = SequenceParams()
-    finetune: TuningParams = TuningParams()
-    gate: GateParams = GateParams()
+    data: ClassificationDataParams = ClassificationDataParams()
+    rows: ClassificationRowsParams = ClassificationRowsParams()
+    finetune: TextsFinetuneParams = TextsFinetuneParams()
+    gate: ClassificationGateParams = ClassificationGateParams()
 
     @model_validator(mode="after")
     def _floors_are_of_what_is_scored(self) -> ClassificationParams:
@@ -127,9 +127,9 @@ class GlueParams(EntryParams):
 
     task: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
     """Task of GLUE."""
-    data: GlueData = GlueData()
-    rows: SentenceParams = SentenceParams()
-    finetune: TuningParams = TuningParams()
+    data: GlueDataParams = GlueDataParams()
+    rows: GlueRowsParams = GlueRowsParams()
+    finetune: TextsFinetuneParams = TextsFinetuneParams()
     gate: GlueGateParams = GlueGateParams()
 
     @property

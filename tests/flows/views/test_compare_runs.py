@@ -12,7 +12,7 @@ from flows.views import compare_page
 from ipu_model.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.released import scores_json
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.stage import artifacts
 from tests.flows.runs.test_runs import FASTER, podium
 from tests.places import ROOT
@@ -34,7 +34,7 @@ def made(project, name, *overrides, **answers):
             shutil.rmtree(folder / part)
     shutil.copy(ROOT / "dvc.yaml", folder / "dvc.yaml")
     write_checkout(folder)
-    evaluate(task_with(*TASK, evaluate=AnswerParams(n_best=5, max_answer_length=30)), folder)
+    evaluate(task_with(*TASK, evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30)), folder)
     write_json(folder / artifacts.predictions_file("squad"), {**ANSWERED, **answers})
     for plot, losses in (("squad-finetune.csv", (4.0, 2.0)), ("squad-finetune-held-out.csv", (3.0,))):
         lines = [f"{10 * (step + 1)},{loss + len(answers)}" for step, loss in enumerate(losses)]

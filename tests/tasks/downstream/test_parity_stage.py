@@ -20,7 +20,7 @@ from tasks.downstream.parity import between, check, compare_logits, predict_in
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import WindowShape, find_model
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.jobs import device_job
 from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
@@ -78,7 +78,7 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     starts[0][4] += 6.0
     starts[3][0] -= 0.5  # the [CLS] of the last window: counts as a distance and changes no answer
     other = write_logits(tmp_path / "other.arrow", starts, ends)
-    task = task_with("squad", "scores", evaluate=AnswerParams(n_best=5, max_answer_length=30))
+    task = task_with("squad", "scores", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
     found = compare_logits(task, {"dev": inputs.logits}, {"dev": other}, root)
     assert (found["max_logit_difference"], found["max_logit_difference_in"], found["max_logit"]) == (6.0, "q0", 6.0)
     logits = 2 * (6 + 3 + 3 + 6) + 2 * 4

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
 from tasks.downstream.rows import RowsSummary, write_rows
-from tasks.downstream.squad.params import WindowParams
+from tasks.downstream.squad.params import SquadRowsParams
 from tasks.params.sections import Phase2RowsParams, PhaseRowsParams, PretrainRowsParams
 from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
@@ -146,7 +146,7 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     return PretrainRowsParams(**section, phase1=PhaseRowsParams(**phase), phase2=Phase2RowsParams(**phase))
 
 
-def squad_params(**changes: Any) -> WindowParams:
+def squad_params(**changes: Any) -> SquadRowsParams:
     values = {
         "row_length": 384,
         "doc_stride": 128,
@@ -154,11 +154,11 @@ def squad_params(**changes: Any) -> WindowParams:
         "max_sequences_per_row": 3,
         "held_out_fraction": 0.0,
     }
-    return WindowParams(**{**values, **changes})
+    return SquadRowsParams(**{**values, **changes})
 
 
 def write_squad_rows(
-    params: WindowParams, split: str, source: Path, tokenizer: Path, folder: Path, workers: int | None = None
+    params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path, workers: int | None = None
 ) -> RowsSummary:
     """Rows of questions in a file."""
     return write_rows(task_with("squad", "rows", rows=params), split, source, tokenizer, folder, workers)

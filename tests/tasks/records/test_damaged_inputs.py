@@ -14,7 +14,7 @@ from ipu_model import files
 from tasks.corpus.documents import read_files, text_columns
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.files import read_predictions
-from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.question_tables import read_question_file
 from tasks.params.overlays import resolve
 from tasks.params.schema import load_params
@@ -53,11 +53,11 @@ TRAIN_PATH = "downstream.squad.data.train_path"
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
-    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, QuestionsParams(), Reading())),
+    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), Reading())),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
-    "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, QuestionsParams(), Reading())),
+    "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), Reading())),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
         lambda path: list(read_files(path, text_columns("text"), "auto", Reading())),

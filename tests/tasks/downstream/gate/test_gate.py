@@ -15,10 +15,10 @@ from tasks.downstream.gate.evidence import Compared, Evidence, Loss, compare
 from tasks.downstream.gate.gate import GateDecision, record
 from tasks.downstream.gate.released import read_released
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.params import GateParams
+from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import task_with
 
-LIMITS = GateParams(
+LIMITS = SquadGateParams(
     min_f1=85.0,
     min_exact_match=None,
     released="inputs/released",
@@ -39,11 +39,11 @@ GOOD = Evidence(
 )
 
 
-def limits(**changes: Any) -> GateParams:
+def limits(**changes: Any) -> SquadGateParams:
     return LIMITS.model_copy(update=changes)
 
 
-def decide(found: Evidence, limits: GateParams) -> GateDecision:
+def decide(found: Evidence, limits: SquadGateParams) -> GateDecision:
     return gate.decide(task_with("squad", "scores", gate=limits), found)
 
 
@@ -57,7 +57,7 @@ def compared_with(
     candidate: Sequence[float],
     released: Sequence[float],
     exact: tuple[Sequence[float], Sequence[float]] | None = None,
-    limits: GateParams = LIMITS,
+    limits: SquadGateParams = LIMITS,
 ) -> Compared:
     """F1 as given; exact where it is 1, unless that is given as well."""
     exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))

@@ -19,7 +19,7 @@ from tasks.downstream.gate.recipe_words import recipe_in_words
 from tasks.downstream.gate.released import scores_json
 from tasks.downstream.gate.seeds import Trained, file_name
 from tasks.downstream.scoring.metrics import Outcomes
-from tasks.downstream.squad.params import GateParams
+from tasks.downstream.squad.params import SquadGateParams
 from tasks.params.entries import entry_of
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.kinds import load_part
@@ -278,7 +278,7 @@ def answered(right: list[float]) -> Outcomes:
 
 
 def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_that_differ_say_less() -> None:
-    limits = GateParams(min_f1=None, max_f1_drop=0.0, max_exact_match_drop=0.0)
+    limits = SquadGateParams(min_f1=None, max_f1_drop=0.0, max_exact_match_drop=0.0)
     task = task_with("squad", "scores", gate=limits)
     released = answered([1.0] * 90 + [0.0] * 10)
     for wrong, accepted in (((30, 31, 32), False), ((11, 31, 60), True)):
@@ -307,7 +307,7 @@ def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not
 
 
 def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
-    task = task_with("squad", "scores", gate=GateParams(min_f1=0.0))
+    task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
     models = [Trained(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
     recipe = judge_recipe(task, models, models[0], None, None)
     checks = {check.name: check for check, _ in recipe_checks(task, recipe)}

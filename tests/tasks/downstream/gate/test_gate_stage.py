@@ -15,7 +15,7 @@ from ipu_model.files import sha256_of, write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import GateDecision, gate
 from tasks.downstream.gate.subject import subject_of
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.schema import check
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -43,7 +43,7 @@ def decide_on(checkout: Path, **limits: Any) -> GateDecision:
 def checkout(tmp_path: Path) -> Path:
     """A checkout whose model passes: f1 88.8889 on three questions."""
     write_checkout(tmp_path)
-    evaluate(task_with("squad", "page", evaluate=AnswerParams(n_best=5, max_answer_length=30)), tmp_path)
+    evaluate(task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30)), tmp_path)
     for name in VERDICTS:
         write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in TRAININGS:

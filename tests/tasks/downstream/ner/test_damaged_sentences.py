@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.ner.format import read_sentences
-from tasks.downstream.ner.params import SentencesParams
+from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import Found
 from tasks.downstream.ner.tags import begun_inside, problem_of
 from tasks.records.text_files import Reading
@@ -40,7 +40,7 @@ def content(ending: str) -> bytes:
 
 def read(path: Path) -> None:
     """Read it all; what comes out must be sound."""
-    params = SentencesParams(train_path=str(path), dev_path="x")
+    params = NerDataParams(train_path=str(path), dev_path="x")
     for _, words, tags in read_sentences(params, "downstream.names.data", "train", Found(), Reading()):
         assert len(words) == len(tags) > 0
         assert not any(map(problem_of, tags))

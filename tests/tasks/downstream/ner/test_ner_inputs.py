@@ -16,7 +16,7 @@ from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.format import NO_WORD, read_sentences
-from tasks.downstream.ner.params import ColumnParams, SentencesParams
+from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
 from tasks.params.entries import entry_of
 from tasks.params.overlays import base_of, resolve
@@ -41,7 +41,7 @@ def judge() -> Judge:
 
 
 def read(path: Path, reading: Reading | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
-    params = SentencesParams(train_path=str(path), dev_path="x", **values)
+    params = NerDataParams(train_path=str(path), dev_path="x", **values)
     return [tuple(one) for one in read_sentences(params, SECTION, "train", Found(), reading or Reading())]
 
 
@@ -107,7 +107,7 @@ def tables(folder: Path, kind: str) -> tuple[Path, dict[str, Any]]:
     if kind == "other names":
         table = pa.table({"words": rows["tokens"], "tags": rows["ner_tags"], "id": [1, 2]})
         pq.write_table(table, folder / "train.parquet")
-        return folder / "train.parquet", {"columns": ColumnParams(tokens="words", tags="tags")}
+        return folder / "train.parquet", {"columns": NerColumnParams(tokens="words", tags="tags")}
     names = datasets.ClassLabel(names=["O", "B-person"])
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(names)})
     numbers = {**rows, "ner_tags": [[0], [1, 0]]}
@@ -224,7 +224,7 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
         read(tmp_path / "other.conll")
 
 
-def task_of(params: SentencesParams) -> ExamplesTask:
+def task_of(params: NerDataParams) -> ExamplesTask:
     """Reads what an entry `ner` with this section `data` names."""
     values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
     found: ExamplesTask = load_part(entry_of(check(values), "ner"), "examples")
@@ -232,7 +232,7 @@ def task_of(params: SentencesParams) -> ExamplesTask:
 
 
 def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
-    params = SentencesParams(train_path=str(put(folder, train)), dev_path=str(put(folder, dev, "dev.conll")), **values)
+    params = NerDataParams(train_path=str(put(folder, train)), dev_path=str(put(folder, dev, "dev.conll")), **values)
     make_examples(task_of(params), folder / "examples")
     return read_reading(folder / "examples")["numbers"]
 
@@ -331,7 +331,7 @@ def test_entities_of_other_schemes_that_do_not_begin_are_repaired_and_counted(tm
 
 def test_given_dev_sentences_of_types_that_train_has_not_are_refused_before_the_first_stage(tmp_path: Path) -> None:
     train, dev = put(tmp_path, "a B-a\n"), put(tmp_path, "a B-b\nb B-c\n", "dev.conll")
-    params = SentencesParams(train_path=str(train), dev_path=str(dev))
+    params = NerDataParams(train_path=str(train), dev_path=str(dev))
     for look in (task_of(params).check_files, lambda: make_examples(task_of(params), tmp_path / "examples")):
         with pytest.raises(InputError, match=r"no dev example has a class of the training examples \(a\): found b, c"):
             look()
@@ -341,7 +341,7 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: Judg
     """WNUT-17 as published: 3,394 sentences with 1,975 entities, 1,009 with 836 (Derczynski et al. 2017, table 3)."""
     if not REAL.is_dir():
         pytest.skip(f"needs the public development data in {REAL}")
-    params = SentencesParams(train_path=str(REAL / "wnut17-train.conll"), dev_path=str(REAL / "wnut17-dev.conll"))
+    params = NerDataParams(train_path=str(REAL / "wnut17-train.conll"), dev_path=str(REAL / "wnut17-dev.conll"))
     make_examples(task_of(params), tmp_path / "ner")
     verdict = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 500, SECTION), judge)
     assert verdict["valid"], explain(verdict, "page")

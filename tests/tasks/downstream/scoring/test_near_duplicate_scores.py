@@ -12,7 +12,7 @@ import pytest
 
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.scoring.near_duplicates import compared
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.validate import near_duplicates
 from tasks.params.entries import entry_of, learns_text
 from tasks.params.schema import check
@@ -23,7 +23,7 @@ from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
-TASK = task_with("squad", "page", evaluate=AnswerParams(n_best=5, max_answer_length=30))
+TASK = task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
 TRAINING, TEXT = "training examples", "pre-training text"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.squad.params import AnswerParams
+from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
@@ -130,7 +130,7 @@ def test_scoring_imports_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
-TASK = task_with("squad", "page", evaluate=AnswerParams(n_best=5, max_answer_length=30))
+TASK = task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_answer_length=30))
 
 
 def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_references
 from tasks.downstream.squad.format import BLANKS
-from tasks.downstream.squad.params import ColumnParams, QuestionsParams
+from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.question_tables import MADE, read_question_file
 from tasks.params.schema import build
 from tasks.records.text_files import NUMBERS, Reading, read_reading
@@ -38,8 +38,8 @@ ONE: dict[str, Any] = {
 MANY = {**ONE, "answers": [{"text": "hum", "answer_start": 20}, {"text": "dance", "answer_start": 34}]}
 
 
-def columns(**names: str) -> ColumnParams:
-    return build(ColumnParams, {**dict.fromkeys(ColumnParams.model_fields), **names}, "test")
+def columns(**names: str) -> SquadColumnParams:
+    return build(SquadColumnParams, {**dict.fromkeys(SquadColumnParams.model_fields), **names}, "test")
 
 
 def without(column: str) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counte
     assert len(set(ids[0])) == 2, "the same question twice has two ids"
     assert read_reading(tmp_path / "made/out")["numbers"][MADE] == 2
     (tmp_path / "other").mkdir()
-    assert "no column 'key'" in refusal(tmp_path / "other", "t.parquet", [bare], columns=ColumnParams(id="key"))
+    assert "no column 'key'" in refusal(tmp_path / "other", "t.parquet", [bare], columns=SquadColumnParams(id="key"))
 
 
 def lines(rows: Rows) -> bytes:
@@ -316,12 +316,12 @@ def test_json_of_a_single_line_and_with_columns_of_other_names(tmp_path: Path) -
     row = {"id": 7, "text": CONTEXT, "ask": ONE["question"], "answers": ONE["answers"]}
     path, reading = write(tmp_path / "one.json", lines([row])), Reading()
     [found] = read_question_file(
-        path, "FILE", QuestionsParams(columns=columns(context="text", question="ask")), reading
+        path, "FILE", SquadDataParams(columns=columns(context="text", question="ask")), reading
     )
     assert (found.id, found.context, found.answers) == ("7", CONTEXT, (("hum", 20),))
     assert reading.counts == {NUMBERS: 1}
     with pytest.raises(InputError, match="item 2 must be an object, found int"):
-        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", QuestionsParams(), Reading())
+        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", SquadDataParams(), Reading())
 
 
 @pytest.mark.parametrize("form", ["articles", "flat", "table"])
@@ -330,7 +330,7 @@ def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str) ->
     path = tmp_path / ("t.jsonl" if form == "table" else "t.json")
     write(path, lines(values) if isinstance(values, list) and form == "table" else values)
     reading = Reading()
-    found = read_question_file(path, "FILE", QuestionsParams(), reading)
+    found = read_question_file(path, "FILE", SquadDataParams(), reading)
     assert ([one.id for one in found], reading.counts[NUMBERS]) == (["7", "8"], 2)
     if form != "table":
         reading = Reading()

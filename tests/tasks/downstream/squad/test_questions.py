@@ -13,7 +13,7 @@ import pytest
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad import format as squad_format
 from tasks.downstream.squad.examples import make_questions
-from tasks.downstream.squad.params import ColumnParams, QuestionsParams
+from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.stage.errors import InputError
 from tests.places import SHARED
 
@@ -21,7 +21,7 @@ SQUAD = SHARED / "data/squad"
 CONTEXT = "Ants dig deep. Bees hum, and bees dance."
 
 
-def params(**values: Any) -> QuestionsParams:
+def params(**values: Any) -> SquadDataParams:
     defaults: dict[str, Any] = {
         "source": "files",
         "train_path": "nowhere",
@@ -32,9 +32,9 @@ def params(**values: Any) -> QuestionsParams:
         "dataset": None,
         "dataset_config": None,
         "dataset_revision": None,
-        "columns": dict.fromkeys(ColumnParams.model_fields),
+        "columns": dict.fromkeys(SquadColumnParams.model_fields),
     }
-    return QuestionsParams(**{**defaults, **values})
+    return SquadDataParams(**{**defaults, **values})
 
 
 def qa(

@@ -16,7 +16,7 @@ from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.texts.checks import LabelRows
 from tasks.downstream.texts.glue_files import GlueTexts
-from tasks.downstream.texts.params import GlueData, SentenceParams
+from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.tasks import TASKS
 from tasks.jobs.training import model_config
@@ -48,7 +48,7 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
-    return [one[:3] for one in GlueTexts(GlueData(path=str(folder)), TASKS[name]).examples(split, Reading())]
+    return [one[:3] for one in GlueTexts(GlueDataParams(path=str(folder)), TASKS[name]).examples(split, Reading())]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
     folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
     assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
-    checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=2))
+    checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=2))
     found = validate(checks.data(tmp_path / "out"), judge)
     assert found["valid"], explain(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
@@ -176,7 +176,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     assert numbers["dev texts also in train"] == 1
     assert numbers["train examples with an empty text, dropped"] == 1
     assert numbers["dev examples with an empty text, kept, because the official metrics include them"] == 1
-    checks = task_with("glue-sst2", "checks", data=GlueData(min_examples=4))
+    checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=4))
     few = validate(checks.data(tmp_path / "out"), judge)
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
 
@@ -195,7 +195,7 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
 
 def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> RowsSummary:
     """Rows of one split in a folder of its name, at most N sequences in each."""
-    shape = SentenceParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
+    shape = GlueRowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
     task = task_with(name, "rows", rows=shape)
     return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)
 
