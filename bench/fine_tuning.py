@@ -27,7 +27,7 @@ from ipu_model.files import write_json
 from tasks.downstream.examples import make_examples
 from tasks.downstream.inference.entry import entry_of as applied_entry
 from tasks.downstream.inference.evaluate import evaluate
-from tasks.downstream.inference.job import How
+from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.squad.compare import compare_files
 from tasks.models.model_folders import read_architecture
@@ -167,7 +167,7 @@ def run_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> dict[str, An
 def evaluate_side(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
     """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
-    evaluated = evaluate(applied_entry(model), model, dev, folder, How(Place("cpu", "fp32"), BATCH, say))
+    evaluated = evaluate(applied_entry(model), model, dev, folder, InferenceOptions(Place("cpu", "fp32"), BATCH, say))
     print(f"{name}:\n{evaluated.words}")
     return {key: evaluated.metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
 

@@ -18,7 +18,7 @@ from tasks.stage import streams
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.downstream.inference.model import FoundModel
+    from tasks.downstream.inference.model import InferenceModel
     from tasks.downstream.squad.answers import Answer
     from tasks.params.sections import Place
 
@@ -85,7 +85,7 @@ def command(ctx: click.Context, model: str, question: str, as_json: bool, **stat
     options.print_result(as_json, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
 
 
-def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
+def _longest_answer(model: InferenceModel, run: Mapping[str, Any]) -> int:
     """Return the limit of tokens in an answer that `podium predict` and `podium evaluate` use for this model."""
     from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.squad.params import SquadEvaluateParams

@@ -18,8 +18,8 @@ from tasks.stage import streams
 
 if TYPE_CHECKING:
     from flows.runs.model_source import ModelSource
-    from tasks.downstream.inference.job import How
-    from tasks.downstream.inference.model import FoundModel
+    from tasks.downstream.inference.job import InferenceOptions
+    from tasks.downstream.inference.model import InferenceModel
     from tasks.params.entries import Entry
 
 AT_LEAST_ONE = click.IntRange(min=1)
@@ -78,7 +78,7 @@ def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> Mode
     return ModelSource(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
 
 
-def load_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:
+def load_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[InferenceModel, Entry]:
     """Load the model of a command and the entry that describes its task."""
     from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.inference.model import find_model
@@ -98,12 +98,12 @@ def load_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tupl
     return model, entry_of(model, stated["task"], own, named.entry)
 
 
-def choose_settings(model: FoundModel, stated: Mapping[str, Any]) -> How:
+def choose_settings(model: InferenceModel, stated: Mapping[str, Any]) -> InferenceOptions:
     """Choose device, precision and batch size of the model. Progress goes to standard error."""
-    from tasks.downstream.inference.job import How, choose_place
+    from tasks.downstream.inference.job import InferenceOptions, choose_place
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)
     place = choose_place(model.folder, stated["runtime"], stated["precision"])
     rows = stated["batch_size"] or (ROWS_ON_IPU if place.runtime == "ipu" else ROWS_AT_ONCE)
-    return How(place, rows, lambda text: streams.note(text, ""))
+    return InferenceOptions(place, rows, lambda text: streams.note(text, ""))

@@ -30,7 +30,7 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
     from tasks.downstream.inference.model import read_files
-    from tasks.downstream.inference.predict import Output, predict, spooled
+    from tasks.downstream.inference.predict import PredictionOutput, predict, spooled
 
     found, entry = model_options.load_model(ctx, model, stated)
     read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
@@ -38,7 +38,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
-    wanted = Output(target, ending, stated["n_best"])
+    wanted = PredictionOutput(target, ending, stated["n_best"])
     with spooled(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
         done = predict(entry, found, path, wanted, settings)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]

@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.runs import listing, run_params
 from flows.views.curves import is_training, read_curve
-from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
+from tasks.downstream.comparing import EvaluatedRun, against_run, against_scores, figures_of, judged
 from tasks.pages.plots import COLORS, Line, Plot, line_plot
 from tasks.pages.render import html_page
 from tasks.params.entries import entries, entry_of
@@ -101,7 +101,7 @@ def _entries(words: Sequence[Word]) -> list[list[str]]:
 def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
-    sides: list[Judged | None] = [
+    sides: list[EvaluatedRun | None] = [
         judged(entry_of(word.params, next(left)), word.root) if word.run is not None else None for word in words
     ]
     first = sides[0]

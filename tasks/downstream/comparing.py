@@ -24,7 +24,7 @@ from tasks.stage.errors import InputError
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluatedRun:
     """Predictions and scores of an entry in one run."""
 
     task: AnyScores
@@ -35,7 +35,7 @@ class Judged:
     """Content of metrics/<name>.json: every metric with its interval, on all examples of the run."""
 
 
-def judged(entry: Entry, root: Path) -> Judged:
+def judged(entry: Entry, root: Path) -> EvaluatedRun:
     """Read the evaluation of an entry from the run in the folder `root`.
 
     Raises:
@@ -47,7 +47,7 @@ def judged(entry: Entry, root: Path) -> Judged:
         raise InputError(f"{metrics} not found. Run the stage {entry.stage('evaluate')} first")
     examples = task.read_all(root)
     predictions = task.read_predictions(root / artifacts.predictions_file(entry.name), examples)
-    return Judged(task, examples, predictions, task.outcomes_of(examples, predictions), read_json(metrics))
+    return EvaluatedRun(task, examples, predictions, task.outcomes_of(examples, predictions), read_json(metrics))
 
 
 def figures_of(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -60,7 +60,7 @@ def figures_of(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[
     }
 
 
-def against_run(first: Judged, second: Judged) -> dict[str, Any]:
+def against_run(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
     """Compare the second run with the first; see `_against`.
 
     Raises:
@@ -84,7 +84,7 @@ def against_run(first: Judged, second: Judged) -> dict[str, Any]:
     return _against(first, found, sum(map(len, second.outcomes.values())))
 
 
-def against_scores(first: Judged, folder: Path) -> dict[str, Any]:
+def against_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
     """Compare the scores.json or predictions.json in a folder with a run; see `_against`.
 
     Raises:
@@ -97,7 +97,7 @@ def against_scores(first: Judged, folder: Path) -> dict[str, Any]:
     return _against(first, theirs, None)
 
 
-def _against(first: Judged, theirs: Mapping[str, Array], examples: int | None) -> dict[str, Any]:
+def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | None) -> dict[str, Any]:
     """Compare other outcomes with those of a run on their common examples.
 
     Args:

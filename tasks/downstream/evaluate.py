@@ -15,7 +15,7 @@ from typing import Any, Generic
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
 from tasks.downstream.scoring.calibration import Bin, Calibration, calibration
 from tasks.downstream.scoring.metrics import Array, Slice
-from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
+from tasks.downstream.scoring.near_duplicates import NearDuplicateScores, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.pages.markup import csv_text
 from tasks.params.entries import entry_argument, load_entry
@@ -42,7 +42,7 @@ class EvaluationView(Generic[E, A]):
     """Content of the metrics file."""
     note: str = ""
     """Remarks on the development set for users."""
-    near: NearDuplicates | None = None
+    near: NearDuplicateScores | None = None
     """Near-duplicates of development examples in the training data; None if unknown."""
 
 

@@ -42,7 +42,7 @@ from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Side = Callable[[pa.RecordBatch], pa.Array]
+ExampleMask = Callable[[pa.RecordBatch], pa.Array]
 """Boolean mask of the examples to use in a batch."""
 READ_AT_ONCE = 1024
 """Examples decoded from Parquet at a time."""
@@ -51,17 +51,17 @@ CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Sides:
+class HeldOutPartition:
     """Partition of the training examples; the held-out ones are evaluated during training."""
 
     column: str
     """Column that decides the side of an example; read in addition to the others."""
-    training: Side
-    held_out: Side
+    training: ExampleMask
+    held_out: ExampleMask
 
 
 @dataclass(frozen=True)
-class Sequences:
+class EncodedSequences:
     """N tokenized sequences of a chunk of examples."""
 
     token_ids: np.ndarray
@@ -95,7 +95,7 @@ class RowsTask(DownstreamTask):
         return None
 
     @abstractmethod
-    def hold_out(self, source: Path, fraction: float) -> Sides:
+    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition the training examples in the file `source`, holding out about `fraction` of them.
 
         Raises:
@@ -108,7 +108,7 @@ class RowsTask(DownstreamTask):
         fraction: float,
         columns: tuple[str, ...],
         read_texts: Callable[[pa.RecordBatch], Iterable[str]],
-    ) -> Sides:
+    ) -> HeldOutPartition:
         """Partition by hashes of texts, so that equal texts are on the same side; see `hold_out`.
 
         Args:
@@ -129,14 +129,14 @@ class RowsTask(DownstreamTask):
                 f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} leaves no {self.record} of {source} on "
                 f"one side. Use more {self.record}s or another fraction"
             )
-        return Sides(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
+        return HeldOutPartition(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
 
     def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
         """Return the columns of one chunk for `sequences`, which may run in another process."""
         return examples.combine_chunks().to_batches()[0]
 
     @abstractmethod
-    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         """Return the sequences of a chunk; a pure function.
 
         Args:
@@ -144,12 +144,12 @@ class RowsTask(DownstreamTask):
         """
 
     @abstractmethod
-    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return the label columns of the rows."""
 
 
 @dataclass(frozen=True)
-class ChunkRows:
+class PackedChunk:
     """Packed rows of one chunk; feature ids are numbered within the chunk."""
 
     columns: dict[str, np.ndarray]
@@ -160,19 +160,19 @@ class ChunkRows:
 
 
 @dataclass(frozen=True)
-class RowsSummary:
+class PackedSplit:
     """Summary of the written rows; held-out rows are counted separately in `held_out`."""
 
     manifest: Manifest
     examples: int
     sequences: int
     counts: Counter[str] = field(default_factory=Counter)
-    held_out: RowsSummary | None = None
+    held_out: PackedSplit | None = None
     elapsed_s: float = 0.0
     unknown: UnknownTokens | None = None
 
 
-def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
+def chunks(task: RowsTask, source: Path, side: ExampleMask | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
     """Yield the examples in `source`, or those of one side, in chunks of at most `task.chunk`.
 
     Args:
@@ -200,7 +200,7 @@ def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
     return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
 
 
-def make_feature_table(schema: pa.Schema, sequences: Sequences) -> pa.Table:
+def make_feature_table(schema: pa.Schema, sequences: EncodedSequences) -> pa.Table:
     """Return a line of features.parquet for each sequence, with `feature_id` from 0."""
     columns = {"feature_id": np.arange(len(sequences.lengths)), **sequences.features}
     arrays = [
@@ -219,7 +219,7 @@ def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
     return features
 
 
-def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> ChunkRows:
+def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> PackedChunk:
     """Return the packed rows of one chunk, with feature_ids from 0; a pure function for any process."""
     sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
     shape, lengths = task.entry.rows, sequences.lengths
@@ -231,7 +231,7 @@ def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chun
     }
     schema = task.features
     features = None if schema is None else make_feature_table(schema, sequences)
-    return ChunkRows(columns, features, len(chunk), len(sequences.lengths), Counter(sequences.counts))
+    return PackedChunk(columns, features, len(chunk), len(sequences.lengths), Counter(sequences.counts))
 
 
 def write_rows(
@@ -241,7 +241,7 @@ def write_rows(
     tokenizer: Path = artifacts.TOKENIZER,
     folder: Path | None = None,
     workers: int | None = None,
-) -> RowsSummary:
+) -> PackedSplit:
     """Write the rows of a split to `folder`, completely or not at all.
 
     Args:
@@ -280,7 +280,9 @@ def write_rows(
     return replace(made, held_out=kept)
 
 
-def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRows], progress: Progress) -> RowsSummary:
+def _write(
+    task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[PackedChunk], progress: Progress
+) -> PackedSplit:
     """Write the files of a row folder."""
     vocabulary = read_vocabulary(load_tokenizer(tokenizer))
     shape, labels = task.entry.rows, len(task.labels)
@@ -304,10 +306,10 @@ def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRo
             unknown.add(chunk.columns["input_ids"], chunk.columns["sequence_ids"] > 0)
             progress.update(examples, f", {sequences} sequences")
         manifest = rows.finish(sha256_of(tokenizer_file(tokenizer)), seed=0)
-    return RowsSummary(manifest, examples, sequences, counts, None, progress.elapsed_s, unknown)
+    return PackedSplit(manifest, examples, sequences, counts, None, progress.elapsed_s, unknown)
 
 
-def in_words(task: RowsTask, split: str, made: RowsSummary) -> str:
+def in_words(task: RowsTask, split: str, made: PackedSplit) -> str:
     """Return a summary line for the terminal."""
     rows = made.manifest
     counts = "".join(f", {count:,} {what}" for what, count in made.counts.items())

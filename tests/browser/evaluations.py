@@ -9,13 +9,13 @@ import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import NerPage, type_slices
-from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
+from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, outcomes_of
 from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import by_name
 from tasks.downstream.scoring.near_duplicates import near_duplicates
-from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.windows import Windows
-from tasks.downstream.texts.scores import Examples as Texts
+from tasks.downstream.squad.files import ReferenceQuestion
+from tasks.downstream.squad.windows import SquadWindows
+from tasks.downstream.texts.scores import NerDevSet as Texts
 from tasks.records.near_duplicates import Pair, Report, Shown, Source
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import task_with
@@ -40,7 +40,7 @@ def _nullable(word: str) -> Any:
     return task_with("squad").entry.params.data.model_copy(update={"unanswerable": word})
 
 
-def _question(number: int, random: np.random.Generator, bare: bool) -> Question:
+def _question(number: int, random: np.random.Generator, bare: bool) -> ReferenceQuestion:
     words = list(random.choice(WORDS, size=int(random.integers(30, 300))))
     words[3] = (EVIL, LONG, "plain")[number % 3]
     context, first = " ".join(words), int(random.integers(5, 25))
@@ -48,23 +48,25 @@ def _question(number: int, random: np.random.Generator, bare: bool) -> Question:
     start = len(" ".join(words[:first])) + 1
     text = f"{ASKED[number % len(ASKED)]}, {EVIL if number % 20 == 0 else 'of those'}?"
     found = () if bare else (answer,)
-    return Question(f"q{number}-{EVIL if number == 3 else ''}", text, context, found, (start,) * len(found), f"T{EVIL}")
+    return ReferenceQuestion(
+        f"q{number}-{EVIL if number == 3 else ''}", text, context, found, (start,) * len(found), f"T{EVIL}"
+    )
 
 
 class KeptWindows:
     """Windows of invented logits in the place of files of them (WindowFiles), one for each question."""
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: SquadWindows) -> None:
         self._windows = windows
 
-    def parts(self) -> Iterator[tuple[slice, Windows]]:
+    def parts(self) -> Iterator[tuple[slice, SquadWindows]]:
         yield slice(0, len(self._windows)), self._windows
 
     def windows_of_examples(self) -> list[int]:
         return [1] * len(self._windows)
 
 
-def _windows(asked: list[Question], random: np.random.Generator) -> KeptWindows:
+def _windows(asked: list[ReferenceQuestion], random: np.random.Generator) -> KeptWindows:
     """A window a question whose token of the answer is mostly the likeliest."""
     characters, start, end, bounds = [], [], [], [0]
     for question in asked:
@@ -82,7 +84,7 @@ def _windows(asked: list[Question], random: np.random.Generator) -> KeptWindows:
         end += logits[1].tolist()
         bounds.append(len(characters))
     nulls = np.array([[5.0, 5.0] if not question.answers else [2.0, 2.0] for question in asked], np.float32)
-    windows = Windows(
+    windows = SquadWindows(
         np.arange(len(asked)),
         np.array(bounds),
         np.array(characters),
@@ -123,7 +125,7 @@ def entities() -> str:
         gold.append(["O", "O", f"B-{types[number % 3]}", "O", *["O"] * 10])
         tags.append(list(gold[-1]) if number % 4 else ["O", f"B-{types[(number + 1) % 3]}", *["O"] * 12])
     sureness = [random.uniform(0.5, 1, 14) for _ in tokens]
-    examples, answers = Examples(tokens, gold), Answers(tags, sureness, sureness)
+    examples, answers = NerDevSet(tokens, gold), NerAnswers(tags, sureness, sureness)
     outcomes = outcomes_of(gold, answers.texts)
     lengths = by_name("length", ["11-20 words"] * 120, ["11-20 words"], METRICS, "dev", outcomes)
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": 120, "calibration_error": 0.1, "files": FILES}

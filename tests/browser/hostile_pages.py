@@ -25,8 +25,8 @@ from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.files import Question
-from tasks.downstream.texts.scores import Examples
+from tasks.downstream.squad.files import ReferenceQuestion
+from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.near_duplicates import Pair, Report, Source
 from tasks.records.near_duplicates import Shown as Pairs
 from tasks.validation import validate
@@ -164,7 +164,7 @@ def _classes(folder: Path) -> Path:
     labels = np.arange(60) % 2
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
     found = evaluations.evaluated(
-        task, Examples([at("text")] * 60, labels.astype(np.float64)), logits, Pair("dev", 4, 0.8, at("other"))
+        task, TextsDevSet([at("text")] * 60, labels.astype(np.float64)), logits, Pair("dev", 4, 0.8, at("other"))
     )
     return _written(folder, task.page(replace(found, note=at("note"))))
 
@@ -172,7 +172,7 @@ def _classes(folder: Path) -> Path:
 def _questions(folder: Path) -> Path:
     """An evaluation of one question, whose reference and answers are hostile as well."""
     answer = at("answer")
-    question = Question(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
+    question = ReferenceQuestion(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
     answers = [Answer(at("prediction"), 0, 5, 1.0, 0.5), Answer(at("candidate"), 0, 3, 0.5, 0.25)]
     metrics = {f"{name}{end}": 50.0 for name in ("exact_match", "f1") for end in ("", "_low", "_high")}
     files = [{"path": at("path"), "sha256": "a" * 64}]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tasks.downstream.scoring.scores import AnyScores, Limit
-from tasks.downstream.scoring.significance import Interval, McNemar
+from tasks.downstream.scoring.significance import ConfidenceInterval, McNemar
 
 
 @dataclass(frozen=True)
-class Check:
+class GateCheck:
     """Result of one check: the value found and the value required."""
 
     name: str
@@ -20,19 +20,19 @@ class Check:
     required: float | str | None
 
 
-Judged = tuple[Check, str]
+ReasonedCheck = tuple[GateCheck, str]
 """A check and the reason, a full sentence, that is reported if it failed."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreEvidence:
     """Scores of a model, or mean scores of a recipe, and their differences from baseline and released model."""
 
     values: Mapping[str, float]
     """Every metric, percent."""
-    over_baseline: Interval | None
+    over_baseline: ConfidenceInterval | None
     """Gain of the leading metric over the baseline, in points; None: not checked."""
-    over_released: Mapping[str, Interval]
+    over_released: Mapping[str, ConfidenceInterval]
     """Metric -> gain over the released model, in points; empty: not checked."""
     common: int
     """Number of examples that the released model also predicted."""
@@ -54,7 +54,7 @@ class Scored:
         return f" over {len(self.seeds)} seeds" if self.seeds else ""
 
 
-def score_checks(task: AnyScores, scored: Scored) -> list[Judged]:
+def score_checks(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
     """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
     checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
     if scored.over_baseline is not None:
@@ -67,32 +67,32 @@ def score_checks(task: AnyScores, scored: Scored) -> list[Judged]:
     return checks
 
 
-def _floor(task: AnyScores, limit: Limit, floor: float, scored: Scored) -> Judged:
+def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -> ReasonedCheck:
     name, title = limit.metric, _title(task, limit.metric)
     value = round(scored.values[name], 4)
     if not math.isfinite(value):
         reason = f"{title}{scored.owner} is {value}, not a score. Run evaluate again."
-        return Check(name, False, str(value), floor), reason
+        return GateCheck(name, False, str(value), floor), reason
     mean = ""
     if scored.seeds:
         each = ", ".join(f"{seed}: {scores[name]:.2f}" for seed, scores in scored.seeds.items())
         mean = f" (mean over {len(scored.seeds)} seeds: {each})"
     key = task.entry.key("gate", limit.floor_key)
     reason = f"{title}{scored.owner} is {value:g}{mean}, below the floor of {floor:g} ({key})."
-    return Check(name, value >= floor, value, floor), reason
+    return GateCheck(name, value >= floor, value, floor), reason
 
 
-def _over_baseline(task: AnyScores, difference: Interval, scored: Scored) -> Judged:
+def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> ReasonedCheck:
     metric, found = task.limits[0].metric, in_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     reason = (
         f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
         f"{task.confidence:g}.{_detectable(scored.scored_on, 'gains', difference.mean - difference.low)}"
     )
-    return Check("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
+    return GateCheck("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
 
 
-def _no_drop(task: AnyScores, number: int, limit: Limit, scored: Scored) -> Judged:
+def _no_drop(task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence) -> ReasonedCheck:
     difference, test, most = scored.over_released[limit.metric], scored.tests.get(limit.metric), limit.most or 0.0
     examples = f"{scored.common} {task.record}s"
     found = f"{in_points(difference)}{scored.over_seeds} on {examples}"
@@ -107,7 +107,7 @@ def _no_drop(task: AnyScores, number: int, limit: Limit, scored: Scored) -> Judg
         f"({task.entry.key('gate', limit.most_key)}).{smallest}"
     )
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
-    return Check(name, not fell, found, no_drop_of(task, limit)), reason
+    return GateCheck(name, not fell, found, no_drop_of(task, limit)), reason
 
 
 def _title(task: AnyScores, metric: str) -> str:
@@ -124,7 +124,7 @@ def _detectable(sample: str, what: str, points: float) -> str:
     )
 
 
-def in_points(difference: Interval) -> str:
+def in_points(difference: ConfidenceInterval) -> str:
     """Format a difference of percentages with its interval."""
     mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
     return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import find_object
-from tasks.downstream.gate.recipe import Recipe, judge_recipe
+from tasks.downstream.gate.recipe import RecipeScores, judge_recipe
 from tasks.downstream.gate.recipe_words import held_out_score
 from tasks.downstream.gate.released import read_released
-from tasks.downstream.gate.seeds import Trained, read_seeds
+from tasks.downstream.gate.seeds import SeedModel, read_seeds
 from tasks.downstream.gate.subject import Subject
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
-from tasks.downstream.scoring.significance import Interval, McNemar
+from tasks.downstream.scoring.significance import ConfidenceInterval, McNemar
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -28,18 +28,18 @@ COUNTED_ALIKE = 1e-3
 
 
 @dataclass(frozen=True)
-class Compared:
+class ReleasedComparison:
     """Comparison of the candidate with the released model on the examples that both predicted."""
 
     common: int
-    differences: Mapping[str, Interval]
+    differences: Mapping[str, ConfidenceInterval]
     """Metric -> gain of the candidate, in points."""
     tests: Mapping[str, McNemar]
     """Metric -> McNemar's test of the released model against the candidate, if it applies."""
 
 
 @dataclass(frozen=True)
-class Loss:
+class TrainingLoss:
     """Final loss and number of updates of a training."""
 
     final_loss: float | None
@@ -60,13 +60,13 @@ class Evidence:
     """True if the scores were computed from the current predictions and weights."""
     verdicts: Mapping[str, bool | None]
     """Data set -> valid; None: no readable verdict."""
-    losses: Mapping[str, Loss | None]
+    losses: Mapping[str, TrainingLoss | None]
     """Training -> its end; None: no readable figures."""
-    over_baseline: Interval | None = None
+    over_baseline: ConfidenceInterval | None = None
     """Gain of the leading metric over the baseline, in points; None: not checked."""
-    released: Compared | None = None
+    released: ReleasedComparison | None = None
     """None before the first release."""
-    recipe: Recipe | None = None
+    recipe: RecipeScores | None = None
     """Scores of all models of the recipe; None without other seeds."""
 
 
@@ -123,7 +123,7 @@ def gather(
     )
 
 
-def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:
+def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | None) -> ConfidenceInterval | None:
     if baseline is None:
         return None
     found = task.metrics.differences(outcomes, baseline, task.confidence)
@@ -132,7 +132,7 @@ def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | Non
 
 def _own(
     task: AnyScores, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
-) -> Trained:
+) -> SeedModel:
     """Return the candidate as a model of its recipe."""
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
@@ -140,12 +140,12 @@ def _own(
     except (KeyError, ValueError, TypeError, AttributeError):
         held_out = None
     weights = hashes[str(subject.model / "model.safetensors")]
-    return Trained(task.entry.params.finetune.seed, outcomes, held_out, weights)
+    return SeedModel(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
 def compare(
     task: AnyScores, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes
-) -> Compared:
+) -> ReleasedComparison:
     """Compare a model with the released one, whose outcomes are NaN without a prediction.
 
     Args:
@@ -158,10 +158,10 @@ def compare(
     }
     common = sum(int(keep.sum()) for keep in both.values())
     if not all(keep.any() for keep in both.values()):
-        return Compared(0, {}, {})
+        return ReleasedComparison(0, {}, {})
     ours, released = ({split: one[split][keep] for split, keep in both.items()} for one in (outcomes, theirs))
     tests = {name: task.metrics.mcnemar(name, released, ours) for name in task.metrics.titles}
-    return Compared(
+    return ReleasedComparison(
         common,
         task.metrics.differences(ours, released, task.confidence),
         {name: test for name, test in tests.items() if test is not None},
@@ -218,7 +218,7 @@ def read_verdict(path: Path, name: str) -> bool | None:
     return bool(values["valid"])
 
 
-def read_loss(path: Path) -> Loss | None:
+def read_loss(path: Path) -> TrainingLoss | None:
     """Return the end of a training from its figures; None if they cannot be read."""
     values = find_object(path)
     if values is None or "final_loss" not in values or not isinstance(values.get("steps"), int):
@@ -226,7 +226,7 @@ def read_loss(path: Path) -> Loss | None:
     loss = values["final_loss"]
     if loss is not None and not _is_number(loss):
         return None
-    return Loss(None if loss is None else float(loss), values["steps"])
+    return TrainingLoss(None if loss is None else float(loss), values["steps"])
 
 
 def _is_number(value: Any) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.gate.checks import Check, Judged, Scored, no_drop_of, score_checks
-from tasks.downstream.gate.evidence import Evidence, Loss, gather
+from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, no_drop_of, score_checks
+from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather
 from tasks.downstream.gate.recipe import recipe_checks, recipe_record
 from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.gate.subject import Hashes, Subject, hashes_of, subject_of
@@ -37,7 +37,7 @@ class GateDecision:
 
     accepted: bool
     reasons: tuple[str, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
     recipe: Mapping[str, Any]
     """Figures of all seeds; empty without other seeds."""
     without_floor: str | None = None
@@ -62,7 +62,7 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
       release but never remove one, because this one model is published.
     """
     compared = evidence.released
-    own = Scored(
+    own = ScoreEvidence(
         evidence.scores,
         evidence.over_baseline,
         {} if compared is None else compared.differences,
@@ -93,58 +93,58 @@ def _without_floor(task: AnyScores) -> str | None:
     return f"published without a floor{also}: set {keys} to require a score"
 
 
-def _nothing_in_common(task: AnyScores) -> Judged:
+def _nothing_in_common(task: AnyScores) -> ReasonedCheck:
     reason = (
         f"The released model's scores in {task.entry.released} have no {task.record} in common with the dev set, so a "
         f"drop cannot be ruled out. Set {task.entry.key('gate', 'released')}={PUBLISHED} to predict these "
         f"{task.record}s with the published model, or empty that folder."
     )
-    return Check("released_model", False, f"no common {task.record}", no_drop_of(task, task.limits[0])), reason
+    return GateCheck("released_model", False, f"no common {task.record}", no_drop_of(task, task.limits[0])), reason
 
 
-def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
+def verdict_check(name: str, valid: bool | None) -> tuple[GateCheck, str]:
     """Check the verdict on a data set; None: there is no readable verdict."""
     where = artifacts.validation_report(name)
     if valid is None:
-        return Check(f"data_{name}", False, "no verdict", "valid"), (
+        return GateCheck(f"data_{name}", False, "no verdict", "valid"), (
             f"Data set {name} has no readable verdict ({where}). Run its validation stage."
         )
     reason = f"Data set {name} is not valid. See {where.with_suffix('.html')}."
-    return Check(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
+    return GateCheck(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
 
 
-def loss_check(name: str, figures: Loss | None) -> tuple[Check, str]:
+def loss_check(name: str, figures: TrainingLoss | None) -> tuple[GateCheck, str]:
     """Check the final loss of a training; None: there are no readable figures."""
     required = "finite, or no updates"
     if figures is None:
         reason = f"Training {name} has no readable figures (metrics/{name}.json). Run its stage."
-        return Check(f"loss_{name}", False, "no figures", required), reason
+        return GateCheck(f"loss_{name}", False, "no figures", required), reason
     loss, steps = figures.final_loss, figures.steps
     if loss is None:
         reason = f"Training {name} made {steps} updates but reports no loss. Run its stage again."
-        return Check(f"loss_{name}", steps == 0, f"none after {steps} updates", required), reason
+        return GateCheck(f"loss_{name}", steps == 0, f"none after {steps} updates", required), reason
     finite = math.isfinite(loss)
     reason = f"Training {name} ended with loss {loss}. Lower its learning rate and run it again."
-    return Check(f"loss_{name}", finite, loss if finite else str(loss), required), reason
+    return GateCheck(f"loss_{name}", finite, loss if finite else str(loss), required), reason
 
 
-def _complete(task: AnyScores, evidence: Evidence) -> Judged:
+def _complete(task: AnyScores, evidence: Evidence) -> ReasonedCheck:
     reason = (
         f"{evidence.examples - evidence.answered} of {evidence.examples} dev {task.record}s have no prediction. "
         f"Run {task.entry.stage('predict')} and {task.entry.stage('evaluate')} again."
     )
     complete = evidence.answered == evidence.examples
-    return Check("predictions_complete", complete, evidence.answered, evidence.examples), reason
+    return GateCheck("predictions_complete", complete, evidence.answered, evidence.examples), reason
 
 
-def _scores_belong(task: AnyScores, evidence: Evidence) -> Judged:
+def _scores_belong(task: AnyScores, evidence: Evidence) -> ReasonedCheck:
     name = task.entry.name
     reason = (
         f"{artifacts.metrics_file(name)} does not belong to the current {artifacts.predictions_file(name)} or weights. "
         f"Run {task.entry.stage('evaluate')} again."
     )
     same = evidence.scores_belong
-    return Check("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
+    return GateCheck("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
 
 
 def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateDecision:

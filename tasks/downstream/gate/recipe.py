@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.gate.checks import Check, Judged, Scored, score_checks
+from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, score_checks
 from tasks.downstream.gate.recipe_words import figure_of
-from tasks.downstream.gate.seeds import Trained
+from tasks.downstream.gate.seeds import SeedModel
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
 from tasks.downstream.scoring.scores import AnyScores
-from tasks.downstream.scoring.significance import Interval, interval_over_seeds
+from tasks.downstream.scoring.significance import ConfidenceInterval, interval_over_seeds
 
 HIGHEST = 100.0
 """Bound of intervals: metrics are between -100 and 100, but an interval over few seeds may be wider."""
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RecipeScores:
     """Scores of all models of a recipe."""
 
     own: int
@@ -35,14 +35,14 @@ class Recipe:
     scores: tuple[Mapping[str, float], ...]
     """Every metric in percent, by seed."""
     held_out: tuple[tuple[str, float] | None, ...]
-    """Held-out score by seed; see `tasks.downstream.gate.seeds.Trained`."""
-    intervals: Mapping[str, Interval]
+    """Held-out score by seed; see `tasks.downstream.gate.seeds.SeedModel`."""
+    intervals: Mapping[str, ConfidenceInterval]
     """Metric -> mean over the seeds with its interval."""
     alike: tuple[tuple[int, int], ...]
     """Pairs of seeds whose models have equal scores on every example."""
-    over_baseline: Interval | None
+    over_baseline: ConfidenceInterval | None
     """Gain of the leading metric over the baseline, in points; None without a baseline."""
-    over_released: Mapping[str, Interval] | None
+    over_released: Mapping[str, ConfidenceInterval] | None
     """Metric -> gain over the released model, in points; None without common examples."""
     common: int
     """Number of examples that the released model also predicted."""
@@ -55,8 +55,8 @@ class Recipe:
 
 
 def judge_recipe(
-    task: AnyScores, trained: Sequence[Trained], own: Trained, theirs: Outcomes | None, baseline: Any
-) -> Recipe:
+    task: AnyScores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Any
+) -> RecipeScores:
     """Score all models of a recipe and compare them with baseline and released model.
 
     Args:
@@ -78,7 +78,7 @@ def judge_recipe(
     if baseline is not None:
         found = task.metrics.widened(_intervals(task, ours, baseline), ours, baseline, task.confidence)
         over_baseline = found[task.limits[0].metric]
-    return Recipe(
+    return RecipeScores(
         own=own.seed,
         seeds=tuple(one.seed for one in trained),
         scores=tuple(task.metrics.of(one) for one in ours),
@@ -95,7 +95,9 @@ def judge_recipe(
     )
 
 
-def _intervals(task: AnyScores, ours: Sequence[Outcomes], other: Outcomes | None = None) -> dict[str, Interval]:
+def _intervals(
+    task: AnyScores, ours: Sequence[Outcomes], other: Outcomes | None = None
+) -> dict[str, ConfidenceInterval]:
     """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
     measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resampled(models)
@@ -109,11 +111,11 @@ def _intervals(task: AnyScores, ours: Sequence[Outcomes], other: Outcomes | None
         if other is None:  # the uncertainty of the examples alone, also if all seeds have everything correct
             least = bounded_interval(np.mean([drawn[name] for drawn in bounded], axis=0), one.mean, task.confidence)
             low, high = min(one.low, least.low), max(one.high, least.high)
-            found[name] = Interval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
+            found[name] = ConfidenceInterval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
     return found
 
 
-def recipe_checks(task: AnyScores, recipe: Recipe) -> list[Judged]:
+def recipe_checks(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     """Check a recipe, in addition to the checks of the model itself.
 
     - The model has the best held-out score of all seeds, if these are known.
@@ -126,22 +128,22 @@ def recipe_checks(task: AnyScores, recipe: Recipe) -> list[Judged]:
     means = {name: one.mean for name, one in recipe.intervals.items()}
     seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
     over_released, scored_on = recipe.over_released or {}, f"these seeds and {task.record}s"
-    scored = Scored(means, recipe.over_baseline, over_released, recipe.common, scored_on, seeds=seeds)
+    scored = ScoreEvidence(means, recipe.over_baseline, over_released, recipe.common, scored_on, seeds=seeds)
     return [_models(recipe), _chosen(task, recipe), *score_checks(task, scored)]
 
 
-def _models(recipe: Recipe) -> Judged:
+def _models(recipe: RecipeScores) -> ReasonedCheck:
     said = ", ".join(map(str, recipe.seeds))
     if recipe.alike:
         pairs = ", ".join(f"{one} and {two}" for one, two in recipe.alike)
         said += f" ({pairs} have equal scores on every example: too few examples, or a model counted twice)"
-    return Check("recipe_seeds", True, said, "two or more"), ""
+    return GateCheck("recipe_seeds", True, said, "two or more"), ""
 
 
-def _chosen(task: AnyScores, recipe: Recipe) -> Judged:
+def _chosen(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
-        return Check("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required), ""
+        return GateCheck("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required), ""
     scores = {seed: one[1] for seed, one in zip(recipe.seeds, recipe.held_out, strict=True) if one is not None}
     best = max(scores, key=lambda seed: scores[seed])
     own = scores[recipe.own]
@@ -151,10 +153,10 @@ def _chosen(task: AnyScores, recipe: Recipe) -> Judged:
         f"The candidate is {found} on held-out examples, but seed {best} has {shown_best}. Run the gate for that "
         f"model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
-    return Check("recipe_model", own >= scores[best], found, required), reason
+    return GateCheck("recipe_model", own >= scores[best], found, required), reason
 
 
-def recipe_record(task: AnyScores, recipe: Recipe) -> dict[str, Any]:
+def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, Any]:
     """Return the recipe for the verdict: `seeds`, each with its scores, and `recipe`, each metric over all seeds.
 
     The values are lists because `dvc metrics show` makes a column of every number in an object.

@@ -30,7 +30,7 @@ SEED, WEIGHTS, FINETUNE, HELD_OUT = "seed", "weights_sha256", "finetune", "held_
 
 
 @dataclass(frozen=True)
-class Trained:
+class SeedModel:
     """One model of a recipe."""
 
     seed: int
@@ -47,7 +47,7 @@ def file_name(seed: int) -> str:
     return f"seed-{seed}.json"
 
 
-def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: Trained) -> list[Trained]:
+def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: SeedModel) -> list[SeedModel]:
     """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:
@@ -84,7 +84,7 @@ def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: 
     return every
 
 
-def _read(task: AnyScores, examples: Mapping[str, Any], path: Path, seed: int) -> Trained:
+def _read(task: AnyScores, examples: Mapping[str, Any], path: Path, seed: int) -> SeedModel:
     outcomes, stated = read_outcomes(task, examples, path), read_json(path)
     missing = sum(int(np.isnan(one).any(axis=1).sum()) for one in outcomes.values())
     if missing:
@@ -97,7 +97,7 @@ def _read(task: AnyScores, examples: Mapping[str, Any], path: Path, seed: int) -
         raise InputError(f"{path} records seed {stated[SEED]!r:.40}. Its name must have the same seed")
     _require_recipe(task, path, stated.get(FINETUNE))
     weights = stated.get(WEIGHTS)
-    return Trained(seed, outcomes, _held_out(path, stated.get(HELD_OUT)), None if weights is None else str(weights))
+    return SeedModel(seed, outcomes, _held_out(path, stated.get(HELD_OUT)), None if weights is None else str(weights))
 
 
 def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from ipu_model.files import read_json
 from ipu_model.strict import nearest
 from tasks.downstream.inference.inference_task import InferenceTask
-from tasks.downstream.inference.model import CONFIG, PROVENANCE, FoundModel
+from tasks.downstream.inference.model import CONFIG, PROVENANCE, InferenceModel
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.entries import Entry
 from tasks.params.schema import build
@@ -24,7 +24,7 @@ Stated = Mapping[str, Mapping[str, Any]]
 
 
 def entry_of(
-    model: FoundModel, task: str | None = None, stated: Stated | None = None, run: Mapping[str, Any] | None = None
+    model: InferenceModel, task: str | None = None, stated: Stated | None = None, run: Mapping[str, Any] | None = None
 ) -> Entry:
     """Return the entry that a model was fine-tuned for.
 
@@ -77,7 +77,7 @@ def rows_within(kind: str, longest: int) -> dict[str, Any]:
     return _inference_class(kind).rows_within(longest)
 
 
-def _released(model: FoundModel) -> dict[str, Any]:
+def _released(model: InferenceModel) -> dict[str, Any]:
     """Return the entry recorded in the provenance of a release; empty without one."""
     path = model.folder / PROVENANCE
     if not path.is_file():
@@ -93,7 +93,7 @@ def _released(model: FoundModel) -> dict[str, Any]:
         ) from None
 
 
-def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
+def _chosen(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
     parts = list(dict.fromkeys(map(_inference_class, kind_names())))
     named = model.architectures or [one.architecture for one in parts]

@@ -10,8 +10,8 @@ from ipu_model.files import new_folder, write_json, write_text
 from tasks.downstream.evaluate import PageTask, answered, write_evaluation
 from tasks.downstream.gate.released import SCORES, scores_json
 from tasks.downstream.inference.inference_task import INPUT, InferenceTask
-from tasks.downstream.inference.job import How, compute, scratch_checkout
-from tasks.downstream.inference.model import FoundModel
+from tasks.downstream.inference.job import InferenceOptions, compute, scratch_checkout
+from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.predict import figures, measurements
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
@@ -25,7 +25,7 @@ METRICS = "metrics.json"
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """Result of an evaluation."""
 
     metrics: dict[str, Any]
@@ -37,7 +37,7 @@ class Evaluated:
     reading: Reading
 
 
-def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How) -> Evaluated:
+def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions) -> EvaluationResult:
     """Evaluate `model` on the examples of the file `path` and write `folder`, completely or not at all.
 
     The folder contains report.html, metrics.json, predictions.json, scores.json (keyed by example hashes, for
@@ -63,7 +63,9 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
         write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
         metrics = {**found.metrics, "predict": {**figures(result), **measurements(result)}}
         write_json(made / METRICS, metrics)
-    return Evaluated(metrics, _in_words(judge, path, metrics), artifacts.evaluation_page(entry.name).name, reading)
+    return EvaluationResult(
+        metrics, _in_words(judge, path, metrics), artifacts.evaluation_page(entry.name).name, reading
+    )
 
 
 def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import find_object, read_json
-from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, FoundModel
+from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.rows import write_rows
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import as_safetensors
@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class How:
+class InferenceOptions:
     """Device, precision and batch size of an inference job."""
 
     place: Place
@@ -41,7 +41,7 @@ class How:
 
 
 @contextlib.contextmanager
-def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
+def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[None]:
     """Change into a temporary checkout whose entry has this model; remove it at the end.
 
     Stages work relative to the current folder, so all of them work here. TMPDIR sets its location.
@@ -58,7 +58,7 @@ def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
         yield
 
 
-def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
+def compute(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
     """Write the rows of a split and the model's logits for them to the paths that the stages use.
 
     Raises:
@@ -70,14 +70,14 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
     return compute_rows(task, model, split, how)
 
 
-def write_model_rows(task: DownstreamTask, model: FoundModel, split: str) -> None:
+def write_model_rows(task: DownstreamTask, model: InferenceModel, split: str) -> None:
     """Write the rows of a split; warn if the vocabulary does not fit the text."""
     made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
     if made.unknown and made.unknown.warning:
         streams.note(made.unknown.warning)
 
 
-def compute_rows(task: DownstreamTask, model: FoundModel, split: str, how: How) -> JobResult:
+def compute_rows(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
     """Write the model's logits for existing rows; raises the errors of `compute`."""
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def compute_rows(task: DownstreamTask, model: FoundModel, split: str, how: How) 
         raise DeviceJobFailed(str(error).replace(f" (log: {artifacts.RUNS / 'job.log'})", "")) from None
 
 
-def _ipu_config(model: FoundModel) -> dict[str, Any] | None:
+def _ipu_config(model: InferenceModel) -> dict[str, Any] | None:
     """Return the ipu_config.json of a model folder (Optimum Graphcore's format), or None to derive everything."""
     path = model.folder / IPU_CONFIG
     if not path.is_file():

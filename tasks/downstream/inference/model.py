@@ -24,7 +24,7 @@ OF_RELEASES = ("podium.json", PROVENANCE, IPU_CONFIG)
 
 
 @dataclass(frozen=True)
-class FoundModel:
+class InferenceModel:
     """Model folder with weights and a tokenizer."""
 
     folder: Path
@@ -34,7 +34,7 @@ class FoundModel:
     config: Mapping[str, Any] = field(default_factory=dict)
     """Content of config.json."""
 
-    def resolved(self) -> FoundModel:
+    def resolved(self) -> InferenceModel:
         """Return a copy with absolute paths."""
         return dataclasses.replace(self, folder=self.folder.resolve(), tokenizer=self.tokenizer.resolve())
 
@@ -73,7 +73,7 @@ class FoundModel:
         return min(self.max_positions, _model_max_length(self.tokenizer))
 
 
-def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
+def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
     """Return a model folder or download a Hub repository, and check it.
 
     Args:
@@ -102,7 +102,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
             f"{holder / 'tokenizer.json'} is missing, and there is no vocab.txt: a published folder has one; for a "
             f"folder of models/ add --tokenizer {artifacts.TOKENIZER}"
         ) from None
-    return FoundModel(folder, holder, config["max_position_embeddings"], config)
+    return InferenceModel(folder, holder, config["max_position_embeddings"], config)
 
 
 def read_files(folder: Path) -> list[Path]:

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_file
 from tasks.downstream.inference.inference_task import ID, INPUT, InferenceTask
-from tasks.downstream.inference.job import How, compute, scratch_checkout
-from tasks.downstream.inference.model import FoundModel
+from tasks.downstream.inference.job import InferenceOptions, compute, scratch_checkout
+from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.rows import numbered
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
@@ -46,7 +46,7 @@ KEPT_CHARACTERS = 8 << 20
 
 
 @dataclass(frozen=True)
-class Output:
+class PredictionOutput:
     """Destination and format of predictions."""
 
     path: Path | None
@@ -58,7 +58,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionResult:
     """Result of a prediction."""
 
     examples: int
@@ -66,7 +66,9 @@ class Predicted:
     reading: Reading
 
 
-def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: How) -> Predicted:
+def predict(
+    entry: Entry, model: InferenceModel, path: Path, output: PredictionOutput, how: InferenceOptions
+) -> PredictionResult:
     """Write the predictions of `model` for the examples of the file `path`.
 
     Raises:
@@ -93,7 +95,7 @@ def predict(entry: Entry, model: FoundModel, path: Path, output: Output, how: Ho
                 logits = task.read_logits(found, part, part / "logits.arrow")
                 answers = task.records(found, task.answer(found, logits), output.n_best)
                 write([{ID: name, **record} for name, record in zip(ids, answers, strict=True)])
-    return Predicted(count, result, reading)
+    return PredictionResult(count, result, reading)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from tasks.downstream.gate.released import SCORES, read_scores, scores_json
 from tasks.downstream.inference.entry import entry_of as entry_of_model
 from tasks.downstream.inference.fetched import STATED_SCORES, FetchedRelease, read_fetched, require_intact
 from tasks.downstream.inference.inference_task import InferenceTask
-from tasks.downstream.inference.job import How, compute, scratch_checkout
-from tasks.downstream.inference.model import CONFIG, WEIGHTS, FoundModel, find_model
+from tasks.downstream.inference.job import InferenceOptions, compute, scratch_checkout
+from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
 from tasks.params.schema import DeviceParams, load_sections
@@ -95,7 +95,7 @@ def answer(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> d
     _require_same_classes(task.entry, model, root)
     applied: InferenceTask[Any, Any, Any] = load_part(own, "inference")
     files = {split: task.examples_file(split, root).resolve() for split in task.development}
-    how = How(Place(device.runtime, device.precision), device.micro_batch_size, print)
+    how = InferenceOptions(Place(device.runtime, device.precision), device.micro_batch_size, print)
     found: dict[str, Sequence[Any]] = {}
     with scratch_checkout(applied, model):
         for split, file in files.items():
@@ -116,9 +116,9 @@ def _require_same_task(entry: Entry, theirs: Entry, called: str) -> None:
         )
 
 
-def _require_same_classes(entry: Entry, theirs: FoundModel, root: Path) -> None:
+def _require_same_classes(entry: Entry, theirs: InferenceModel, root: Path) -> None:
     folder = root / artifacts.model_folder(entry.name)
-    ours = FoundModel(folder, folder, theirs.max_positions, read_json(folder / CONFIG))
+    ours = InferenceModel(folder, folder, theirs.max_positions, read_json(folder / CONFIG))
     if ours.labels != theirs.labels:
         raise InputError(
             f"the released model {theirs.folder.name} has the classes {', '.join(theirs.labels)}, this one "

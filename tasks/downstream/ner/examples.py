@@ -11,7 +11,7 @@ from typing import ClassVar
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.sentences import SCHEMA, Found
+from tasks.downstream.ner.sentences import SCHEMA, TagStatistics
 from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import entities, labels_of_types
 from tasks.records.labels import write_labels
@@ -34,7 +34,7 @@ class NerExamples(NerSpec, ExamplesTask):
     def write_examples(self, folder: Path) -> str:
         params, reading, said = self._params(), Reading(), []
         for split in self.read_splits:
-            found = Found()
+            found = TagStatistics()
             sentences = read_sentences(params, self.entry.key("data"), split, found, reading)
             count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
             said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")

@@ -18,7 +18,7 @@ from typing import Any
 
 from ipu_model.files import parse_json
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
+from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, TagStatistics, checked
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.records.tables import (
     BLANK_LINES,
@@ -57,7 +57,7 @@ _BLANKS = " \t"
 
 
 def read_sentences(
-    params: NerDataParams, section: str, split: str, found: Found, reading: Reading
+    params: NerDataParams, section: str, split: str, found: TagStatistics, reading: Reading
 ) -> Iterator[Sentence]:
     """Yield the sentences of a split, in IOB2.
 
@@ -73,7 +73,7 @@ def read_sentences(
 
 
 def usable(
-    raws: Iterable[Raw], problems: Problems, params: NerDataParams, found: Found, reading: Reading
+    raws: Iterable[RawSentence], problems: Problems, params: NerDataParams, found: TagStatistics, reading: Reading
 ) -> Iterator[Sentence]:
     """Yield the sentences of an opened source; see `read_sentences`."""
     count = 0
@@ -89,20 +89,22 @@ def usable(
     reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
 
 
-def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Found, bool]:
+def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[TagStatistics, bool]:
     """Return tag statistics of the first sentences of a file, and True if there are no others.
 
     Raises:
         InputError: as `read_sentences`, for the first sentences.
     """
-    found, reading = Found(), Reading()
+    found, reading = TagStatistics(), Reading()
     raws, problems = _opened(params, section, split, reading)
     for _ in usable(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
         pass  # fills `found`
     return found, next(raws, None) is None
 
 
-def _opened(params: NerDataParams, section: str, split: str, reading: Reading) -> tuple[Iterator[Raw], Problems]:
+def _opened(
+    params: NerDataParams, section: str, split: str, reading: Reading
+) -> tuple[Iterator[RawSentence], Problems]:
     if params.source == "hub":
         problems = Problems(hub_source(params, split), MEANT)
         lines = hub_lines(params, section, split, columns_of(params.columns, stated_by(section)), reading)
@@ -112,7 +114,7 @@ def _opened(params: NerDataParams, section: str, split: str, reading: Reading) -
 
 def opened_file(
     path: Path, key: str, params: NerDataParams, reading: Reading, named_by: str, *, tagged: bool = True
-) -> tuple[Iterator[Raw], Problems]:
+) -> tuple[Iterator[RawSentence], Problems]:
     """Open a file; return an iterator of its sentences, and the collected problems.
 
     Args:
@@ -161,7 +163,7 @@ def _columns_without_tags(names: NerColumnParams, named_by: str) -> Choose:
 
 def _table_sentences(
     lines: Iterable[Line], problems: Problems, reading: Reading, *, is_csv: bool = False
-) -> Iterator[Raw]:
+) -> Iterator[RawSentence]:
     """Yield a sentence for each record; CSV cells have lists as JSON or as words separated by spaces."""
     document, sentences = 0, 0
     for where, values, columns in lines:
@@ -193,13 +195,15 @@ def _table_sentences(
             problems.add(kind, where, next(tag for tag in tags if type(tag) is int))
         else:
             sentences += 1
-            yield Raw(document, words, tags, where, id=text_of_id(values.get("id"), reading))
+            yield RawSentence(document, words, tags, where, id=text_of_id(values.get("id"), reading))
 
 
 # ---------------------------------------------------------------------------------------------- CoNLL
 
 
-def read_conll(path: Path, key: str, reading: Reading, problems: Problems, *, tagged: bool = True) -> Iterator[Raw]:
+def read_conll(
+    path: Path, key: str, reading: Reading, problems: Problems, *, tagged: bool = True
+) -> Iterator[RawSentence]:
     """Yield the sentences of a CoNLL file, in order.
 
     Args:
@@ -229,7 +233,7 @@ class _Conll:
         self._tags: list[str] = []
         self._lines: list[int] = []
 
-    def sentences(self) -> Iterator[Raw]:
+    def sentences(self) -> Iterator[RawSentence]:
         blank = True
         for number, text in enumerate(text_lines(self._path, self._key), 1):
             if len(text) > MAX_LINE_CHARACTERS:
@@ -254,10 +258,10 @@ class _Conll:
                 self._take(line, number)
         yield from self._end()
 
-    def _end(self) -> Iterator[Raw]:
+    def _end(self) -> Iterator[RawSentence]:
         if self._words:
             self._in_document = True
-            yield Raw(self._document, self._words, self._tags, f"line {self._lines[0]}", self._lines)
+            yield RawSentence(self._document, self._words, self._tags, f"line {self._lines[0]}", self._lines)
         self._words, self._tags, self._lines = [], [], []
 
     def _is_comment(self, line: str) -> bool:

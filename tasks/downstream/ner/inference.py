@@ -14,8 +14,8 @@ from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.format import ENDINGS, opened_file, usable
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.scores import Answers, Examples, NerScores
-from tasks.downstream.ner.sentences import SCHEMA, Found, checked
+from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
+from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, checked
 from tasks.downstream.ner.tags import entities, parted, problem_of
 from tasks.records.labels import labels_of_examples, write_labels
 from tasks.records.parquet import write_records
@@ -29,7 +29,7 @@ ENTITY = pa.struct(
 """Words start to end - 1; the score is the mean probability of their tags."""
 
 
-class NerInference(NerScores, InferenceTask[Examples, WordLogits, Answers]):
+class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     """Tag of each word with its probability, and the decoded entities."""
 
     architecture: ClassVar[str] = "BertForTokenClassification"
@@ -58,12 +58,12 @@ class NerInference(NerScores, InferenceTask[Examples, WordLogits, Answers]):
         for raw in raws:
             if not raw.words:
                 problems.add("empty sentence", raw.where)
-            for _, tokens, tags in checked([raw], self._params.tag_scheme, Found(), problems, reading):
+            for _, tokens, tags in checked([raw], self._params.tag_scheme, TagStatistics(), problems, reading):
                 yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
         problems.refuse()
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), Found()
+        opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), TagStatistics()
         write_records(usable(*opened, self._params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = labels_of_examples(target.parent, self.entry.stage("examples"))
         known = {parted(name)[1] for name in labels} - {""}
@@ -82,7 +82,7 @@ class NerInference(NerScores, InferenceTask[Examples, WordLogits, Answers]):
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         return pa.schema([*FIELDS, ("entities", pa.list_(ENTITY))])
 
-    def records(self, examples: Examples, answers: Answers, n_best: int) -> Iterator[dict[str, Any]]:
+    def records(self, examples: NerDevSet, answers: NerAnswers, n_best: int) -> Iterator[dict[str, Any]]:
         for tokens, tags, sureness in zip(examples.tokens, answers.tags, answers.sureness, strict=True):
             found = [
                 {

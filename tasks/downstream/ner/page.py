@@ -10,7 +10,16 @@ import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.ner.logits import WordLogits
-from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, NerScores, outcomes_of
+from tasks.downstream.ner.scores import (
+    CORRECT,
+    ENTITY_METRICS,
+    FOUND,
+    GOLD,
+    NerAnswers,
+    NerDevSet,
+    NerScores,
+    outcomes_of,
+)
 from tasks.downstream.ner.tags import Entity, entities, parted
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.pages.render import html_page
@@ -22,16 +31,16 @@ AROUND = 25
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-class NerPage(NerScores, PageTask[Examples, WordLogits, Answers]):
+class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
     """Report with scores by type and sentence length, and the worst mistakes."""
 
-    def slices(self, split: str, examples: Examples, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
+    def slices(self, split: str, examples: NerDevSet, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
         predictions = self.predictions(self.answer(examples, logits))
         names, order = sized([len(words) for words in examples.tokens], _WORDS, "over 40 words")
         of_length = by_name("length", names, order, self.metrics, split, outcomes)
         return [*type_slices(examples.tags, predictions, logits.labels), *of_length]
 
-    def page(self, found: EvaluationView[Examples, Answers]) -> str:
+    def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
         [(split, examples)] = found.examples.items()
         mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
         return html_page(
@@ -83,7 +92,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Mistake:
+class NerMistake:
     """Sentence with missed or wrongly predicted entities."""
 
     number: int
@@ -96,7 +105,7 @@ class Mistake:
     """Highest probability of a wrong tag."""
 
 
-def worst_mistakes(examples: Examples, answers: Answers, outcomes: Array) -> list[Mistake]:
+def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[NerMistake]:
     """Return the sentences with wrong entities: lowest F1 first, then the most confident wrong tag first."""
     overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
     wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
@@ -108,7 +117,7 @@ def worst_mistakes(examples: Examples, answers: Answers, outcomes: Array) -> lis
     return [_mistake(number, examples, answers.tags[number], sure[number]) for number in order]
 
 
-def _mistake(number: int, examples: Examples, tags: Sequence[str], sureness: float) -> Mistake:
+def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: float) -> NerMistake:
     words = examples.tokens[number]
     gold, found = entities(examples.tags[number]), entities(tags)
     differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
@@ -119,7 +128,7 @@ def _mistake(number: int, examples: Examples, tags: Sequence[str], sureness: flo
     def named(some: Sequence[Entity]) -> list[tuple[str, str]]:
         return [(" ".join(words[one.first : one.last]), one.type) for one in some]
 
-    return Mistake(
+    return NerMistake(
         number,
         [Piece("…", "", "")] * (first > 0)
         + pieces(words, gold, found, first, last)

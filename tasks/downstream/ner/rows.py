@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.downstream.ner.params import NerRowsParams
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
-from tasks.downstream.rows import RowsTask, Sequences, Sides, make_lists
+from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask, make_lists
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import labels_of_examples, with_labels
 from tasks.rows.row_files import IGNORED, Layout, ranges
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Windows:
+class NerWindows:
     """F windows, in order of the sentences and from left to right."""
 
     token_ids: np.ndarray
@@ -78,7 +78,7 @@ def spans(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int
             shared += pieces[start]
 
 
-def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_length: int, overlap: int) -> Windows:
+def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_length: int, overlap: int) -> NerWindows:
     """Return windows of at most `row_length` tokens; every sentence has at least one word."""
     room = row_length - 2
     bounds = np.concatenate([[0], np.cumsum([len(words) for words in sentences], dtype=np.int64)])
@@ -97,7 +97,7 @@ def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_l
     window, positions = _owners(first_words, stop_words, pieces, starts, begin, inner)
     vocabulary = read_vocabulary(tokenizer)
     token_ids, lengths = lay_out_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
-    return Windows(
+    return NerWindows(
         token_ids=token_ids,
         lengths=lengths,
         example_index=example,
@@ -160,20 +160,20 @@ class NerRows(NerSpec, RowsTask):
     def features(self) -> pa.Schema:
         return with_labels(FEATURES_SCHEMA, self.labels)
 
-    def hold_out(self, source: Path, fraction: float) -> Sides:
+    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the words."""
         return self.hold_out_by_hash(
             source, fraction, ("tokens",), lambda batch: map("\n".join, batch.column("tokens").to_pylist())
         )
 
-    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         """Return the sequences; rows for prediction are also labelled, except for types not in train."""
         shape = self.entry.rows
         assert isinstance(shape, NerRowsParams)
         windows = make_windows(tokenizer, examples.column("tokens").to_pylist(), shape.row_length, shape.overlap)
         numbers = {name: number for number, name in enumerate(self.labels)}
         tags = [numbers.get(tag, IGNORED) for tags in examples.column("tags").to_pylist() for tag in tags]
-        return Sequences(
+        return EncodedSequences(
             windows.token_ids,
             windows.lengths,
             second_starts=windows.lengths,
@@ -190,13 +190,13 @@ class NerRows(NerSpec, RowsTask):
             },
         )
 
-    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         flat = np.full(len(layout.packs) * layout.row_length, IGNORED, dtype=np.int16)
         flat[layout.targets()] = sequences.labels["token_labels"]
         return {"token_labels": flat.reshape(len(layout.packs), layout.row_length)}
 
 
-def token_labels(windows: Windows, labels: np.ndarray) -> np.ndarray:
+def token_labels(windows: NerWindows, labels: np.ndarray) -> np.ndarray:
     """Return int16 labels of all tokens: the word's label at its first token, else -100.
 
     Args:

@@ -27,7 +27,7 @@ READ_AT_ONCE = 16384
 
 
 @dataclass(frozen=True)
-class Examples:
+class NerDevSet:
     """Sentences of a development set."""
 
     tokens: list[list[str]]
@@ -36,7 +36,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Answers:
+class NerAnswers:
     """Predicted tags of every sentence, with probabilities."""
 
     tags: list[list[str]]
@@ -51,14 +51,14 @@ class Answers:
         return [" ".join(tags) for tags in self.tags]
 
 
-class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
+class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
     """Tags, scored by counts per sentence: true entities, words, predicted entities, correct entities, and correct
     tags."""
 
     quantities: ClassVar[tuple[str, ...]] = ("gold", "words", "found", "correct", "right")
     given: ClassVar[int] = 2
 
-    def read_examples(self, path: Path) -> Examples:
+    def read_examples(self, path: Path) -> NerDevSet:
         made_by = self.entry.stage("examples")
         tokens: list[list[str]] = []
         tags: list[list[str]] = []
@@ -67,15 +67,15 @@ class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
             tags += batch.column("tags").to_pylist()
         if not tokens:
             raise InputError(f"{path} contains no sentences. Run the stage {made_by} again")
-        return Examples(tokens, tags)
+        return NerDevSet(tokens, tags)
 
-    def names(self, examples: Examples) -> Sequence[str]:
+    def names(self, examples: NerDevSet) -> Sequence[str]:
         return [str(number) for number in range(len(examples.tokens))]
 
-    def keys(self, examples: Examples) -> list[str]:
+    def keys(self, examples: NerDevSet) -> list[str]:
         return keys_of(map(json.dumps, zip(examples.tokens, examples.tags, strict=True)))
 
-    def read_logits(self, examples: Examples, rows: Path, logits: Path) -> WordLogits:
+    def read_logits(self, examples: NerDevSet, rows: Path, logits: Path) -> WordLogits:
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
         return read_word_logits(files, [len(words) for words in examples.tokens])
 
@@ -84,28 +84,28 @@ class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
         sentence = np.repeat(np.arange(len(logits.bounds) - 1), np.diff(logits.bounds) * classes)
         return logits.values.reshape(-1).astype(np.float64), sentence
 
-    def answer(self, examples: Examples, logits: WordLogits) -> Answers:
+    def answer(self, examples: NerDevSet, logits: WordLogits) -> NerAnswers:
         """Return the most probable tag of each word, independent of its neighbours."""
         best = logits.values.argmax(axis=1)
         names, inner = np.array(logits.labels, dtype=object)[best], logits.bounds[1:-1]
         values = logits.values.astype(np.float64)
         odds = np.exp(values - values.max(axis=1, keepdims=True))
         first, second = np.sort(values, axis=1)[:, :-3:-1].T
-        return Answers(
+        return NerAnswers(
             [one.tolist() for one in np.split(names, inner)],
             np.split(1 / odds.sum(axis=1), inner),
             np.split(first - second, inner),
         )
 
-    def predictions(self, answers: Answers) -> Sequence[Any]:
+    def predictions(self, answers: NerAnswers) -> Sequence[Any]:
         """Return the tags of each sentence, separated by spaces."""
         return answers.texts
 
-    def margin(self, answers: Answers, number: int) -> float | None:
+    def margin(self, answers: NerAnswers, number: int) -> float | None:
         """Return the smallest margin of the words."""
         return round(float(answers.margins[number].min()), 4)
 
-    def confidences(self, answers: Answers) -> Sequence[float] | None:
+    def confidences(self, answers: NerAnswers) -> Sequence[float] | None:
         """Return the probability that all tags of a sentence are correct, assuming independent words."""
         return [float(sure.prod()) for sure in answers.sureness]
 
@@ -113,7 +113,7 @@ class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
         found: Array = (outcomes[:, RIGHT] == outcomes[:, WORDS]).astype(np.float64)
         return found
 
-    def check_predictions(self, path: Path, split: str, examples: Examples, values: Any) -> list[Any]:
+    def check_predictions(self, path: Path, split: str, examples: NerDevSet, values: Any) -> list[Any]:
         """Check the tags of each sentence; null for a sentence without prediction."""
         found = list(values)
         if len(found) != len(examples.tokens):
@@ -129,7 +129,7 @@ class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
                 )
         return found
 
-    def outcomes(self, examples: Examples, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: NerDevSet, predictions: Sequence[Any]) -> Array:
         return outcomes_of(examples.tags, predictions)
 
     @property
@@ -148,7 +148,7 @@ class NerScores(NerSpec, ScoresTask[Examples, WordLogits, Answers]):
     def baseline(self) -> str:
         return "predicting no entities"
 
-    def constant(self, examples: Mapping[str, Examples]) -> Outcomes | None:
+    def constant(self, examples: Mapping[str, NerDevSet]) -> Outcomes | None:
         """Return outcomes of predicting no entities."""
         nothing = {split: [" ".join([OUTSIDE] * len(words)) for words in one.tokens] for split, one in examples.items()}
         return self.outcomes_of(examples, nothing)

@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
 """tags are IOB2; documents are numbered from 0."""
 
 
-class Raw(NamedTuple):
+class RawSentence(NamedTuple):
     """Unchecked sentence."""
 
     document: int
@@ -54,7 +54,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass
-class Found:
+class TagStatistics:
     """Statistics of the tags of a source."""
 
     entities: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,9 @@ class Found:
         return "IOB1" if self.begun_inside else "IOB2"
 
 
-def checked(raws: Iterable[Raw], scheme: str, found: Found, problems: Problems, reading: Reading) -> Iterator[Sentence]:
+def checked(
+    raws: Iterable[RawSentence], scheme: str, found: TagStatistics, problems: Problems, reading: Reading
+) -> Iterator[Sentence]:
     """Yield the valid sentences, in IOB2.
 
     Args:
@@ -95,7 +97,7 @@ def checked(raws: Iterable[Raw], scheme: str, found: Found, problems: Problems, 
             yield _in_iob2(raw, scheme, found, problems, reading)
 
 
-def _is_sound(raw: Raw, problems: Problems) -> bool:
+def _is_sound(raw: RawSentence, problems: Problems) -> bool:
     if len(raw.words) != len(raw.tags):
         counts = f"{len(raw.words)} words, {len(raw.tags)} tags"
         problems.add("a sentence with different numbers of tags and words", raw.where, counts)
@@ -117,7 +119,7 @@ def _problem_of_word(word: Any) -> str | None:
     return None if surrogate_in(word) is None else "a word with half a surrogate pair, which is not valid Unicode"
 
 
-def _in_iob2(raw: Raw, scheme: str, found: Found, problems: Problems, reading: Reading) -> Sentence:
+def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: Problems, reading: Reading) -> Sentence:
     inside = begun_inside(raw.tags)
     if scheme == "iob2":
         for number in inside:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.downstream.scoring.significance import RESAMPLES, Interval, McNemar, mcnemar_exact
+from tasks.downstream.scoring.significance import RESAMPLES, ConfidenceInterval, McNemar, mcnemar_exact
 
 Array = NDArray[np.float64]
 Outcomes = Mapping[str, Array]
@@ -163,15 +163,15 @@ class Metrics:
             found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
         return found
 
-    def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, Interval]:
+    def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, ConfidenceInterval]:
         """Return the difference of every metric, first minus second, in points on the same examples."""
         ours, theirs = self.of(first), self.of(second)
         drawn = self.resampled([first, second])
         return {name: interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence) for name in ours}
 
     def widened(
-        self, found: Mapping[str, Interval], models: Sequence[Outcomes], other: Outcomes, confidence: float
-    ) -> dict[str, Interval]:
+        self, found: Mapping[str, ConfidenceInterval], models: Sequence[Outcomes], other: Outcomes, confidence: float
+    ) -> dict[str, ConfidenceInterval]:
         """Return intervals of differences; those without a width, because all resamples are equal, get bounds.
 
         Args:
@@ -235,19 +235,19 @@ def changed_answers(
             yield number, {"id": names[number], "first": first, "second": second, **scores}
 
 
-def interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
+def interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
     """Return the central interval of resampled values, ignoring NaN, around the measured value."""
     tail, known = (1 - confidence) / 2, drawn[~np.isnan(drawn)]
     low, high = (float(x) for x in np.quantile(known, (tail, 1 - tail))) if len(known) else (math.nan, math.nan)
-    return Interval(value, low, high)
+    return ConfidenceInterval(value, low, high)
 
 
-def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
+def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
     """Return the interval of a measured value from its resamples with the worst and the best example: [2, R]."""
     if math.isnan(value):
-        return Interval(value, math.nan, math.nan)
+        return ConfidenceInterval(value, math.nan, math.nan)
     tail = (1 - confidence) / 2
-    return Interval(value, float(np.quantile(drawn[0], tail)), float(np.quantile(drawn[1], 1 - tail)))
+    return ConfidenceInterval(value, float(np.quantile(drawn[0], tail)), float(np.quantile(drawn[1], 1 - tail)))
 
 
 def drawn_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:

@@ -25,7 +25,7 @@ _WORD = re.compile(r"\S+\s*")
 
 
 @dataclass(frozen=True)
-class Without:
+class FilteredScores:
     """Scores without the examples that have a near-duplicate in one source."""
 
     source: str
@@ -49,7 +49,7 @@ Pieces = list[tuple[bool, str]]
 
 
 @dataclass(frozen=True)
-class Compared:
+class DuplicatePair:
     """Pair of near-duplicates with their differences."""
 
     pair: Pair
@@ -58,13 +58,13 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class NearDuplicates:
+class NearDuplicateScores:
     """Near-duplicates and their effect on the scores."""
 
     threshold: float | None
     """Similarity threshold; None if near-duplicates were not searched."""
-    sources: tuple[Without, ...]
-    shown: tuple[Compared, ...]
+    sources: tuple[FilteredScores, ...]
+    shown: tuple[DuplicatePair, ...]
     """Example pairs."""
 
     def record(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class NearDuplicates:
         return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
 
 
-def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: Outcomes) -> NearDuplicates:
+def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: Outcomes) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together.
 
     Args:
@@ -84,8 +84,10 @@ def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: O
     found = [_without(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
     if len(found) > 1:
         found.append(_without(task, outcomes, report.sources, ANY, None, 0))
-    shown = tuple(Compared(pair.pair, *compared(pair.text, pair.other)) for one in report.sources for pair in one.shown)
-    return NearDuplicates(report.threshold, tuple(found), shown)
+    shown = tuple(
+        DuplicatePair(pair.pair, *compared(pair.text, pair.other)) for one in report.sources for pair in one.shown
+    )
+    return NearDuplicateScores(report.threshold, tuple(found), shown)
 
 
 def _without(
@@ -95,7 +97,7 @@ def _without(
     name: str,
     compared: int | None,
     passed_over: int,
-) -> Without:
+) -> FilteredScores:
     left, taken = {}, 0
     for split, rows in outcomes.items():
         kept = np.ones(len(rows), dtype=np.bool_)
@@ -104,7 +106,7 @@ def _without(
         taken += int((~kept).sum())
     figures = task.metrics.figures(left) if all(map(len, left.values())) else {}
     known = {metric: value for metric, value in figures.items() if not math.isnan(value)}
-    return Without(name, compared, passed_over, taken, sum(map(len, outcomes.values())), known)
+    return FilteredScores(name, compared, passed_over, taken, sum(map(len, outcomes.values())), known)
 
 
 def compared(text: str, other: str) -> tuple[Pieces, Pieces]:

@@ -29,7 +29,7 @@ RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """Mean and bounds of its central confidence interval, in the unit of the values."""
 
     mean: float
@@ -72,7 +72,7 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
     return McNemar(*only, float(binomtest(only[0], sum(only), 0.5).pvalue) if sum(only) else 1.0)
 
 
-def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence: float) -> Interval:
+def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence: float) -> ConfidenceInterval:
     """Return the interval of the mean score of a recipe over trainings and over examples of the same kind.
 
     Disagreement of models on single examples counts in both variances, so the interval is slightly too wide rather than
@@ -98,9 +98,9 @@ def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence
     of_examples = float(known.var()) if len(known) else math.nan
     total = of_seeds + of_examples
     if not total > 0:  # also true for NaN
-        return Interval(mean, mean + total, mean + total)
+        return ConfidenceInterval(mean, mean + total, mean + total)
     from scipy.stats import t  # takes 0.6 s to import
 
     freedom = total**2 / (of_seeds**2 / (models - 1) + of_examples**2 / max(1, examples - 1))
     half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(total)
-    return Interval(mean, mean - half, mean + half)
+    return ConfidenceInterval(mean, mean - half, mean + half)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.downstream.squad.windows import Array, Windows
+from tasks.downstream.squad.windows import Array, SquadWindows
 
 _WINDOWS_AT_ONCE = 512
 """Memory limit: n_best 20 gives 400 candidate spans per window."""
@@ -51,7 +51,7 @@ class _Spans:
 
 
 def best_answers(
-    windows: Windows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
+    windows: SquadWindows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
 ) -> list[list[Answer]]:
     """Return the best answers of every example, best first; at most n_best, at least one.
 
@@ -94,7 +94,7 @@ def with_probabilities(answers: list[Answer]) -> list[Answer]:
 
 
 def probable_answers(
-    windows: Windows,
+    windows: SquadWindows,
     context: str,
     words: Array,
     *,
@@ -132,7 +132,9 @@ def probable_answers(
     return list(found.values())[:top]
 
 
-def _candidates(windows: Windows, context: str, words: Array, top: int, max_answer_length: int) -> Iterator[Answer]:
+def _candidates(
+    windows: SquadWindows, context: str, words: Array, top: int, max_answer_length: int
+) -> Iterator[Answer]:
     """Yield the best `top` distinct answers of each window, best first, and its worst one.
 
     No other span can be among the best of all windows. Only the spans of one window are in memory.
@@ -155,7 +157,7 @@ def _candidates(windows: Windows, context: str, words: Array, top: int, max_answ
             yield Answer(context[begin:stop], begin, stop, float(scores[index]), float(scores[index]))
 
 
-def _null_answer(windows: Windows) -> Answer:
+def _null_answer(windows: SquadWindows) -> Answer:
     """Return the empty answer, scored by the smallest product of [CLS] probabilities of a window."""
     bounds = zip(windows.bounds, windows.bounds[1:], windows.cls_logits, strict=False)
     products = [
@@ -169,7 +171,7 @@ def _log(probability: float) -> float:
     return math.log(probability) if probability > 0 else -math.inf
 
 
-def _widened(windows: Windows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
+def _widened(windows: SquadWindows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
     """Return the characters of tokens first to last, widened to whole words within the window."""
     part = slice(windows.bounds[window], windows.bounds[window + 1])
     here, characters = words[part], windows.characters[part]
@@ -186,7 +188,7 @@ def _with_cls(cls_logit: float, logits: Array) -> Array:
     return found
 
 
-def _best_spans(windows: Windows, keep: int, max_answer_length: int) -> _Spans:
+def _best_spans(windows: SquadWindows, keep: int, max_answer_length: int) -> _Spans:
     """Return up to `keep` best spans of every window, from its `keep` best starts and ends."""
     parts = [(np.empty(0, np.int64),) * 3 + (np.empty(0),)]
     for begin in range(0, len(windows), _WINDOWS_AT_ONCE):

@@ -18,18 +18,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tasks.downstream.inference.entry import NAME
-from tasks.downstream.inference.job import How, compute_rows, scratch_checkout, write_model_rows
-from tasks.downstream.inference.model import FoundModel
+from tasks.downstream.inference.job import InferenceOptions, compute_rows, scratch_checkout, write_model_rows
+from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.model import find_model as find_any_model
 from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.features import make_features
-from tasks.downstream.squad.format import Question
+from tasks.downstream.squad.format import SquadQuestion
 from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.scores import flat_logits
-from tasks.downstream.squad.windows import Windows
+from tasks.downstream.squad.windows import SquadWindows
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
 from tasks.params.schema import build
@@ -48,7 +48,7 @@ MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """Defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
 
 
-def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
+def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
     """Return a model folder or Hub repository for question answering.
 
     Raises:
@@ -71,7 +71,7 @@ class WindowShape:
     doc_stride: int
 
     @staticmethod
-    def for_model(found: FoundModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
+    def for_model(found: InferenceModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
         """Return the requested lengths; default: 384 or the model's maximum, and 128 or half the length.
 
         Raises:
@@ -84,7 +84,7 @@ class WindowShape:
 
 
 def ask(
-    model: FoundModel,
+    model: InferenceModel,
     question: str,
     context: str,
     shape: WindowShape,
@@ -93,7 +93,7 @@ def ask(
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
     null_threshold: float | None = None,
-) -> list[tuple[list[Answer], Windows]]:
+) -> list[tuple[list[Answer], SquadWindows]]:
     """Return the most probable answers on each device, best first, at least one and at most `top`, with their logits.
 
     Args:
@@ -130,7 +130,7 @@ def ask(
     return found
 
 
-def compare_logits(first: Windows, second: Windows) -> dict[str, Any]:
+def compare_logits(first: SquadWindows, second: SquadWindows) -> dict[str, Any]:
     """Return `parity.logit_differences` of the logits that `ask` computed on two devices."""
     return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 
@@ -148,8 +148,8 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
 
 
 def _predict(
-    model: FoundModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
-) -> list[Windows]:
+    model: InferenceModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
+) -> list[SquadWindows]:
     """Return the windows of the context with the logits from each device; the question is never truncated."""
     params = build(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
@@ -157,12 +157,12 @@ def _predict(
     task = SquadInference(Entry(NAME, params, rows, ""))
     [split] = task.development
     with scratch_checkout(task, model):
-        write_questions([Question("question", "", context, question, ())], task.examples_file(split))
+        write_questions([SquadQuestion("question", "", context, question, ())], task.examples_file(split))
         asked = task.read_examples(task.examples_file(split))
         write_model_rows(task, model, split)
         found = []
         for place in places:
-            compute_rows(task, model, split, How(place, ROWS_AT_ONCE, lambda _: None))
+            compute_rows(task, model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
             found.append(task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read())
         return found
 

@@ -18,9 +18,9 @@ from tasks.corpus import world
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad.format import (
     UNANSWERABLE,
-    Answer,
-    Problems,
-    Question,
+    ReferenceAnswer,
+    SquadProblems,
+    SquadQuestion,
     refuse_common_ids,
     require_room_for_file,
 )
@@ -102,7 +102,7 @@ def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
 
 
-def _wanted(questions: list[Question], params: SquadDataParams, reading: Reading) -> list[Question]:
+def _wanted(questions: list[SquadQuestion], params: SquadDataParams, reading: Reading) -> list[SquadQuestion]:
     """Return the questions to keep; count those without an answer."""
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
@@ -112,18 +112,20 @@ def _wanted(questions: list[Question], params: SquadDataParams, reading: Reading
     return kept
 
 
-def _load(params: SquadDataParams, name: str, reading: Reading) -> list[Question]:
+def _load(params: SquadDataParams, name: str, reading: Reading) -> list[SquadQuestion]:
     if params.source == "files":
         return read_question_file(params.path_of(name), f"{SECTION}.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
         return [
-            Question(q.id, q.title, q.context, q.question, (Answer(q.answer, q.answer_start),))
+            SquadQuestion(q.id, q.title, q.context, q.question, (ReferenceAnswer(q.answer, q.answer_start),))
             for q in world.questions(params.seed, split, count)
         ]
     lines = hub_lines(params, SECTION, name, wanted_columns(params.columns), reading)
-    return questions_of(lines, params.columns, Problems(hub_source(params, name), params.unanswerable, reading=reading))
+    return questions_of(
+        lines, params.columns, SquadProblems(hub_source(params, name), params.unanswerable, reading=reading)
+    )
 
 
 def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
@@ -147,10 +149,10 @@ def _check_start(path: Path, key: str) -> None:
         raise InputError(f"{path} begins with {start[:8]!r}, but SQuAD JSON is an object. Set {key} to a SQuAD file")
 
 
-def write_questions(questions: Iterable[Question], path: Path) -> None:
+def write_questions(questions: Iterable[SquadQuestion], path: Path) -> None:
     """Write questions to a Parquet file of the stage."""
     write_records(questions, path, SCHEMA, ROW_GROUP, lambda question: len(question.context), GROUP_CHARACTERS)
 
 
-def _contexts(questions: Iterable[Question]) -> int:
+def _contexts(questions: Iterable[SquadQuestion]) -> int:
     return len({question.context for question in questions})

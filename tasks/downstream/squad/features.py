@@ -51,7 +51,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Spans:
+class AnswerPositions:
     """int64[F] positions of the first and last answer token in the feature; [CLS] (0) if the answer is not inside."""
 
     starts: np.ndarray
@@ -121,7 +121,7 @@ def _too_long(question: str, n_tokens: int, room: int, row_length: int, doc_stri
     )
 
 
-def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray) -> Spans:
+def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray) -> AnswerPositions:
     """Return the token spans of the answers, labelled as in Hugging Face's run_qa.
 
     The first token is the last one that begins at or before the answer, the last token the first one that ends at or
@@ -142,7 +142,7 @@ def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.
     characters = features.offsets + (window * far)[:, None]
     first = np.searchsorted(characters[:, 0], held * far + begins[held], side="right") - 1
     last = np.searchsorted(characters[:, 1], held * far + ends[held])
-    spans = Spans(np.zeros(len(features), dtype=np.int64), np.zeros(len(features), dtype=np.int64))
+    spans = AnswerPositions(np.zeros(len(features), dtype=np.int64), np.zeros(len(features), dtype=np.int64))
     to_position = features.context_starts[held] - firsts[held]
     spans.starts[held], spans.ends[held] = first + to_position, last + to_position
     return spans

@@ -13,7 +13,7 @@ from typing import Any
 
 from ipu_model.files import parse_json, read_json
 from tasks.downstream.squad.format import (
-    Problems,
+    SquadProblems,
     articles_of,
     flat_records,
     id_of,
@@ -32,7 +32,7 @@ READ_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Question:
+class ReferenceQuestion:
     """Question with its reference answers."""
 
     id: str
@@ -57,7 +57,7 @@ def read_references(path: Path, reading: Reading | None = None) -> list[tuple[st
     Raises:
         InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
     """
-    problems = Problems(str(path), reading=Reading() if reading is None else reading)
+    problems = SquadProblems(str(path), reading=Reading() if reading is None else reading)
     document = articles_of(_read_json(path, parse_document))
     records = flat_records(document)
     found = [_reference(*one, problems) for one in records or records_of_articles(document, problems, whole=False)]
@@ -67,7 +67,7 @@ def read_references(path: Path, reading: Reading | None = None) -> list[tuple[st
     return found
 
 
-def _reference(where: str, values: dict[str, Any], problems: Problems) -> tuple[str, tuple[str, ...]]:
+def _reference(where: str, values: dict[str, Any], problems: SquadProblems) -> tuple[str, tuple[str, ...]]:
     """Return id and reference answers of a question; add what is wrong to `problems`."""
     answers = values.get("answers")
     if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
@@ -127,7 +127,7 @@ def _read_json(path: Path, parse: Callable[..., Any] = parse_json) -> Any:
         raise InputError(f"{path} is not JSON: {error}") from None
 
 
-def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[Question]:
+def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[ReferenceQuestion]:
     """Read the questions written by stage examples, in order.
 
     Args:
@@ -139,13 +139,15 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
         InputError: the file is missing, unreadable or empty, or lacks columns.
     """
     wanted = None if ids is None else set(ids)
-    found: list[Question] = []
+    found: list[ReferenceQuestion] = []
     contexts: dict[str, str] = {}
     for row in _rows(path):
         if wanted is None or row["id"] in wanted:
             texts, starts = ([answer[key] for answer in row["answers"]] for key in ("text", "answer_start"))
             context = contexts.setdefault(row["context"], row["context"])  # the file repeats contexts
-            found.append(Question(row["id"], row["question"], context, tuple(texts), tuple(starts), row["title"]))
+            found.append(
+                ReferenceQuestion(row["id"], row["question"], context, tuple(texts), tuple(starts), row["title"])
+            )
     if most is not None and len(found) > most:
         return [found[number * len(found) // most] for number in range(most)]
     return found

@@ -39,25 +39,25 @@ QUOTED = 40
 """Maximum characters of the user's text quoted in messages."""
 
 
-class Answer(NamedTuple):
+class ReferenceAnswer(NamedTuple):
     """Reference answer: `text` is in the context at character `answer_start`."""
 
     text: str
     answer_start: int
 
 
-class Question(NamedTuple):
+class SquadQuestion(NamedTuple):
     """SQuAD question with its context and reference answers; no answers if the context has none."""
 
     id: str
     title: str
     context: str
     question: str
-    answers: tuple[Answer, ...]
+    answers: tuple[ReferenceAnswer, ...]
 
 
 @dataclass
-class Problems:
+class SquadProblems:
     """Collected problems of one source, reported in one message."""
 
     source: str
@@ -103,7 +103,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def checked_questions(questions: list[Question], problems: Problems) -> list[Question]:
+def checked_questions(questions: list[SquadQuestion], problems: SquadProblems) -> list[SquadQuestion]:
     """Check questions and return them with stripped answers.
 
     Raises:
@@ -118,9 +118,11 @@ def checked_questions(questions: list[Question], problems: Problems) -> list[Que
     return [_without_blanks(question, problems.reading) for question in questions]
 
 
-def _without_blanks(question: Question, reading: Reading) -> Question:
+def _without_blanks(question: SquadQuestion, reading: Reading) -> SquadQuestion:
     """Strip spaces around answers: they belong to no token, so the target would be wider than the answer."""
-    answers = [Answer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in question.answers]
+    answers = [
+        ReferenceAnswer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in question.answers
+    ]
     if not (changed := sum(one != other for one, other in zip(answers, question.answers, strict=True))):
         return question
     reading.counts[BLANKS] += changed
@@ -222,7 +224,7 @@ def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | N
     return records
 
 
-def records_of_articles(values: Any, problems: Problems, *, whole: bool = True) -> Iterator[Record]:
+def records_of_articles(values: Any, problems: SquadProblems, *, whole: bool = True) -> Iterator[Record]:
     """Yield the questions of articles (see `articles_of`) with title and context, in the format of `flat_records`.
 
     Args:
@@ -238,7 +240,7 @@ def records_of_articles(values: Any, problems: Problems, *, whole: bool = True) 
                 yield place, {**qa, "title": article.get("title"), "context": paragraph.get("context")}
 
 
-def objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
+def objects(parent: Any, key: str, at: str, problems: SquadProblems) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield (object, its path) of the list `parent[key]`; add what is wrong to `problems`."""
     place = f"{at}.{key}" if at else key
     if not isinstance(parent, dict):
@@ -257,7 +259,7 @@ def objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tupl
             problems.add(f"{place}[{index}] must be an object, found {type(item).__name__}")
 
 
-def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) -> str | None:
+def text_of(parent: Mapping[str, Any], key: str, at: str, problems: SquadProblems) -> str | None:
     """Return the text `parent[key]`, or None after adding a problem."""
     value = parent.get(key)
     if key not in parent:
@@ -271,7 +273,7 @@ def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) ->
     return None
 
 
-def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
+def id_of(parent: Mapping[str, Any], at: str, problems: SquadProblems) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
         problems.reading.counts[NUMBERS] += 1
@@ -280,8 +282,8 @@ def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
 
 
 def answers_of(
-    qa: Mapping[str, Any], impossible: bool | None, at: str, problems: Problems
-) -> tuple[Answer, ...] | None:
+    qa: Mapping[str, Any], impossible: bool | None, at: str, problems: SquadProblems
+) -> tuple[ReferenceAnswer, ...] | None:
     """Return the answers `qa["answers"]`, or None after adding a problem.
 
     Args:
@@ -305,11 +307,11 @@ def answers_of(
         elif not isinstance(start, int) or isinstance(start, bool):
             problems.add(f"{place}.answer_start must be an integer, found {start!r}")
         elif text is not None:
-            answers.append(Answer(text, start))
+            answers.append(ReferenceAnswer(text, start))
     return tuple(answers) if problems.count == before else None
 
 
-def check_questions(questions: Sequence[Question], problems: Problems) -> None:
+def check_questions(questions: Sequence[SquadQuestion], problems: SquadProblems) -> None:
     """Add repeated ids, empty texts, missing answers and wrong answer positions to `problems`."""
     seen: dict[str, int] = {}
     for number, question in enumerate(questions, 1):
@@ -325,7 +327,7 @@ def check_questions(questions: Sequence[Question], problems: Problems) -> None:
             _check_answer(question, answer, problems)
 
 
-def _check_answer(question: Question, answer: Answer, problems: Problems) -> None:
+def _check_answer(question: SquadQuestion, answer: ReferenceAnswer, problems: SquadProblems) -> None:
     text, start = answer
     if not text.strip():
         problems.add(f"question {question.id!r}: an answer is empty")
@@ -352,7 +354,9 @@ def _quote(text: str) -> str:
     return repr(text if len(text) <= QUOTED else text[:QUOTED] + "...") if text else "nothing"
 
 
-def refuse_common_ids(train: Sequence[Question], dev: Sequence[Question], train_name: str, dev_name: str) -> None:
+def refuse_common_ids(
+    train: Sequence[SquadQuestion], dev: Sequence[SquadQuestion], train_name: str, dev_name: str
+) -> None:
     """Raise InputError if a question id is used for training and for development."""
     known = {question.id for question in train}
     common = [question.id for question in dev if question.id in known]

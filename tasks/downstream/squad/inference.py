@@ -11,8 +11,8 @@ import pyarrow as pa
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, InferenceTask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.files import Question, read_questions
-from tasks.downstream.squad.format import Problems, require_room_for_text, text_of
+from tasks.downstream.squad.files import ReferenceQuestion, read_questions
+from tasks.downstream.squad.format import SquadProblems, require_room_for_text, text_of
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
@@ -33,7 +33,7 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
-class SquadInference(SquadScores, InferenceTask[list[Question], WindowFiles, list[list[Answer]]]):
+class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
     """Answers with score, probability among the n best, and character span."""
 
     architecture: ClassVar[str] = "BertForQuestionAnswering"
@@ -68,7 +68,7 @@ class SquadInference(SquadScores, InferenceTask[list[Question], WindowFiles, lis
         return data
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        problems, columns = Problems(str(path), reading=reading), wanted_columns(self._data.columns, COLUMN)
+        problems, columns = SquadProblems(str(path), reading=reading), wanted_columns(self._data.columns, COLUMN)
         asked = {part: columns[part] for part in (ID, "context", "question")}
         for where, values, _ in read_records(path, INPUT, self._data, asked, problems):
             context, question = (text_of(values, key, where, problems) for key in ("context", "question"))
@@ -83,14 +83,16 @@ class SquadInference(SquadScores, InferenceTask[list[Question], WindowFiles, lis
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)
 
-    def read_examples(self, path: Path) -> list[Question]:
+    def read_examples(self, path: Path) -> list[ReferenceQuestion]:
         """Read the questions, with or without answers."""
         return read_questions(path)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         return pa.schema([*SPAN, *([pa.field(N_BEST, pa.list_(pa.struct(SPAN)))] if n_best else [])])
 
-    def records(self, examples: list[Question], answers: list[list[Answer]], n_best: int) -> Iterator[dict[str, Any]]:
+    def records(
+        self, examples: list[ReferenceQuestion], answers: list[list[Answer]], n_best: int
+    ) -> Iterator[dict[str, Any]]:
         for found in answers:
             best = [_record(answer) for answer in found[: max(n_best, 1)]]
             yield {**best[0], **({N_BEST: best} if n_best else {})}

@@ -21,7 +21,7 @@ from ipu_model.files import read_json, sha256_of
 from tasks.downstream.scoring.metrics import Array, drawn_counts
 from tasks.downstream.scoring.significance import RESAMPLES
 from tasks.downstream.squad.answers import Answer, with_probabilities
-from tasks.downstream.squad.windows import Windows
+from tasks.downstream.squad.windows import SquadWindows
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -29,7 +29,7 @@ WEIGHTS, SETTINGS, NULL_THRESHOLD = "model.safetensors", "podium.json", "null_th
 
 
 @dataclass(frozen=True)
-class Threshold:
+class NullThreshold:
     """Odds above which no answer is returned."""
 
     value: float
@@ -40,7 +40,7 @@ class Threshold:
     """Number of questions that selected it."""
 
 
-def null_scores(windows: Windows, examples: int) -> Array:
+def null_scores(windows: SquadWindows, examples: int) -> Array:
     """Return the null score of each example, [E]."""
     found = np.full(examples, np.inf)
     np.minimum.at(found, windows.example_index, windows.cls_logits[:, 0] + windows.cls_logits[:, 1])
@@ -73,7 +73,7 @@ def odds_of(answers: Sequence[Answer]) -> float:
     return null.score - best_span(answers).score
 
 
-def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> Threshold:
+def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> NullThreshold:
     """Return the threshold with the best F1 over all questions, and the interval of this choice.
 
     It equals the odds of the last answered question; of equally good thresholds it is the lowest.
@@ -99,7 +99,7 @@ def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Seq
     counts = drawn_counts(len(order), RESAMPLES, np.random.default_rng(0))
     drawn = np.concatenate([best(block[:, order]) for block in counts])
     low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
-    return Threshold(float(best(np.ones((1, len(order))))[0]), low, high, len(order))
+    return NullThreshold(float(best(np.ones((1, len(order))))[0]), low, high, len(order))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.metrics import best_figures
 from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
 from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answers
@@ -27,14 +27,16 @@ AROUND = 110
 """Characters of context shown on either side of a marked answer."""
 
 
-class SquadPage(SquadScores, PageTask[list[Question], WindowFiles, list[list[Answer]]]):
+class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
-    def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Slice]:
+    def slices(
+        self, split: str, examples: list[ReferenceQuestion], logits: WindowFiles, outcomes: Array
+    ) -> Sequence[Slice]:
         return slices(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
     def more_figures(
-        self, examples: Mapping[str, list[Question]], answers: Mapping[str, list[list[Answer]]]
+        self, examples: Mapping[str, list[ReferenceQuestion]], answers: Mapping[str, list[list[Answer]]]
     ) -> dict[str, float]:
         """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
         if not self.nullable:
@@ -51,7 +53,7 @@ class SquadPage(SquadScores, PageTask[list[Question], WindowFiles, list[list[Ans
             "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
         }
 
-    def page(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> str:
+    def page(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         assert found.calibrated is not None
@@ -76,7 +78,7 @@ class SquadPage(SquadScores, PageTask[list[Question], WindowFiles, list[list[Ans
             excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
         )
 
-    def more_files(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> dict[str, str]:
+    def more_files(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
         files = {"nbest.json": nbest_json(questions, found.answers[split])}
         if curve := self._curve(found):
@@ -88,7 +90,7 @@ class SquadPage(SquadScores, PageTask[list[Question], WindowFiles, list[list[Ans
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
         return files
 
-    def _curve(self, found: EvaluationView[list[Question], list[list[Answer]]]) -> RiskCoverage | None:
+    def _curve(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> RiskCoverage | None:
         """Return the risk-coverage curve if questions may have no answer."""
         if not self.nullable:
             return None
@@ -98,14 +100,14 @@ class SquadPage(SquadScores, PageTask[list[Question], WindowFiles, list[list[Ans
 
 
 def _span_scores(
-    task: SquadScores, questions: list[Question], answers: Sequence[Sequence[Answer]]
+    task: SquadScores, questions: list[ReferenceQuestion], answers: Sequence[Sequence[Answer]]
 ) -> dict[str, list[float]]:
     """Return exact match and F1 of the best span of every question."""
     found = task.outcomes(questions, [best_span(one).text for one in answers])
     return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
 
 
-def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:
+def nbest_json(questions: Sequence[ReferenceQuestion], answers: Sequence[Sequence[Answer]]) -> str:
     """Return {question id: [{"text", "start", "end", "score", "probability"}]}, one question per line.
 
     start and end are characters of the context; score is the sum of the two logits.
@@ -121,10 +123,10 @@ def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]
 
 
 @dataclass(frozen=True)
-class Mistake:
+class SquadMistake:
     """Question whose predicted answer differs from all references."""
 
-    question: Question
+    question: ReferenceQuestion
     candidates: Sequence[Answer]
     """The n best answers, the prediction first."""
     f1: float
@@ -137,11 +139,14 @@ class Mistake:
 
 
 def worst_mistakes(
-    questions: Sequence[Question], answers: Sequence[Sequence[Answer]], exact: Sequence[float], f1: Sequence[float]
-) -> list[Mistake]:
+    questions: Sequence[ReferenceQuestion],
+    answers: Sequence[Sequence[Answer]],
+    exact: Sequence[float],
+    f1: Sequence[float],
+) -> list[SquadMistake]:
     """Return the wrong answers: lowest F1 first, then most confident first, then in order of the questions."""
     wrong = [
-        Mistake(question, candidates, overlap)
+        SquadMistake(question, candidates, overlap)
         for question, candidates, match, overlap in zip(questions, answers, exact, f1, strict=True)
         if not match
     ]
@@ -170,7 +175,7 @@ def reliability_plot(found: Calibration) -> Plot:
     return overlay_plot(traces, "predicted probability", "accuracy", label)
 
 
-def excerpt(question: Question, prediction: Answer) -> list[tuple[str, str]]:
+def excerpt(question: ReferenceQuestion, prediction: Answer) -> list[tuple[str, str]]:
     """Return the context around the first reference and the prediction in pieces: kind ("reference", "prediction",
     "both" or "" for neither) and text."""
     spans = []

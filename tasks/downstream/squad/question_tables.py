@@ -18,8 +18,8 @@ from typing import Any
 from ipu_model.files import parse_json
 from tasks.downstream.squad.format import (
     CHOICES,
-    Problems,
-    Question,
+    SquadProblems,
+    SquadQuestion,
     answers_of,
     checked_questions,
     flat_records,
@@ -54,7 +54,9 @@ def wanted_columns(names: SquadColumnParams, named_by: str = NAMED_BY) -> Column
     return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _DATA, False)}
 
 
-def read_records(path: Path, key: str, data: SquadDataParams, columns: Columns, problems: Problems) -> Iterator[Line]:
+def read_records(
+    path: Path, key: str, data: SquadDataParams, columns: Columns, problems: SquadProblems
+) -> Iterator[Line]:
     """Yield the records of a table, of JSON with one object per question, or of SQuAD's articles, which have no
     columns.
 
@@ -86,7 +88,7 @@ def read_question_file(
     named_by: str = NAMED_BY,
     choices: str = CHOICES,
     most: int | None = None,
-) -> list[Question]:
+) -> list[SquadQuestion]:
     """Read the questions of a .json, .csv, .jsonl or .parquet file, including unanswerable ones unless refused.
 
     Args:
@@ -101,7 +103,7 @@ def read_question_file(
     Raises:
         InputError: an unreadable file, a missing column, or invalid questions (all problems in one message).
     """
-    problems = Problems(f"{path} ({key})", data.unanswerable, choices, reading)
+    problems = SquadProblems(f"{path} ({key})", data.unanswerable, choices, reading)
     lines = read_records(path, key, data, wanted_columns(data.columns, named_by), problems)
     is_csv = ending_of(path) == ".csv"
     return questions_of(itertools.islice(lines, most), data.columns, problems, named_by, numbers_are_text=is_csv)
@@ -110,11 +112,11 @@ def read_question_file(
 def questions_of(
     lines: Iterator[Line],
     names: SquadColumnParams,
-    problems: Problems,
+    problems: SquadProblems,
     named_by: str = NAMED_BY,
     *,
     numbers_are_text: bool = False,
-) -> list[Question]:
+) -> list[SquadQuestion]:
     """Return checked questions from records, whose answers must all have one form.
 
     Args:
@@ -135,7 +137,7 @@ def questions_of(
 class _Rows:
     """Conversion of the records of one file to questions; collects problems."""
 
-    def __init__(self, columns: Columns, problems: Problems, numbers_are_text: bool) -> None:
+    def __init__(self, columns: Columns, problems: SquadProblems, numbers_are_text: bool) -> None:
         self.columns, self.problems, self.reading = columns, problems, problems.reading
         self.numbers_are_text = numbers_are_text
         self.asks_flat = False
@@ -145,7 +147,7 @@ class _Rows:
         self.forms: dict[str, str] = {}
         """Form of answers -> location of its first use."""
 
-    def questions(self, lines: Iterator[Line]) -> Iterator[Question]:
+    def questions(self, lines: Iterator[Line]) -> Iterator[SquadQuestion]:
         flat: bool | None = None
         for line in lines:
             if flat is None:
@@ -173,7 +175,7 @@ class _Rows:
             f"{', '.join(present)}. Set {whole}, or {words} and {place}"
         )
 
-    def _question(self, line: Line, flat: bool) -> Question | None:
+    def _question(self, line: Line, flat: bool) -> SquadQuestion | None:
         at, row, columns = line
         if columns and "id" not in row:
             row = {**row, "id": self._made_id(row)}
@@ -192,7 +194,7 @@ class _Rows:
         answers = answers_of(row, impossible, at, self.problems)
         if name is None or context is None or wording is None or title is None or answers is None:
             return None
-        return Question(name, title, self.contexts.setdefault(context, context), wording, answers)
+        return SquadQuestion(name, title, self.contexts.setdefault(context, context), wording, answers)
 
     def _made_id(self, row: Mapping[str, Any]) -> str:
         """Return an id that depends only on the question and its position in the table."""

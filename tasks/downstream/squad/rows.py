@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides, make_lists
+from tasks.downstream.rows import READ_AT_ONCE, EncodedSequences, HeldOutPartition, RowsTask, make_lists
 from tasks.downstream.squad.features import find_answers, make_features
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadRowsParams
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SquadSpec
@@ -38,7 +38,7 @@ class SquadRows(SquadSpec, RowsTask):
     def features(self) -> pa.Schema:
         return FEATURES_SCHEMA
 
-    def hold_out(self, source: Path, fraction: float) -> Sides:
+    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by title, or by context if there is a single title."""
         column, key = "title", self.entry.key("rows", "held_out_fraction")
         groups = _questions_by(source, column)
@@ -52,7 +52,7 @@ class SquadRows(SquadSpec, RowsTask):
 
         evaluate = self.entry.params.evaluate
         assert isinstance(evaluate, SquadEvaluateParams)
-        sides = Sides(column, lambda batch: pc.invert(held_out(batch)), held_out)
+        sides = HeldOutPartition(column, lambda batch: pc.invert(held_out(batch)), held_out)
         if self.nullable and evaluate.null_threshold == "auto":
             _require_both(source, sides, key, self.entry.key("evaluate"))
         return sides
@@ -63,7 +63,7 @@ class SquadRows(SquadSpec, RowsTask):
         context = examples.column("context").combine_chunks().dictionary_encode()
         return pa.RecordBatch.from_pydict({**columns, "context": context})
 
-    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         shape, contexts = self.entry.rows, examples.column("context")
         assert isinstance(shape, SquadRowsParams)
         features = make_features(
@@ -76,7 +76,7 @@ class SquadRows(SquadSpec, RowsTask):
             from_arrow(contexts.indices),
         )
         spans = find_answers(features, *_first_answers(examples.column("answers"))) if labelled else None
-        return Sequences(
+        return EncodedSequences(
             token_ids=features.token_ids,
             lengths=features.lengths,
             second_starts=features.context_starts,
@@ -91,7 +91,7 @@ class SquadRows(SquadSpec, RowsTask):
             counts={} if spans is None else {"holding their answer": int((spans.starts > 0).sum())},
         )
 
-    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return start_positions and end_positions of rows; -100 in empty slots and without labels."""
         columns = {}
         for name in ("start_positions", "end_positions"):
@@ -101,7 +101,7 @@ class SquadRows(SquadSpec, RowsTask):
         return columns
 
 
-def _require_both(path: Path, sides: Sides, key: str, section: str) -> None:
+def _require_both(path: Path, sides: HeldOutPartition, key: str, section: str) -> None:
     """Refuse held-out questions that all have an answer, or none: they cannot select a threshold.
 
     Args:

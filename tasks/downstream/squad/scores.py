@@ -16,12 +16,12 @@ from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, all_or_nothing, mean_metric, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.squad.answers import Answer, best_answers
-from tasks.downstream.squad.files import Question, read_predictions, read_questions
+from tasks.downstream.squad.files import ReferenceQuestion, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
-from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
+from tasks.downstream.squad.no_answer import NullThreshold, best_span, choose_threshold, null_scores, odds_of, with_null
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.spec import SquadSpec
-from tasks.downstream.squad.windows import WindowFiles, Windows
+from tasks.downstream.squad.windows import SquadWindows, WindowFiles
 from tasks.params.entries import Entry
 from tasks.plan.kinds import TRAIN
 from tasks.stage import artifacts
@@ -62,7 +62,7 @@ RULES: Mapping[str, Callable[[str], str]] = {
 """Name of a baseline rule -> its answer for a context."""
 
 
-def choose_rule(questions: Sequence[Question]) -> str:
+def choose_rule(questions: Sequence[ReferenceQuestion]) -> str:
     """Return the name of the rule with the best F1, the first of equally good ones."""
     answered = [question for question in questions if question.answers]
 
@@ -72,7 +72,7 @@ def choose_rule(questions: Sequence[Question]) -> str:
     return max(RULES, key=score)
 
 
-class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[Answer]]]):
+class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
     """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"
@@ -80,7 +80,7 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
         stated = self._params.null_threshold
-        self.threshold = Threshold(0.0 if stated == "auto" else stated)
+        self.threshold = NullThreshold(0.0 if stated == "auto" else stated)
         """No-answer threshold, if questions may have no answer; BERT's until `settle` chooses one."""
         self.rule: str | None = None
         """Baseline rule; None until it is chosen or restored."""
@@ -112,7 +112,7 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
                 [odds_of(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
             )
 
-    def read_examples(self, path: Path) -> list[Question]:
+    def read_examples(self, path: Path) -> list[ReferenceQuestion]:
         found = read_questions(path)
         bare = next((question.id for question in found if not question.answers), None)
         if bare is not None and not self.nullable:
@@ -122,15 +122,15 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
             )
         return found
 
-    def names(self, examples: list[Question]) -> Sequence[str]:
+    def names(self, examples: list[ReferenceQuestion]) -> Sequence[str]:
         return [question.id for question in examples]
 
-    def keys(self, examples: list[Question]) -> list[str]:
+    def keys(self, examples: list[ReferenceQuestion]) -> list[str]:
         """Return hashes of id, question, context and reference answers."""
         parts = [[one.id, one.question, one.context, list(one.answers)] for one in examples]
         return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
 
-    def read_logits(self, examples: list[Question], rows: Path, logits: Path) -> WindowFiles:
+    def read_logits(self, examples: list[ReferenceQuestion], rows: Path, logits: Path) -> WindowFiles:
         ids = [question.id for question in examples]
         return WindowFiles(rows / artifacts.FEATURES, logits, self.entry.stage, ids)
 
@@ -138,7 +138,7 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
         """Return start and end logits of the context tokens and [CLS]."""
         return flat_logits(logits.read())
 
-    def answer(self, examples: list[Question], logits: WindowFiles) -> list[list[Answer]]:
+    def answer(self, examples: list[ReferenceQuestion], logits: WindowFiles) -> list[list[Answer]]:
         params, answers = self._params, []
         for part, windows in logits.parts():
             contexts = [question.context for question in examples[part]]
@@ -167,17 +167,17 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
         return found
 
     def predictions_json(
-        self, examples: Mapping[str, list[Question]], predictions: Mapping[str, Sequence[Any]]
+        self, examples: Mapping[str, list[ReferenceQuestion]], predictions: Mapping[str, Sequence[Any]]
     ) -> dict[str, str]:
         """Return {id: text}, the format of the official scripts; an empty text is no answer."""
         [(split, questions)] = examples.items()
         return {question.id: text for question, text in zip(questions, predictions[split], strict=True)}
 
-    def read_predictions(self, path: Path, examples: Mapping[str, list[Question]]) -> dict[str, list[Any]]:
+    def read_predictions(self, path: Path, examples: Mapping[str, list[ReferenceQuestion]]) -> dict[str, list[Any]]:
         found = read_predictions(path)
         return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
 
-    def outcomes(self, examples: list[Question], predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: list[ReferenceQuestion], predictions: Sequence[Any]) -> Array:
         scores = [
             (0.0, 0.0) if text is None else tuple(rule(text, one.answers, self.nullable) for rule in (exact_match, f1))
             for one, text in zip(examples, predictions, strict=True)
@@ -200,7 +200,7 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
         if self.rule not in RULES:
             raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
 
-    def constant(self, examples: Mapping[str, list[Question]]) -> Outcomes | None:
+    def constant(self, examples: Mapping[str, list[ReferenceQuestion]]) -> Outcomes | None:
         """Return outcomes of the baseline rule, or of never answering if that is better."""
         answers = [{split: [""] * len(some) for split, some in examples.items()}] if self.nullable else []
         if self.rule is not None:
@@ -223,7 +223,7 @@ class SquadScores(SquadSpec, ScoresTask[list[Question], WindowFiles, list[list[A
             )
         )
 
-    def figures(self, examples: Mapping[str, list[Question]], outcomes: Outcomes) -> dict[str, float]:
+    def figures(self, examples: Mapping[str, list[ReferenceQuestion]], outcomes: Outcomes) -> dict[str, float]:
         """Return the metrics; with unanswerable questions also under the names and in the precision of the official
         script."""
         found = super().figures(examples, outcomes)
@@ -258,7 +258,7 @@ def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Me
     return ratio_metric(name, title, lambda rows: rows[:, quantity] * members(rows), members, extremes=extremes)
 
 
-def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:
+def flat_logits(logits: SquadWindows) -> tuple[Array, np.ndarray]:
     """Return start and end logits of the context tokens and [CLS], and the question number of each."""
     window = np.repeat(np.arange(len(logits)), np.diff(logits.bounds))
     where = np.concatenate([window, window, np.repeat(np.arange(len(logits)), 2)])
@@ -266,6 +266,6 @@ def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:
     return values.astype(np.float64), logits.example_index[where]
 
 
-def has_answers(questions: Sequence[Question]) -> list[bool]:
+def has_answers(questions: Sequence[ReferenceQuestion]) -> list[bool]:
     """Return True for each question with an answer."""
     return [bool(question.answers) for question in questions]

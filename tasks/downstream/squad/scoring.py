@@ -21,7 +21,7 @@ References = Sequence[tuple[str, Sequence[str]]]
 
 
 @dataclass(frozen=True)
-class Scores:
+class PredictionScores:
     """Scores in order of the questions."""
 
     exact_match: tuple[float, ...]
@@ -38,7 +38,7 @@ class Scores:
         return {"exact_match": percent(self.exact_match), "f1": percent(self.f1), "total": len(self.f1)}
 
 
-def score(questions: References, predictions: Mapping[str, str]) -> Scores:
+def score(questions: References, predictions: Mapping[str, str]) -> PredictionScores:
     """Score predictions by the rules of SQuAD v1.1, or 2.0 if a question has no answer.
 
     A repeated id is counted repeatedly, as in the official scripts.
@@ -56,7 +56,7 @@ def score(questions: References, predictions: Mapping[str, str]) -> Scores:
     )
     unanswered = tuple(identifier for identifier, _ in questions if identifier not in predictions)
     known = dict(questions)
-    return Scores(exact, overlap, unanswered, tuple(one for one in predictions if one not in known))
+    return PredictionScores(exact, overlap, unanswered, tuple(one for one in predictions if one not in known))
 
 
 def score_files(

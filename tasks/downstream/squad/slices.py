@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, mean_metric, sized
-from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.files import ReferenceQuestion
 
 KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
@@ -53,7 +53,7 @@ def f1_counts(f1: Sequence[float]) -> dict[str, int]:
     return dict(zip(F1_RANGES, counts.tolist(), strict=True))
 
 
-def slices(questions: Sequence[Question], windows: Sequence[int], scores: Array) -> list[Slice]:
+def slices(questions: Sequence[ReferenceQuestion], windows: Sequence[int], scores: Array) -> list[Slice]:
     """Return scores by answerability (if some questions have no answer), question word, length of the first reference
     answer, context length, number of windows, and title.
 

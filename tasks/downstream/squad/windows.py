@@ -19,7 +19,7 @@ LOGITS = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True)
-class Windows:
+class SquadWindows:
     """Context tokens of all windows, in order of feature id."""
 
     example_index: Array
@@ -46,7 +46,7 @@ class WindowFiles(FeatureFiles):
     example_ids: Sequence[str]
     """Id of every example, in order of the questions, [E]."""
 
-    def parts(self) -> Iterator[tuple[slice, Windows]]:
+    def parts(self) -> Iterator[tuple[slice, SquadWindows]]:
         """Yield parts: a slice of the examples, and their windows with `example_index` counted from its start.
 
         Raises:
@@ -56,7 +56,7 @@ class WindowFiles(FeatureFiles):
             first, last = int(windows.example_index[0]), int(windows.example_index[-1])
             yield slice(first, last + 1), replace(windows, example_index=windows.example_index - first)
 
-    def read(self) -> Windows:
+    def read(self) -> SquadWindows:
         """Return all windows, checked against the questions.
 
         Raises:
@@ -66,7 +66,7 @@ class WindowFiles(FeatureFiles):
         [windows] = self._read()
         return windows
 
-    def _read(self, tokens: int | None = None) -> Iterator[Windows]:
+    def _read(self, tokens: int | None = None) -> Iterator[SquadWindows]:
         """Yield the windows in parts.
 
         Args:
@@ -125,12 +125,12 @@ class WindowFiles(FeatureFiles):
         return counts
 
 
-def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: Array, ends: Array) -> Windows:
+def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: Array, ends: Array) -> SquadWindows:
     """Return windows with `counts` context tokens; `starts` and `ends` are the logits of all tokens."""
     bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     first_token = np.concatenate(([0], np.cumsum(index["n_tokens"], dtype=np.int64)))[:-1]
     position = np.repeat(first_token + index["context_start"] - bounds[:-1], counts) + np.arange(bounds[-1])
-    return Windows(
+    return SquadWindows(
         example_index=index["example_index"],
         bounds=bounds,
         characters=characters,

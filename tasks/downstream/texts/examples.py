@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.glue_files import GlueTexts, unused_files
-from tasks.downstream.texts.own_files import OwnTexts, as_known, class_of, in_order, value_of
+from tasks.downstream.texts.glue_files import GlueReader, unused_files
+from tasks.downstream.texts.own_files import OwnTextsReader, as_known, class_of, in_order, value_of
 from tasks.downstream.texts.params import ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.spec import TextsSpec
-from tasks.downstream.texts.tasks import TRAIN, Example
+from tasks.downstream.texts.tasks import TRAIN, TextExample
 from tasks.params.entries import Entry
 from tasks.records.labels import with_labels
 from tasks.records.parquet import begins_with_value, read_batches, write_records
@@ -61,7 +61,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}). "
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
-        if isinstance(self.source, GlueTexts) and self.source.data.source == "files":
+        if isinstance(self.source, GlueReader) and self.source.data.source == "files":
             reading.ignored = unused_files(self.spec, Path(self.source.data.path))
         write_reading(folder, self.source.data.source, reading)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
@@ -130,7 +130,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
         return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
 
 
-def source_of(task: TextsSpec, named_by: str = "") -> OwnTexts | GlueTexts:
+def source_of(task: TextsSpec, named_by: str = "") -> OwnTextsReader | GlueReader:
     """Return the reader of an entry's examples.
 
     Args:
@@ -138,13 +138,13 @@ def source_of(task: TextsSpec, named_by: str = "") -> OwnTexts | GlueTexts:
     """
     data = task.entry.params.data
     if isinstance(data, GlueDataParams):
-        return GlueTexts(data, task.spec)
+        return GlueReader(data, task.spec)
     assert isinstance(data, ClassificationDataParams)
     section = task.entry.key("data")
-    return OwnTexts(data, section, value_of if task.is_regression else class_of, named_by or stated_by(section))
+    return OwnTextsReader(data, section, value_of if task.is_regression else class_of, named_by or stated_by(section))
 
 
-def write_split(task: TextsSpec, examples: Iterator[Example], path: Path) -> int:
+def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) -> int:
     """Write examples to a Parquet file, with class names unless the task defines classes; return their number."""
     label = task.schema.get_field_index("label")
     named = task.schema.set(label, pa.field("label", pa.string(), nullable=False))

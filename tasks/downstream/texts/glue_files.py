@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.downstream.texts.own_files import TEXT_PARTS, Taken, usable, value_of
+from tasks.downstream.texts.own_files import TEXT_PARTS, LabelParser, usable, value_of
 from tasks.downstream.texts.params import GlueDataParams
-from tasks.downstream.texts.tasks import TRAIN, Example, TextTask
+from tasks.downstream.texts.tasks import TRAIN, TextExample, TextTask
 from tasks.plan.named_files import files_in
 from tasks.records.hub_inputs import open_dataset
 from tasks.records.tables import BLANK_LINES, NO_ROWS, Column, Columns, Line, actual_name, ask_for, numbered, read_table
@@ -28,14 +28,14 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
 
 
-class GlueTexts(NamedTuple):
+class GlueReader(NamedTuple):
     """Reader of a task: files in `data.path`/<task>/ or the folder of the official download, or a Hub data set with
     GLUE's configurations and columns."""
 
     data: GlueDataParams
     task: TextTask
 
-    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
+    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[TextExample]:
         """Yield the examples of a split, in order; see `of_file`.
 
         Args:
@@ -65,7 +65,7 @@ class GlueTexts(NamedTuple):
         split: str = "dev",
         *,
         labelled: bool = True,
-    ) -> Iterator[Example]:
+    ) -> Iterator[TextExample]:
         """Yield the examples of one file, TSV or a table, with or without labels.
 
         Examples with an empty text are counted, and dropped from training.
@@ -84,8 +84,8 @@ class GlueTexts(NamedTuple):
         return self._usable(f"{path} ({key})", itertools.islice(lines, most), taken, split, reading)
 
     def _usable(
-        self, source: str, lines: Iterator[Line], taken: Taken | None, split: str, reading: Reading
-    ) -> Iterator[Example]:
+        self, source: str, lines: Iterator[Line], taken: LabelParser | None, split: str, reading: Reading
+    ) -> Iterator[TextExample]:
         what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
         for one in usable(source, lines, taken, reading, may_be_empty=True):
             is_whole = all(one[: len(self.task.columns)])
@@ -195,7 +195,7 @@ def _header(task: TextTask, fields: Sequence[str], path: Path, reading: Reading)
     )
 
 
-def label_of(task: TextTask) -> Taken:
+def label_of(task: TextTask) -> LabelParser:
     """Return a function that parses the labels of one file, which must all be numbers or all be class names."""
     classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
     low, high = task.answers

@@ -13,7 +13,7 @@ from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.texts import glue_files, own_files
 from tasks.downstream.texts.examples import different_labels, source_of, write_numbers, write_split
 from tasks.downstream.texts.own_files import as_known, in_order
-from tasks.downstream.texts.scores import Examples, TextsScores, probabilities
+from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
 from tasks.downstream.texts.tasks import TASKS
 from tasks.params.entries import Entry
 from tasks.records.labels import labels_of_examples, with_labels, write_labels
@@ -21,7 +21,7 @@ from tasks.records.text_files import Reading
 from tasks.stage.errors import InputError
 
 
-class TextsInference(TextsScores, InferenceTask[Examples, Array, Array]):
+class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     """Most probable class with all probabilities, or the value."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
@@ -82,7 +82,7 @@ class TextsInference(TextsScores, InferenceTask[Examples, Array, Array]):
         each = pa.struct([(name, pa.float64()) for name in self.labels or labels])
         return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
 
-    def records(self, examples: Examples, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
+    def records(self, examples: TextsDevSet, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
         if self.is_regression:
             yield from ({"value": value} for value in self.predictions(answers))
             return

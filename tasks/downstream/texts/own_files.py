@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
-from tasks.downstream.texts.tasks import Example
+from tasks.downstream.texts.tasks import TextExample
 from tasks.plan.named_files import files_in
 from tasks.records.parquet import folded
 from tasks.records.tables import (
@@ -50,7 +50,7 @@ _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """Integer as text; 007 is a code."""
 
 
-Taken = Callable[[Any], tuple[Any, str]]
+LabelParser = Callable[[Any], tuple[Any, str]]
 """Function that parses the label in a cell; returns it and a description of what is wrong."""
 
 
@@ -90,18 +90,18 @@ def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
     return next((name for name in names if name in present), None)
 
 
-class OwnTexts(NamedTuple):
+class OwnTextsReader(NamedTuple):
     """Reader of an entry's labelled texts."""
 
     data: ClassificationDataParams
     section: str
     """Section of params.yaml, for messages."""
-    taken: Taken
+    taken: LabelParser
     """`class_of` or `value_of`."""
     named_by: str
     """See tables.stated_by."""
 
-    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[Example]:
+    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[TextExample]:
         """Yield the examples of a split, in order.
 
         Args:
@@ -123,7 +123,7 @@ class OwnTexts(NamedTuple):
 
     def of_file(
         self, path: Path, key: str, reading: Reading, most: int | None = None, *, labelled: bool = True
-    ) -> Iterator[Example]:
+    ) -> Iterator[TextExample]:
         """Yield the examples of a table, with or without labels; otherwise as `examples`.
 
         Args:
@@ -137,13 +137,13 @@ class OwnTexts(NamedTuple):
 
 
 def usable(
-    source: str, lines: Iterable[Line], taken: Taken | None, reading: Reading, *, may_be_empty: bool = False
-) -> Iterator[Example]:
+    source: str, lines: Iterable[Line], taken: LabelParser | None, reading: Reading, *, may_be_empty: bool = False
+) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels.
 
     Args:
         source: name of the table in messages.
-        taken: parses a label, see `Taken`; None: there are no labels.
+        taken: parses a label, see `LabelParser`; None: there are no labels.
         may_be_empty: allow empty texts.
     """
     problems, count = Problems(source, "texts with labels"), 0
@@ -180,8 +180,8 @@ def files_of(path: Path, key: str) -> list[Path]:
 
 
 def _example(
-    line: Line, taken: Taken | None, may_be_empty: bool, problems: Problems, reading: Reading
-) -> Example | None:
+    line: Line, taken: LabelParser | None, may_be_empty: bool, problems: Problems, reading: Reading
+) -> TextExample | None:
     where, values, columns = line
     texts = {part: _text(values.get(part), may_be_empty) for part in TEXT_PARTS if part in columns}
     label, wrong = taken(values.get("label")) if taken else (0, "")
@@ -194,7 +194,7 @@ def _example(
         return None
     given = text_of_id(values.get("id"), reading)
     first, second = (texts.get(part, (None, ""))[0] for part in TEXT_PARTS)
-    return Example(str(first), second, label, None if given is None else str(given))
+    return TextExample(str(first), second, label, None if given is None else str(given))
 
 
 def _text(value: Any, may_be_empty: bool) -> tuple[str, str]:

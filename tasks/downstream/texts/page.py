@@ -11,7 +11,7 @@ import numpy as np
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.downstream.texts.metrics import PREDICTION
-from tasks.downstream.texts.scores import Examples, TextsScores, probabilities
+from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
 from tasks.pages.render import html_page
 
 WORST = 25
@@ -31,10 +31,10 @@ class ClassScores(NamedTuple):
     examples: int
 
 
-class TextsPage(TextsScores, PageTask[Examples, Array, Array]):
+class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
     """Report with scores by class and text length, confusion matrix, and the worst mistakes."""
 
-    def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Slice]:
+    def slices(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> Sequence[Slice]:
         names, order = sized([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
         prefix = "" if len(self.development) == 1 else f"{split}, "
         found = by_name(f"{prefix}length", names, order, self.metrics, split, outcomes)
@@ -46,7 +46,7 @@ class TextsPage(TextsScores, PageTask[Examples, Array, Array]):
             found += by_name(f"{prefix}class", classes, order, metrics, split, outcomes)
         return found
 
-    def page(self, found: EvaluationView[Examples, Array]) -> str:
+    def page(self, found: EvaluationView[TextsDevSet, Array]) -> str:
         return html_page(
             __file__,
             "texts.html.j2",
@@ -69,7 +69,7 @@ class TextsPage(TextsScores, PageTask[Examples, Array, Array]):
             ],
         )
 
-    def _figures(self, split: str, examples: Examples, logits: Array, predictions: Array) -> dict[str, Any]:
+    def _figures(self, split: str, examples: TextsDevSet, logits: Array, predictions: Array) -> dict[str, Any]:
         labels = self.classes(examples)
         few, classes = len(labels) <= SHOWN_CLASSES, not self.is_regression
         return {
@@ -82,7 +82,7 @@ class TextsPage(TextsScores, PageTask[Examples, Array, Array]):
             "mistakes": self._mistakes(examples, logits, predictions),
         }
 
-    def _mistakes(self, examples: Examples, logits: Array, predictions: Array) -> list[dict[str, Any]]:
+    def _mistakes(self, examples: TextsDevSet, logits: Array, predictions: Array) -> list[dict[str, Any]]:
         """Return the most confident wrong classes, or the values with the largest errors."""
         if self.is_regression:
             badness = np.abs(predictions - examples.labels)

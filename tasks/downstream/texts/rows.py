@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.rows import RowsTask, Sequences, Sides
+from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.records.labels import all_labels_in, with_labels
 from tasks.rows.row_files import IGNORED, Layout, from_arrow
@@ -41,7 +41,7 @@ class TextsRows(TextsSpec, RowsTask):
     def features(self) -> pa.Schema | None:
         return None if self.spec.labels else with_labels(FEATURES_SCHEMA, self.labels)
 
-    def hold_out(self, source: Path, fraction: float) -> Sides:
+    def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the texts, of both texts for pairs."""
 
         def read_texts(batch: pa.RecordBatch) -> list[str]:
@@ -50,7 +50,7 @@ class TextsRows(TextsSpec, RowsTask):
 
         return self.hold_out_by_hash(source, fraction, TEXTS, read_texts)
 
-    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         second = examples.column("second")
         seconds = None if second.null_count == len(second) else second.to_pylist()
         made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
@@ -59,7 +59,7 @@ class TextsRows(TextsSpec, RowsTask):
             labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
         return replace(made, labels={"label": labels}, features={"example_index": np.arange(len(examples))})
 
-    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]
         name = "targets" if self.is_regression else "class_labels"
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
@@ -83,7 +83,9 @@ def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tupl
     )
 
 
-def make_sequences(tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int) -> Sequences:
+def make_sequences(
+    tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int
+) -> EncodedSequences:
     """Return sequences of single sentences or pairs of at most `row_length` tokens, without labels."""
     one = encode(tokenizer, firsts)
     if seconds is None:
@@ -96,4 +98,4 @@ def make_sequences(tokenizer: Tokenizer, firsts: list[str], seconds: list[str] |
         pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
         shortened = kept + others < one.lengths + two.lengths
     token_ids, lengths = lay_out_sequences(read_vocabulary(tokenizer), *pieces)
-    return Sequences(token_ids, lengths, kept + 2, labels={}, counts={"truncated to fit": int(shortened.sum())})
+    return EncodedSequences(token_ids, lengths, kept + 2, labels={}, counts={"truncated to fit": int(shortened.sum())})

@@ -28,7 +28,7 @@ TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "pearson": "Pearson", 
 
 
 @dataclass(frozen=True)
-class Examples:
+class TextsDevSet:
     """Examples of a development set."""
 
     texts: list[str]
@@ -43,7 +43,7 @@ class Examples:
     """Number of classes in train."""
 
 
-class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
+class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     """Classes or values; outcomes are the label and the prediction of each example."""
 
     quantities: ClassVar[tuple[str, ...]] = ("label", "prediction")
@@ -51,7 +51,7 @@ class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
     _constant = ""
     """Class of the best constant prediction."""
 
-    def read_examples(self, path: Path) -> Examples:
+    def read_examples(self, path: Path) -> TextsDevSet:
         made_by = self.entry.stage("examples")
         batches = list(read_batches(path, self.schema.names, 65536, made_by))
         texts = [
@@ -63,33 +63,33 @@ class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
             raise InputError(f"{path} contains no examples. Run the stage {made_by} again")
         labels = np.concatenate([from_arrow(batch.column("label")).astype(np.float64) for batch in batches])
         if self.spec.name:
-            return Examples(texts, labels)
+            return TextsDevSet(texts, labels)
         ids = [one for batch in batches for one in batch.column("id").to_pylist()]
         names = [str(number) if one is None else one for number, one in enumerate(ids)]
         if self.is_regression:
-            return Examples(texts, labels, names)
+            return TextsDevSet(texts, labels, names)
         known, others = all_labels_in(path)
-        return Examples(texts, labels, names, (*known, *others), len(known))
+        return TextsDevSet(texts, labels, names, (*known, *others), len(known))
 
-    def classes(self, examples: Examples) -> tuple[str, ...]:
+    def classes(self, examples: TextsDevSet) -> tuple[str, ...]:
         """Return the names of all classes of the labels, by number."""
         return examples.classes or self.labels
 
-    def learnt(self, examples: Examples) -> int:
+    def learnt(self, examples: TextsDevSet) -> int:
         """Return the number of classes that the model can predict; 1 for a regression."""
         return examples.learnt or len(self.labels)
 
-    def names(self, examples: Examples) -> Sequence[str]:
+    def names(self, examples: TextsDevSet) -> Sequence[str]:
         return examples.names or [str(number) for number in range(len(examples.texts))]
 
-    def keys(self, examples: Examples) -> list[str]:
+    def keys(self, examples: TextsDevSet) -> list[str]:
         """Return hashes of the texts; for your own texts with the class names, which define the numbers."""
         if self.spec.name:
             return keys_of(examples.texts)
         classes = json.dumps(examples.classes[: examples.learnt])
         return keys_of(f"{text}\n{classes}" for text in examples.texts)
 
-    def read_logits(self, examples: Examples, rows: Path, logits: Path) -> Array:
+    def read_logits(self, examples: TextsDevSet, rows: Path, logits: Path) -> Array:
         """Read logits [examples, classes]; [examples, 1] for a regression."""
         count, classes = len(examples.labels), self.learnt(examples)
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
@@ -100,7 +100,7 @@ class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
     def flat_logits(self, logits: Array) -> tuple[Array, np.ndarray]:
         return logits.reshape(-1), np.repeat(np.arange(len(logits)), logits.shape[1])
 
-    def answer(self, examples: Examples, logits: Array) -> Array:
+    def answer(self, examples: TextsDevSet, logits: Array) -> Array:
         return logits
 
     def predictions(self, answers: Array) -> Sequence[Any]:
@@ -127,7 +127,7 @@ class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
         found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
         return found
 
-    def check_predictions(self, path: Path, split: str, examples: Examples, values: Any) -> list[Any]:
+    def check_predictions(self, path: Path, split: str, examples: TextsDevSet, values: Any) -> list[Any]:
         """Check class numbers or values."""
         found, (low, high) = np.array(values, dtype=np.float64), self.spec.answers
         if found.ndim != 1 or not len(found) or not all(map(self._is_answer, found)):
@@ -138,7 +138,7 @@ class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
         numbers: list[float] = found.tolist()
         return numbers
 
-    def outcomes(self, examples: Examples, predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: TextsDevSet, predictions: Sequence[Any]) -> Array:
         """Return labels and predictions; a missing prediction is -1, which is always wrong."""
         answers = [-1.0 if one is None else float(one) for one in predictions]
         return np.stack([examples.labels, np.array(answers, dtype=np.float64)], axis=1)
@@ -169,7 +169,7 @@ class TextsScores(TextsSpec, ScoresTask[Examples, Array, Array]):
     def baseline(self) -> str:
         return f'always answering "{self._constant}"' if self._constant else "the best constant answer"
 
-    def constant(self, examples: Mapping[str, Examples]) -> Outcomes | None:
+    def constant(self, examples: Mapping[str, TextsDevSet]) -> Outcomes | None:
         """Return outcomes of the best constant prediction: the class with the best score, or any value."""
         most = max(map(self.learnt, examples.values()))
         found = [

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 TRAIN = "train"
 
 
-class Example(NamedTuple):
+class TextExample(NamedTuple):
     """Labelled text or pair of texts."""
 
     first: str

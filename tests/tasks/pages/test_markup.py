@@ -28,9 +28,9 @@ from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
-from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.slices import TITLE
-from tasks.downstream.texts.scores import Examples
+from tasks.downstream.texts.scores import TextsDevSet
 from tasks.downstream.texts.tasks import TASKS
 from tasks.pages.markup import (
     FORMULA,
@@ -180,7 +180,9 @@ SCORES = {
 
 
 def _evaluation_page(text: str) -> str:
-    question = Question(f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}")
+    question = ReferenceQuestion(
+        f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}"
+    )
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
     metrics = {**SCORES, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}]}
     part, outcomes, calibrated = Slice(TITLE, f"t{text}", 1, SCORES), np.array([[0.0, 0.5]]), calibration([0.5], [0.0])
@@ -194,7 +196,7 @@ def _glue_page(text: str) -> str:
     task = task_with("glue-sst2", "page")
     task.spec = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
     metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
-    examples, logits = Examples([f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
+    examples, logits = TextsDevSet([f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
     split, predictions = f"dev{text}", task.predictions(logits)
     outcomes = task.outcomes(examples, predictions)
     slices = [Slice("class", f"no{text}", 1, {f"acc{text}": 50.0, "score": 50.0})]

@@ -12,8 +12,8 @@ import pytest
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.evidence import compare
 from tasks.downstream.gate.released import read_released, read_scores, scores_json
-from tasks.downstream.squad.files import Question, read_questions
-from tasks.downstream.texts.scores import Examples
+from tasks.downstream.squad.files import ReferenceQuestion, read_questions
+from tasks.downstream.texts.scores import TextsDevSet
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.gate.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
@@ -22,14 +22,14 @@ SQUAD = task_with("squad", "scores")
 WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")
 
 
-def questions_and_answers(count: int, seed: int) -> tuple[list[Question], dict[str, str], dict[str, str]]:
+def questions_and_answers(count: int, seed: int) -> tuple[list[ReferenceQuestion], dict[str, str], dict[str, str]]:
     """Questions, and what two models answered to most of them."""
     draw = random.Random(seed)  # noqa: S311 (no secret)
 
     def text() -> str:
         return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
 
-    questions = [Question(f"q{n}", f"What {text()}?", f"{text()} {n}", (text(), text())) for n in range(count)]
+    questions = [ReferenceQuestion(f"q{n}", f"What {text()}?", f"{text()} {n}", (text(), text())) for n in range(count)]
     models = [
         {q.id: q.answers[0] if draw.random() < right else text() for q in questions if draw.random() < 0.95}
         for right in (0.6, 0.7)
@@ -83,7 +83,7 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
 
 @pytest.mark.parametrize("change", [{"id": "q"}, {"question": "?"}, {"context": "c"}, {"answers": ("x",)}])
 def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
-    question = Question("q0", "What?", "red house", ("red", "house"))
+    question = ReferenceQuestion("q0", "What?", "red house", ("red", "house"))
     changed = dataclasses.replace(question, **change)  # type: ignore[arg-type]
     elsewhere = dataclasses.replace(question, title="other", answer_starts=(4,))
     key, *others = SQUAD.keys([question, changed, elsewhere])
@@ -117,7 +117,7 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     sets, answers = {}, {}
     for split in task.development:
         texts = [f"text {n % 40}" for n in range(50)]  # ten of them twice
-        sets[split] = Examples(texts, np.zeros(50))
+        sets[split] = TextsDevSet(texts, np.zeros(50))
         high = 5.0 if task.spec.is_regression else float(len(task.labels))
         drawn = draw.random(50) * high if task.spec.is_regression else draw.integers(high, size=50).astype(float)
         answers[split] = drawn.round(6).tolist()
@@ -132,7 +132,7 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
         assert found[split].tolist() == old[split].tolist()
         assert found[split][:, 1].tolist() == answers[split]
     assert read_released(task, sets, tmp_path / "none") is None
-    other = {split: Examples([*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
+    other = {split: TextsDevSet([*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
     write_text(folder / "scores.json", scores_json(task, other, answers))
     changed = read_released(task, sets, folder)
     assert changed is not None

@@ -11,10 +11,10 @@ import pytest
 
 from ipu_model.files import write_json
 from tasks.downstream.gate import gate
-from tasks.downstream.gate.evidence import Compared, Evidence, Loss, compare
+from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, TrainingLoss, compare
 from tasks.downstream.gate.gate import GateDecision, record
 from tasks.downstream.gate.released import read_released
-from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import task_with
 
@@ -34,7 +34,7 @@ GOOD = Evidence(
     answered=3,
     scores_belong=True,
     verdicts=dict.fromkeys(VERDICTS, True),
-    losses=dict.fromkeys(TRAININGS, Loss(0.5, 100)),
+    losses=dict.fromkeys(TRAININGS, TrainingLoss(0.5, 100)),
     released=None,
 )
 
@@ -58,7 +58,7 @@ def compared_with(
     released: Sequence[float],
     exact: tuple[Sequence[float], Sequence[float]] | None = None,
     limits: SquadGateParams = LIMITS,
-) -> Compared:
+) -> ReleasedComparison:
     """F1 as given; exact where it is 1, unless that is given as well."""
     exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
     ours, theirs = (
@@ -182,14 +182,16 @@ def test_more_confidence_rejects_less() -> None:
 
 
 def test_a_released_model_without_a_common_question_is_rejected() -> None:
-    decision = decide(evidence(released=Compared(0, {}, {})), LIMITS)
+    decision = decide(evidence(released=ReleasedComparison(0, {}, {})), LIMITS)
     assert not decision.accepted
     assert "have no question in common" in decision.reasons[0]
     assert "empty that folder" in decision.reasons[0]
 
 
 def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: Path) -> None:
-    questions = [Question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
+    questions = [
+        ReferenceQuestion(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))
+    ]
     write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
     task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
     theirs = read_released(task, {"dev": questions}, tmp_path)
@@ -211,17 +213,17 @@ def test_every_data_verdict_must_be_green(name: str, valid: bool | None, words: 
 @pytest.mark.parametrize(
     ("loss", "accepted"),
     [
-        (Loss(0.0, 1), True),
-        (Loss(None, 0), True),  # epochs: 0
-        (Loss(None, 5), False),
-        (Loss(math.nan, 5), False),
-        (Loss(math.inf, 5), False),
+        (TrainingLoss(0.0, 1), True),
+        (TrainingLoss(None, 0), True),  # epochs: 0
+        (TrainingLoss(None, 5), False),
+        (TrainingLoss(math.nan, 5), False),
+        (TrainingLoss(math.inf, 5), False),
         (None, False),
     ],
 )
 @pytest.mark.parametrize("name", TRAININGS)
 def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
-    name: str, loss: Loss | None, accepted: bool
+    name: str, loss: TrainingLoss | None, accepted: bool
 ) -> None:
     decision = decide(evidence(losses={**GOOD.losses, name: loss}), LIMITS)
     assert decision.accepted is accepted

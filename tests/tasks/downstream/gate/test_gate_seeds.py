@@ -17,7 +17,7 @@ from tasks.downstream.gate.gate import GateDecision, gate
 from tasks.downstream.gate.recipe import judge_recipe, recipe_checks, recipe_record
 from tasks.downstream.gate.recipe_words import recipe_in_words
 from tasks.downstream.gate.released import scores_json
-from tasks.downstream.gate.seeds import Trained, file_name
+from tasks.downstream.gate.seeds import SeedModel, file_name
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
 from tasks.params.entries import entry_of
@@ -283,7 +283,7 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
     released = answered([1.0] * 90 + [0.0] * 10)
     for wrong, accepted in (((30, 31, 32), False), ((11, 31, 60), True)):
         models = [
-            Trained(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
+            SeedModel(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
         ]
         recipe = judge_recipe(task, models, models[0], released, None)
         failed = [reason for check, reason in recipe_checks(task, recipe) if not check.ok]
@@ -296,7 +296,7 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
 def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not_at_all() -> None:
     task = task_with("squad", "scores")
     released = answered([1.0, 0.0, np.nan, np.nan])
-    models = [Trained(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
+    models = [SeedModel(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
     recipe = judge_recipe(task, models, models[0], released, None)
     assert recipe.common == 2
     assert recipe.over_released is not None
@@ -308,7 +308,7 @@ def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not
 
 def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
     task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
-    models = [Trained(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
+    models = [SeedModel(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
     recipe = judge_recipe(task, models, models[0], None, None)
     checks = {check.name: check for check, _ in recipe_checks(task, recipe)}
     assert (checks["recipe_f1"].ok, checks["recipe_f1"].found) == (False, "nan")

@@ -18,9 +18,9 @@ from tasks.downstream import examples, rows
 from tasks.downstream.inference import job, predict
 from tasks.downstream.inference.entry import entry_of
 from tasks.downstream.inference.evaluate import evaluate
-from tasks.downstream.inference.job import How
-from tasks.downstream.inference.model import FoundModel, find_model
-from tasks.downstream.inference.predict import Output
+from tasks.downstream.inference.job import InferenceOptions
+from tasks.downstream.inference.model import InferenceModel, find_model
+from tasks.downstream.inference.predict import PredictionOutput
 from tasks.downstream.jobs import predict as predict_stage
 from tasks.params.sections import Place
 from tasks.records.near_duplicates import Report, write_report
@@ -33,7 +33,7 @@ from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here, r
 from tests.tasks.downstream.texts.glue_checkout import write_examples as write_glue
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
-HOW = How(Place("cpu", "fp32"), 8, lambda text: None)
+HOW = InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
 QUESTIONS = 60
 SPLITS = ("train", "dev")
 
@@ -111,7 +111,7 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     return folder
 
 
-def applied(case: str, folder: Path) -> tuple[FoundModel, Path, dict[str, Any]]:
+def applied(case: str, folder: Path) -> tuple[InferenceModel, Path, dict[str, Any]]:
     """A model, a file with labels, and what an entry says of it."""
     write, name, head, labels, words = CASES[case]
     (folder / "data").mkdir()
@@ -182,7 +182,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
     monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
     monkeypatch.setattr(predict, "KEPT_AT_ONCE", 11)
     monkeypatch.setattr(predict, "KEPT_CHARACTERS", 900)
-    done = predict.predict(entry, model, unlabelled(case, file), Output(tmp_path / "out.jsonl", "jsonl"), HOW)
+    done = predict.predict(entry, model, unlabelled(case, file), PredictionOutput(tmp_path / "out.jsonl", "jsonl"), HOW)
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     answers = [one[BARE[case]] for one in records]
     if case == "squad":
@@ -204,7 +204,7 @@ def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
     model, file, _ = applied("squad", tmp_path)
     entry, outs = entry_of(model), {kind: tmp_path / f"out.{kind}" for kind in ("json", "jsonl", "csv", "parquet")}
     for kind, path in outs.items():
-        predict.predict(entry, model, file, Output(path, kind, n_best=0 if kind == "json" else 3), HOW)
+        predict.predict(entry, model, file, PredictionOutput(path, kind, n_best=0 if kind == "json" else 3), HOW)
     records = [json.loads(line) for line in outs["jsonl"].read_text().splitlines()]
     assert all(1 <= len(one["n_best"]) <= 3 for one in records)
     assert max(len(one["n_best"]) for one in records) == 3

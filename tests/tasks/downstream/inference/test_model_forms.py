@@ -14,9 +14,9 @@ from flows.commands.finetune import fit_rows
 from flows.runs.model_source import model_parameters
 from tasks.downstream.inference.entry import entry_of
 from tasks.downstream.inference.evaluate import evaluate
-from tasks.downstream.inference.job import How
+from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
-from tasks.downstream.inference.predict import Output, predict
+from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.downstream.squad.ask import WindowShape, ask
 from tasks.params.overlays import resolve, settings
 from tasks.params.schema import check
@@ -104,12 +104,12 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
 
 def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path: Path) -> None:
     """podium finetune: tests/flows/checks/test_given_models.py."""
-    how = How(Place("cpu", "fp32"), 8, lambda text: None)
+    how = InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
     texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), WORDS, 512, 1)))
     (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
     entry = entry_of(texts, "classification")
     assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how).metrics
-    predict(entry, texts, tmp_path / "dev.csv", Output(tmp_path / "answers.csv", "csv"), how)
+    predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how)
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
 
     asked = find_model(str(write_head_model(tmp_path / "qa", "question_answering", (), WORDS, 512, 1)))
@@ -118,17 +118,19 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
     with pytest.raises(PodiumError, match=said):
         ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked))
     with pytest.raises(PodiumError, match=said):
-        predict(entry_of(asked), asked, tmp_path / "dev.jsonl", Output(tmp_path / "spans.jsonl", "jsonl"), how)
+        predict(
+            entry_of(asked), asked, tmp_path / "dev.jsonl", PredictionOutput(tmp_path / "spans.jsonl", "jsonl"), how
+        )
 
 
 def answers(folder: Path, place: Path) -> list[object]:
     """What evaluate, predict and ask make of a folder."""
     model = find_model(str(folder))
-    entry, how = entry_of(model), How(Place("cpu", "fp32"), 8, lambda text: None)
+    entry, how = entry_of(model), InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
     done = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
-    predict(entry, model, place / "dev.jsonl", Output(place / f"{folder.name}.jsonl", "jsonl"), how)
+    predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
     [([best], _)] = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
     return [done.metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]

@@ -13,9 +13,9 @@ import pytest
 from tasks.downstream.inference import job
 from tasks.downstream.inference.entry import entry_of
 from tasks.downstream.inference.evaluate import evaluate
-from tasks.downstream.inference.job import How
-from tasks.downstream.inference.model import FoundModel, find_model
-from tasks.downstream.inference.predict import Output, predict
+from tasks.downstream.inference.job import InferenceOptions
+from tasks.downstream.inference.model import InferenceModel, find_model
+from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import Place
 from tasks.release.publish import publish
@@ -32,11 +32,11 @@ DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 ENTAILMENT = ("entailment", "not_entailment")
 
 
-def how(runtime: str = "cpu", precision: str = "fp32") -> How:
-    return How(Place(runtime, precision), 4, lambda text: None)
+def how(runtime: str = "cpu", precision: str = "fp32") -> InferenceOptions:
+    return InferenceOptions(Place(runtime, precision), 4, lambda text: None)
 
 
-def classifier(folder: Path, *labels: str) -> FoundModel:
+def classifier(folder: Path, *labels: str) -> InferenceModel:
     return find_model(str(write_head_model(folder, "sequence_classification", labels, WORDS)))
 
 
@@ -130,7 +130,7 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     records = []
     for place in ("cpu", "ipu"):
         out = tmp_path / f"{place}.jsonl"
-        done = predict(entry_of(model), model, tmp_path / "in.jsonl", Output(out, "jsonl"), how(place))
+        done = predict(entry_of(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place))
         assert (done.result.runtime, done.result.precision) == (place, "fp32")
         records.append([json.loads(line) for line in out.read_text().splitlines()])
     assert done.result.plan["device"]["config"]["inference_device_iterations"] == 2
@@ -138,4 +138,4 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     assert [one["score"] for one in records[0]] == pytest.approx([one["score"] for one in records[1]], abs=1e-5)
     (model.folder / "ipu_config.json").write_text("[1]")
     with pytest.raises(InputError, match="ipu_config.json is not a JSON object"):
-        predict(entry_of(model), model, tmp_path / "in.jsonl", Output(out, "jsonl"), how("ipu"))
+        predict(entry_of(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how("ipu"))

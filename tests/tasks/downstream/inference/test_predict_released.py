@@ -17,7 +17,7 @@ from tasks.downstream.gate.released import read_scores
 from tasks.downstream.gate.subject import subject_of
 from tasks.downstream.inference import job
 from tasks.downstream.inference.evaluate import evaluate
-from tasks.downstream.inference.job import How
+from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
 from tasks.downstream.texts.tasks import TASKS
@@ -119,7 +119,9 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
     rows = pq.read_table(checkout / "data/examples/squad/dev.parquet").to_pylist()
     table.write_text("\n".join(json.dumps(row) for row in rows))
     model = find_model(str(checkout / "published/podium-demo"))
-    evaluate(entry_of_model(model), model, table, tmp_path / "evaluated", How(Place("cpu", "fp32"), 8, print))
+    evaluate(
+        entry_of_model(model), model, table, tmp_path / "evaluated", InferenceOptions(Place("cpu", "fp32"), 8, print)
+    )
     task = task_of(checkout)
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
     assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)

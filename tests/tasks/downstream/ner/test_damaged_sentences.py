@@ -13,7 +13,7 @@ import pytest
 
 from tasks.downstream.ner.format import read_sentences
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.sentences import Found
+from tasks.downstream.ner.sentences import TagStatistics
 from tasks.downstream.ner.tags import begun_inside, problem_of
 from tasks.records.text_files import Reading
 from tasks.stage.errors import PodiumError
@@ -41,7 +41,7 @@ def content(ending: str) -> bytes:
 def read(path: Path) -> None:
     """Read it all; what comes out must be sound."""
     params = NerDataParams(train_path=str(path), dev_path="x")
-    for _, words, tags in read_sentences(params, "downstream.names.data", "train", Found(), Reading()):
+    for _, words, tags in read_sentences(params, "downstream.names.data", "train", TagStatistics(), Reading()):
         assert len(words) == len(tags) > 0
         assert not any(map(problem_of, tags))
         assert not begun_inside(tags)

@@ -17,7 +17,7 @@ from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.format import NO_WORD, read_sentences
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
+from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics
 from tasks.params.entries import entry_of
 from tasks.params.overlays import base_of, resolve
 from tasks.params.schema import check
@@ -42,7 +42,7 @@ def judge() -> Judge:
 
 def read(path: Path, reading: Reading | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
     params = NerDataParams(train_path=str(path), dev_path="x", **values)
-    return [tuple(one) for one in read_sentences(params, SECTION, "train", Found(), reading or Reading())]
+    return [tuple(one) for one in read_sentences(params, SECTION, "train", TagStatistics(), reading or Reading())]
 
 
 def put(folder: Path, text: str, name: str = "train.conll") -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import NerPage, Piece, pieces, type_slices, worst_mistakes
-from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
+from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, outcomes_of
 from tasks.downstream.ner.tags import entities
 from tasks.downstream.scoring.metrics import by_name
 from tests.tasks.hostile import HOSTILE, Page
@@ -20,15 +20,15 @@ LABELS = ("O", "B-group", "I-group", "B-person", "I-person")
 FOUND = [["B-person", "O", "O"], ["O", "O", "B-location"], ["O"], ["B-group"]]
 
 
-def answers(tags: list[list[str]], sure: float = 0.9) -> Answers:
+def answers(tags: list[list[str]], sure: float = 0.9) -> NerAnswers:
     sureness = [np.full(len(one), sure) for one in tags]
     sureness[1][1] = 0.6
-    return Answers(tags, sureness, sureness)
+    return NerAnswers(tags, sureness, sureness)
 
 
 def mistakes() -> list[Any]:
     given = answers(FOUND)
-    return worst_mistakes(Examples(TOKENS, GOLD), given, outcomes_of(GOLD, given.texts))
+    return worst_mistakes(NerDevSet(TOKENS, GOLD), given, outcomes_of(GOLD, given.texts))
 
 
 def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
@@ -52,8 +52,8 @@ def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
     words = [f"w{number}" for number in range(200)]
     gold = ["O"] * 200
     gold[100] = "B-person"
-    given = Answers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
-    [found] = worst_mistakes(Examples([words], [gold]), given, outcomes_of([gold], given.texts))
+    given = NerAnswers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
+    [found] = worst_mistakes(NerDevSet([words], [gold]), given, outcomes_of([gold], given.texts))
     assert [piece.text.split()[0] for piece in found.pieces] == ["…", "w75", "w100", "w101", "…"]
 
 
@@ -70,12 +70,12 @@ def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
 
 
 def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]]) -> str:
-    given, examples = answers(tags), Examples(tokens, gold)
+    given, examples = answers(tags), NerDevSet(tokens, gold)
     outcomes = outcomes_of(gold, given.texts)
     slices: list[Any] = [*type_slices(gold, given.texts, LABELS)]
     slices += by_name("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "calibration_error": 0.1}
-    found: EvaluationView[Examples, Answers] = EvaluationView(
+    found: EvaluationView[NerDevSet, NerAnswers] = EvaluationView(
         {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics
     )
     return NerPage.__new__(NerPage).page(found)

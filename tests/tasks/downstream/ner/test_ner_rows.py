@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.ner.rows import Windows, make_windows, spans, token_labels
+from tasks.downstream.ner.rows import NerWindows, make_windows, spans, token_labels
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, bert_tokenizer, real_data, word_tokenizer
 
@@ -38,7 +38,7 @@ def test_windows_share_words_up_to_the_overlap(
     assert spans(pieces, room, overlap) == expected
 
 
-def parts(windows: Windows) -> list[tuple[list[int], list[int]]]:
+def parts(windows: NerWindows) -> list[tuple[list[int], list[int]]]:
     """Tokens of each window, and the positions of its own words."""
     tokens = np.split(windows.token_ids, np.cumsum(windows.lengths)[:-1])
     positions = np.split(windows.positions, np.cumsum(windows.own_words)[:-1])
@@ -80,7 +80,7 @@ def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(t
     assert (first[1], second[1]) == ([1, 2, 3, 4, 5], [2, 3, 4, 5, 6])
 
 
-def words_of(windows: Windows, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+def words_of(windows: NerWindows, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
     """The first piece of every word, read back through the windows; by sentence."""
     found: list[list[int]] = [[] for _ in sentences]
     for (tokens, own), number in zip(parts(windows), windows.example_index.tolist(), strict=True):

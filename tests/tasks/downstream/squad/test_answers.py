@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.answers import Answer, best_answers, probable_answers
-from tasks.downstream.squad.windows import Windows
+from tasks.downstream.squad.windows import SquadWindows
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 
 CONTEXT = "the red house by the sea"
@@ -17,7 +17,7 @@ APART = np.arange(10)
 """Every token is a word of its own."""
 
 
-def read(folder: Path, windows: list[Window], examples: int = 1) -> Windows:
+def read(folder: Path, windows: list[Window], examples: int = 1) -> SquadWindows:
     ids = [f"q{i}" for i in range(examples)]
     return read_windows(*write_windows(folder, windows, ids), ids)
 
@@ -171,7 +171,7 @@ def test_no_context_token_gives_no_probable_answer(tmp_path: Path) -> None:
     assert probable_answers(windows, " ", np.empty(0), top=1, max_answer_length=15) == []
 
 
-def every_span(windows: Windows, words_of: np.ndarray, longest: int) -> list[tuple[int, int]]:
+def every_span(windows: SquadWindows, words_of: np.ndarray, longest: int) -> list[tuple[int, int]]:
     """The distinct widened spans of all windows, best first, by looking at each span there is."""
     spans: list[tuple[float, int, int]] = []
     for window, (low, high) in enumerate(zip(windows.bounds, windows.bounds[1:], strict=False)):
@@ -203,7 +203,7 @@ def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float
         places = np.concatenate([np.arange(count) + first for count, first in zip(lengths, (0, 2, 4, 6), strict=True)])
         start, end = draw.integers(-2, 3, (2, bounds[-1])).astype(np.float32)  # with many ties
         cls = draw.integers(-2, 3, (4, 2)).astype(np.float32)
-        windows = Windows(np.zeros(4, int), bounds, np.stack([places * 2, places * 2 + 1], 1), start, end, cls)
+        windows = SquadWindows(np.zeros(4, int), bounds, np.stack([places * 2, places * 2 + 1], 1), start, end, cls)
         longest, words_of = int(draw.integers(1, 6)), places // 2
         expected = every_span(windows, words_of, longest)
         for top in (1, 2, 5, 99):
@@ -219,7 +219,7 @@ def test_ten_thousand_windows_take_no_minute() -> None:
     generator = np.random.default_rng(0)
     count, length = 10_000, 300
     tokens = np.arange(length)
-    windows = Windows(
+    windows = SquadWindows(
         example_index=np.arange(count),
         bounds=np.arange(count + 1) * length,
         characters=np.tile(np.stack([tokens, tokens + 1], axis=1), (count, 1)),

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tasks.downstream.inference.entry import rows_within
-from tasks.downstream.inference.model import FoundModel
+from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import WindowShape, as_values, ask, find_model, number_words
 from tasks.downstream.squad.features import make_features
@@ -224,7 +224,7 @@ def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path: Path) -> None
         folder = write_tokenizer(tmp_path / f"{positions}-{model_max_length}", ["a"], model_max_length or 1)
         if model_max_length is None:
             (folder / "tokenizer_config.json").unlink()
-        found = WindowShape.for_model(FoundModel(folder, folder, positions))
+        found = WindowShape.for_model(InferenceModel(folder, folder, positions))
         return found.row_length, found.doc_stride
 
     assert shape(512, 512) == (384, 128)  # the defaults of transformers 4

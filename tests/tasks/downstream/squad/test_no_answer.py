@@ -9,7 +9,7 @@ import pytest
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.metrics import best_threshold
 from tasks.downstream.squad.no_answer import (
-    Threshold,
+    NullThreshold,
     best_span,
     choose_threshold,
     null_scores,
@@ -51,7 +51,7 @@ def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, t
     leads = {"": null - threshold, "red house": 6.0, "house": 4.0}
     ranked = sorted(leads.values(), reverse=True)
     task = task_with("squad", "scores")
-    task.threshold = Threshold(threshold)
+    task.threshold = NullThreshold(threshold)
     assert task.margin([found], 0) == ranked[0] - ranked[1]
 
 

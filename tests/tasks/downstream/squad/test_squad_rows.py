@@ -12,7 +12,7 @@ import yaml
 from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.files import read_questions
-from tasks.downstream.squad.format import Answer, Question
+from tasks.downstream.squad.format import ReferenceAnswer, SquadQuestion
 from tasks.downstream.squad.rows import SquadRows
 from tasks.downstream.squad.spec import FEATURES_SCHEMA
 from tasks.rows.row_files import row_schema
@@ -166,7 +166,7 @@ def test_questions_on_long_texts_are_written_read_and_made_rows_of_a_few_at_a_ti
     """Every question has its context with it: 20 on a text of 200 characters are 4,000."""
     monkeypatch.setattr(examples, "GROUP_CHARACTERS", 500)
     monkeypatch.setattr(generic_rows, "CHUNK_BYTES", 500)
-    asked = [Question(f"q{n}", "", "x" * 200, "Go?", (Answer("x", 0),)) for n in range(20)]
+    asked = [SquadQuestion(f"q{n}", "", "x" * 200, "Go?", (ReferenceAnswer("x", 0),)) for n in range(20)]
     examples.write_questions(asked, tmp_path / "q.parquet")
     metadata = pq.read_metadata(tmp_path / "q.parquet")
     groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
@@ -178,7 +178,7 @@ def test_questions_on_long_texts_are_written_read_and_made_rows_of_a_few_at_a_ti
 
 def test_questions_on_the_same_text_share_it_in_memory(tmp_path: Path) -> None:
     text = "a long text " * 100
-    asked = [Question(f"q{n}", "", text, "What?", (Answer("a", 0),)) for n in range(50)]
+    asked = [SquadQuestion(f"q{n}", "", text, "What?", (ReferenceAnswer("a", 0),)) for n in range(50)]
     examples.write_questions(asked, tmp_path / "dev.parquet")
     found = read_questions(tmp_path / "dev.parquet")
     assert len({id(question.context) for question in found}) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.windows import WindowFiles, Windows
+from tasks.downstream.squad.windows import SquadWindows, WindowFiles
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,5 @@ def write_windows(folder: Path, windows: Sequence[Window], ids: Sequence[str]) -
     )
 
 
-def read_windows(features: Path, logits: Path, ids: Sequence[str]) -> Windows:
+def read_windows(features: Path, logits: Path, ids: Sequence[str]) -> SquadWindows:
     return WindowFiles(features, logits, "{}@squad".format, ids).read()

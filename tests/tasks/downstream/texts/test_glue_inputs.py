@@ -13,9 +13,9 @@ from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.examples import make_examples
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
-from tasks.downstream.rows import RowsSummary, write_rows
+from tasks.downstream.rows import PackedSplit, write_rows
 from tasks.downstream.texts.checks import LabelRows
-from tasks.downstream.texts.glue_files import GlueTexts
+from tasks.downstream.texts.glue_files import GlueReader
 from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.tasks import TASKS
@@ -48,7 +48,7 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
-    return [one[:3] for one in GlueTexts(GlueDataParams(path=str(folder)), TASKS[name]).examples(split, Reading())]
+    return [one[:3] for one in GlueReader(GlueDataParams(path=str(folder)), TASKS[name]).examples(split, Reading())]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
                 assert (kept[0][0], kept[1][0]) == (ids.count(0), ids.count(1)), (room, first, second)
 
 
-def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> RowsSummary:
+def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> PackedSplit:
     """Rows of one split in a folder of its name, at most N sequences in each."""
     shape = GlueRowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
     task = task_with(name, "rows", rows=shape)

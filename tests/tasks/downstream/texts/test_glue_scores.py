@@ -5,7 +5,7 @@ import pytest
 
 from tasks.downstream.scoring.metrics import interval
 from tasks.downstream.texts.metrics import WEIGHTED, official
-from tasks.downstream.texts.scores import Examples, metric_names
+from tasks.downstream.texts.scores import TextsDevSet, metric_names
 from tasks.downstream.texts.tasks import TASKS
 from tests.tasks.downstream.entries import task_with
 
@@ -75,7 +75,7 @@ def test_predictions_are_compared_on_the_same_resamples():
 
 
 def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
-    examples = {"dev": Examples(["x"] * 5, np.array([0, 0, 0, 1, 1.0]))}
+    examples = {"dev": TextsDevSet(["x"] * 5, np.array([0, 0, 0, 1, 1.0]))}
     tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
     found = {name: task.constant(examples) for name, task in tasks.items()}
     assert found["sst2"]["dev"][:, 1].tolist() == [0] * 5
