@@ -13,7 +13,7 @@ from typing import Any
 
 from flows import dvc
 from flows.checks.disk import hashing_takes_long
-from flows.checks.probes import FAR_S, Finding, Question, ok, problem, warning
+from flows.checks.probes import FAR_S, CheckResult, Question, ok, problem, warning
 from flows.runs.run_estimate import RUNS, estimate_run_jobs
 from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
@@ -31,7 +31,7 @@ OF_THE_RECIPE = "ipu"
 """Runtime whose memory is the same on every host; the memory of workers for other runtimes is unknown here."""
 
 
-def known(request: RunRequest) -> Iterator[Finding]:
+def known(request: RunRequest) -> Iterator[CheckResult]:
     """Check the device without a probe: the launcher, and torch for CPU jobs in this Python."""
     stages = _stages(request)
     if not stages:
@@ -48,7 +48,7 @@ def known(request: RunRequest) -> Iterator[Finding]:
         yield ok("device", f"cpu, {device.precision}; torch {version('torch')} of this Python")
 
 
-def _launcher(named: str | None) -> Iterator[Finding]:
+def _launcher(named: str | None) -> Iterator[CheckResult]:
     own, knob = os.environ.get(DEVICE_LAUNCHER), "device.launcher"
     words = ["poprun"] if named == "poprun" else []
     if own:
@@ -114,7 +114,7 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
     return places
 
 
-def fit(request: RunRequest) -> Iterator[Finding]:
+def fit(request: RunRequest) -> Iterator[CheckResult]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
     try:
         stages = _to_run(request)
@@ -147,7 +147,7 @@ def _to_run(request: RunRequest) -> list[StageForecast]:
     return [one for one in request.forecast if one.status == RUNS]
 
 
-def _finding(job: EstimatedJob, request: RunRequest) -> Finding:
+def _finding(job: EstimatedJob, request: RunRequest) -> CheckResult:
     elsewhere = request.on_workers and job.runtime != OF_THE_RECIPE
     if job.impossible and not elsewhere:
         return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)

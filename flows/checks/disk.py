@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.checks.probes import Finding, ok, problem, warning
+from flows.checks.probes import CheckResult, ok, problem, warning
 from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes, folder_bytes
 from flows.runs.run_request import RunRequest
 from ipu_model.units import format_bytes
@@ -30,7 +30,7 @@ SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 
 
-def room(request: RunRequest) -> Iterator[Finding]:
+def room(request: RunRequest) -> Iterator[CheckResult]:
     """Check the free space on the project's disk; DVC's cache shares it by links if the disk supports them."""
     if request.on_workers:
         return
@@ -52,7 +52,7 @@ def hashing_takes_long(request: RunRequest) -> bool:
     return sum(folder_bytes(request.project / path) for path in paths) > HASHED
 
 
-def dvc_remote(request: RunRequest) -> Iterator[Finding]:
+def dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
     """Check DVC's remote: a writable folder, or a URL whose DVC package is installed."""
     remote = default_remote(request.project)
     if remote is None:
@@ -72,7 +72,7 @@ def dvc_remote(request: RunRequest) -> Iterator[Finding]:
         yield ok("remote", f"{name}, {url}; connection not tested")
 
 
-def checkpoints(request: RunRequest) -> Iterator[Finding]:
+def checkpoints(request: RunRequest) -> Iterator[CheckResult]:
     """Check checkpoint.remote in the same way."""
     from tasks.host.checkpoint_travel import address_of
 
@@ -90,7 +90,7 @@ def checkpoints(request: RunRequest) -> Iterator[Finding]:
         yield _folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
 
 
-def _folder(name: str, path: Path, what: str, knob: str) -> Finding:
+def _folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
     """Check a folder, which must be writable, or must be possible to create."""
     path = Path(os.path.normpath(path))
     place = next(one for one in (path, *path.parents) if one.exists())

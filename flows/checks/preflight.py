@@ -17,7 +17,7 @@ from typing import Any
 from flows.checks import device, disk, server
 from flows.checks.given_inputs import LATER
 from flows.checks.given_inputs import wanted as given_to
-from flows.checks.probes import FAR_S, HERE_S, Finding, Question, asked, ok, problem, warning
+from flows.checks.probes import FAR_S, HERE_S, CheckResult, Question, asked, ok, problem, warning
 from flows.checks.server import is_usable
 from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
@@ -39,14 +39,14 @@ UNSPEAKABLE = "?%"
 """Characters with a special meaning in the URL of a database, which contains its path."""
 
 
-def there(request: RunRequest) -> Iterator[Finding]:
+def there(request: RunRequest) -> Iterator[CheckResult]:
     """Check all paths in the parameters, unless a probe reads them because they include the user's own files."""
     if not list(heads(request)):
         for text in check_given(request.values, request.project):
             yield problem("files", text, of_parameters=True)
 
 
-def written(request: RunRequest) -> Iterator[Finding]:
+def written(request: RunRequest) -> Iterator[CheckResult]:
     """Check all output folders in the parameters, and the folder that a release would replace."""
     if problems := check_written(request.values, request.project, request.plan):
         yield from (problem("folders", text, of_parameters=True) for text in problems)
@@ -69,7 +69,7 @@ def heads(request: RunRequest) -> Iterator[Question]:
         yield Question("files", "flows.checks.given_inputs", {"values": request.values, "read": read}, HERE_S)
 
 
-def token(request: RunRequest) -> Iterator[Finding]:
+def token(request: RunRequest) -> Iterator[CheckResult]:
     """Check HF_TOKEN, which is never shown; a worker's token is on its own host."""
     if not _publishes(request):
         if request.thorough and os.environ.get(TOKEN):
@@ -81,7 +81,7 @@ def token(request: RunRequest) -> Iterator[Finding]:
         yield problem("hub", f"{error}. {LATER}")
 
 
-def origin(request: RunRequest) -> Iterator[Finding]:
+def origin(request: RunRequest) -> Iterator[CheckResult]:
     """Check license and language of the model, which its card on the Hub requires."""
     base, folder = request.params.base_model, request.project / request.params.base_model.path
     elsewhere = base.source == "folder" and request.on_workers and not folder.is_dir()
@@ -142,7 +142,7 @@ def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:
                 yield {"kind": kind, "section": section, "name": named, "revision": revision}
 
 
-def system(request: RunRequest) -> Iterator[Finding]:
+def system(request: RunRequest) -> Iterator[CheckResult]:
     """Check for Linux on x86-64: ending processes and locking runs rely on Linux."""
     name, machine = platform.system(), platform.machine()
     found = f"{name} on {machine}"
@@ -154,12 +154,12 @@ def system(request: RunRequest) -> Iterator[Finding]:
         yield ok("system", found)
 
 
-def python(request: RunRequest) -> Iterator[Finding]:
+def python(request: RunRequest) -> Iterator[CheckResult]:
     """Report the Python of everything but device jobs."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
-def size(request: RunRequest) -> Iterator[Finding]:
+def size(request: RunRequest) -> Iterator[CheckResult]:
     """Check the cores and memory that this process may use."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
@@ -169,7 +169,7 @@ def size(request: RunRequest) -> Iterator[Finding]:
         yield problem("host", str(error))
 
 
-def folders(request: RunRequest) -> Iterator[Finding]:
+def folders(request: RunRequest) -> Iterator[CheckResult]:
     """Check that this user may write everything that a run writes, which often fails in another user's clone."""
     for path in _written(request.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
@@ -206,7 +206,7 @@ def _written(project: Path) -> Iterator[Path]:
         yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
 
 
-def spelling(request: RunRequest) -> Iterator[Finding]:
+def spelling(request: RunRequest) -> Iterator[CheckResult]:
     """Check DVC's cache path for braces, which DVC would expand after the first stage has run."""
     cache = os.path.abspath(cache_of(request.project))
     if "{" in cache or "}" in cache:
@@ -217,7 +217,7 @@ def spelling(request: RunRequest) -> Iterator[Finding]:
         )
 
 
-def prefect_home(request: RunRequest) -> Iterator[Finding]:
+def prefect_home(request: RunRequest) -> Iterator[CheckResult]:
     """Check the folder of the database of a run's Prefect server."""
     if may_be_named() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return
@@ -242,7 +242,7 @@ TO_ASK = (device.asked, heads, hub, server.asked)
 """Sources of probes, which run in parallel."""
 
 
-def look(request: RunRequest) -> list[Finding]:
+def look(request: RunRequest) -> list[CheckResult]:
     """Run all checks, with probes in parallel.
 
     If there is a problem, check again with only the stages that would really run.
@@ -255,7 +255,7 @@ def look(request: RunRequest) -> list[Finding]:
     return found
 
 
-def _look(request: RunRequest) -> list[Finding]:
+def _look(request: RunRequest) -> list[CheckResult]:
     questions = [question for ask in TO_ASK for question in ask(request)]
     with asked(questions, request.project) as under_way:
         found = [finding for check in AT_ONCE for finding in check(request)]
@@ -295,12 +295,12 @@ def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str
             tell(finding.text)
 
 
-def of_parameters(problems: Iterable[Finding]) -> bool:
+def of_parameters(problems: Iterable[CheckResult]) -> bool:
     """Return whether any of these problems is in the parameters."""
     return any(problem.of_parameters for problem in problems)
 
 
-def refusal(problems: list[Finding]) -> str:
+def refusal(problems: list[CheckResult]) -> str:
     """Return all problems as one message."""
     if len(problems) == 1:
         return f"nothing was started. {problems[0].name}: {problems[0].text}"

@@ -35,7 +35,7 @@ KEPT_LINES = 3
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of `podium doctor`; a run is refused for problems, and reports warnings."""
 
     name: str
@@ -47,19 +47,19 @@ class Finding:
     """Whether the cause is in the parameters (exit code 2), not on the host."""
 
 
-def ok(name: str, text: str) -> Finding:
+def ok(name: str, text: str) -> CheckResult:
     """Return the result of a passed check."""
-    return Finding(name, "ok", text)
+    return CheckResult(name, "ok", text)
 
 
-def warning(name: str, text: str) -> Finding:
+def warning(name: str, text: str) -> CheckResult:
     """Return a result that is reported but does not refuse the run."""
-    return Finding(name, "warning", text)
+    return CheckResult(name, "warning", text)
 
 
-def problem(name: str, text: str, *, of_parameters: bool = False) -> Finding:
+def problem(name: str, text: str, *, of_parameters: bool = False) -> CheckResult:
     """Return a result that refuses the run."""
-    return Finding(name, "problem", text, of_parameters)
+    return CheckResult(name, "problem", text, of_parameters)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Asked:
     complaint: str = ""
     began: float = field(default_factory=time.monotonic)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckResult]:
         """Wait for the results within the time limit, and return them."""
         complaint = self.complaint or self._wait()
         found = list(_findings(self.said))
@@ -156,12 +156,12 @@ def _lines(said: IO[bytes]) -> list[str]:
     return said.read().decode("utf-8", "replace").splitlines()
 
 
-def _findings(said: IO[bytes]) -> Iterator[Finding]:
+def _findings(said: IO[bytes]) -> Iterator[CheckResult]:
     """Yield results from the output; other lines are warnings of libraries."""
     for line in _lines(said):
         with contextlib.suppress(ValueError, TypeError):
             if line.startswith("{"):
-                yield Finding(**json.loads(line))
+                yield CheckResult(**json.loads(line))
 
 
 def _last_words(said: IO[bytes]) -> str:

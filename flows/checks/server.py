@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
-from flows.checks.probes import FAR_S, Finding, Question, ok, problem
+from flows.checks.probes import FAR_S, CheckResult, Question, ok, problem
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import URL, may_be_named, profiles_path
 from tasks.stage.errors import InputError
@@ -32,7 +32,7 @@ SECONDS = 5.0
 NONE_IS_NAMED = f"{URL} is not set. Set it to a server, for example http://127.0.0.1:4200/api from `make server`"
 
 
-def settings(request: RunRequest) -> Iterator[Finding]:
+def settings(request: RunRequest) -> Iterator[CheckResult]:
     """Check proxies and certificates."""
     for text in _troubles():
         yield problem("network", text)
@@ -64,7 +64,7 @@ def _troubles() -> Iterator[str]:
             )
 
 
-def known(request: RunRequest) -> Iterator[Finding]:
+def known(request: RunRequest) -> Iterator[CheckResult]:
     """Check that a run on workers has a server."""
     if may_be_named():
         return
@@ -107,7 +107,7 @@ def require_server() -> None:
         raise InputError(finding.text)
 
 
-def look(required: bool) -> Finding:
+def look(required: bool) -> CheckResult:
     """Check the server in Prefect's settings.
 
     Args:
