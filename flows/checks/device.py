@@ -13,7 +13,7 @@ from typing import Any
 
 from flows import dvc
 from flows.checks.disk import hashing_takes_long
-from flows.checks.probes import FAR_S, CheckResult, Question, ok, problem, warning
+from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, warning
 from flows.runs.run_estimate import RUNS, estimate_run_jobs
 from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
@@ -62,7 +62,7 @@ def _launcher(named: str | None) -> Iterator[CheckResult]:
         yield problem("launcher", f"{words[0]} is not on PATH. Enable the SDK that contains it, or change {knob}")
 
 
-def asked(request: RunRequest) -> Iterator[Question]:
+def asked(request: RunRequest) -> Iterator[Probe]:
     """Probe the device's Python, unless it is this one and only the CPU is needed."""
     stages = _stages(request)
     places = _places(request, stages)
@@ -79,7 +79,7 @@ def asked(request: RunRequest) -> Iterator[Question]:
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
     cannot = f"{named} does not answer the device check. Set {DEVICE_PYTHON} to the device's Python, or unset it"
-    yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
+    yield Probe("device", "ipu_model.runtimes.host_check", told, REMOTE_LIMIT_S, python, cannot)
 
 
 def _ipus(request: RunRequest, stages: list[Stage]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from flows.checks import device, disk, server
 from flows.checks.given_inputs import LATER
 from flows.checks.given_inputs import wanted as given_to
-from flows.checks.probes import FAR_S, HERE_S, CheckResult, Question, asked, ok, problem, warning
+from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.checks.server import is_usable
 from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
@@ -60,13 +60,13 @@ def written(request: RunRequest) -> Iterator[CheckResult]:
             yield problem("publish", str(error), of_parameters=True)
 
 
-def heads(request: RunRequest) -> Iterator[Question]:
+def heads(request: RunRequest) -> Iterator[Probe]:
     """Probe all paths, and the first records of the files with the readers of their stages."""
     deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     if given_to(request.params, read) and not request.on_workers:
-        yield Question("files", "flows.checks.given_inputs", {"values": request.values, "read": read}, HERE_S)
+        yield Probe("files", "flows.checks.given_inputs", {"values": request.values, "read": read}, LOCAL_LIMIT_S)
 
 
 def token(request: RunRequest) -> Iterator[CheckResult]:
@@ -100,7 +100,7 @@ def origin(request: RunRequest) -> Iterator[CheckResult]:
         )
 
 
-def hub(request: RunRequest) -> Iterator[Question]:
+def hub(request: RunRequest) -> Iterator[Probe]:
     """Probe the Hub."""
     publish = []
     if _publishes(request):
@@ -116,7 +116,7 @@ def hub(request: RunRequest) -> Iterator[Question]:
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not stated
     if (publish or sources or origin) and is_usable():
         told = {"values": request.values, "publish": publish, "review": publishing.review}
-        yield Question("hub", "flows.checks.given_inputs", told | {"sources": sources, "origin": origin}, FAR_S)
+        yield Probe("hub", "flows.checks.given_inputs", told | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
 
 
 def _publishes(request: RunRequest) -> bool:
@@ -257,7 +257,7 @@ def look(request: RunRequest) -> list[CheckResult]:
 
 def _look(request: RunRequest) -> list[CheckResult]:
     questions = [question for ask in TO_ASK for question in ask(request)]
-    with asked(questions, request.project) as under_way:
+    with start_probes(questions, request.project) as under_way:
         found = [finding for check in AT_ONCE for finding in check(request)]
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
         return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.findings())]))

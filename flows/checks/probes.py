@@ -24,13 +24,13 @@ from tasks.stage.errors import InputError
 from tasks.stage.process import describe_exit, die_with_parent, python_path
 
 Level = Literal["ok", "warning", "problem"]
-HERE_S = 4.5
+LOCAL_LIMIT_S = 4.5
 """Seconds for local probes: a run is refused within five seconds."""
-FAR_S = 14.0
+REMOTE_LIMIT_S = 14.0
 """Seconds for a device's Python, CUDA and the network: a run is refused within fifteen."""
 CHECK_SECONDS = "PODIUM_CHECK_SECONDS"
 """Environment variable that replaces both limits, for slow hosts."""
-KEPT_LINES = 3
+MAX_LINES = 3
 """Number of last lines of a failed probe in the message."""
 
 
@@ -63,39 +63,39 @@ def problem(name: str, text: str, *, of_parameters: bool = False) -> CheckResult
 
 
 @dataclass(frozen=True)
-class Question:
+class Probe:
     """Program that makes a check."""
 
     name: str
     """Name of the result if the program fails."""
     module: str
-    told: dict[str, Any]
+    request: dict[str, Any]
     limit_s: float
     python: str = sys.executable
-    cannot: str = ""
+    failure: str = ""
     """Message of a problem if the program fails to start or to answer; empty: a failure is only a warning."""
 
 
 @dataclass
-class Asked:
+class RunningProbe:
     """Running probe."""
 
-    question: Question
+    probe: Probe
     process: subprocess.Popen[bytes] | None
-    said: IO[bytes]
+    output: IO[bytes]
     limit_s: float
     complaint: str = ""
     began: float = field(default_factory=time.monotonic)
 
-    def findings(self) -> list[CheckResult]:
+    def results(self) -> list[CheckResult]:
         """Wait for the results within the time limit, and return them."""
         complaint = self.complaint or self._wait()
-        found = list(_findings(self.said))
+        found = list(_read_results(self.output))
         if not complaint:
             return found
-        if self.question.cannot and not complaint.startswith("no answer"):
-            return [*found, problem(self.question.name, f"{self.question.cannot}: {complaint}")]
-        return [*found, warning(self.question.name, f"not checked: {complaint}")]
+        if self.probe.failure and not complaint.startswith("no answer"):
+            return [*found, problem(self.probe.name, f"{self.question.cannot}: {complaint}")]
+        return [*found, warning(self.probe.name, f"not checked: {complaint}")]
 
     def _wait(self) -> str:
         """Return the reason of a failure; empty on success."""
@@ -104,11 +104,11 @@ class Asked:
             code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             return f"no answer within {self.limit_s:g} s ({CHECK_SECONDS})"
-        return f"it ended with {describe_exit(code)}{_last_words(self.said)}" if code else ""
+        return f"it ended with {describe_exit(code)}{_tail(self.said)}" if code else ""
 
 
 @contextlib.contextmanager
-def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
+def start_probes(questions: Sequence[Probe], folder: Path) -> Iterator[list[RunningProbe]]:
     """Start all probes in parallel, in `folder`; they are killed at the end of the body.
 
     Raises:
@@ -116,7 +116,7 @@ def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
     """
     limit = _limit()
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(_started(one, folder, limit or one.limit_s)) for one in questions]
+        yield [stack.enter_context(_start_probe(one, folder, limit or one.limit_s)) for one in questions]
 
 
 def _limit() -> float | None:
@@ -130,40 +130,40 @@ def _limit() -> float | None:
 
 
 @contextlib.contextmanager
-def _started(question: Question, folder: Path, limit_s: float) -> Iterator[Asked]:
+def _start_probe(probe: Probe, folder: Path, limit_s: float) -> Iterator[RunningProbe]:
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
     env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
-    command, end = [question.python, "-m", question.module], subprocess.STDOUT
-    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
-        told.write(json.dumps(question.told).encode())
-        told.seek(0)
+    command, end = [probe.python, "-m", probe.module], subprocess.STDOUT
+    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as output:
+        request.write(json.dumps(probe.request).encode())
+        request.seek(0)
         try:
             process = subprocess.Popen(
-                command, cwd=folder, env=env, stdin=told, stdout=said, stderr=end, preexec_fn=die_with_parent
+                command, cwd=folder, env=env, stdin=request, stdout=output, stderr=end, preexec_fn=die_with_parent
             )
         except OSError as error:
-            yield Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
+            yield RunningProbe(probe, None, output, limit_s, f"{question.python} cannot be started ({error.strerror})")
             return
         try:
-            yield Asked(question, process, said, limit_s)
+            yield RunningProbe(probe, process, output, limit_s)
         finally:
             process.kill()
             process.wait()
 
 
-def _lines(said: IO[bytes]) -> list[str]:
-    said.seek(0)
-    return said.read().decode("utf-8", "replace").splitlines()
+def _lines(output: IO[bytes]) -> list[str]:
+    output.seek(0)
+    return output.read().decode("utf-8", "replace").splitlines()
 
 
-def _findings(said: IO[bytes]) -> Iterator[CheckResult]:
+def _read_results(output: IO[bytes]) -> Iterator[CheckResult]:
     """Yield results from the output; other lines are warnings of libraries."""
-    for line in _lines(said):
+    for line in _lines(output):
         with contextlib.suppress(ValueError, TypeError):
             if line.startswith("{"):
                 yield CheckResult(**json.loads(line))
 
 
-def _last_words(said: IO[bytes]) -> str:
-    lines = [line.strip() for line in _lines(said) if line.strip() and not line.startswith("{")]
-    return f" ({' '.join(lines[-KEPT_LINES:])[-400:]})" if lines else ""
+def _tail(output: IO[bytes]) -> str:
+    lines = [line.strip() for line in _lines(output) if line.strip() and not line.startswith("{")]
+    return f" ({' '.join(lines[-MAX_LINES:])[-400:]})" if lines else ""

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
-from flows.checks.probes import FAR_S, CheckResult, Question, ok, problem
+from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import URL, may_be_named, profiles_path
 from tasks.stage.errors import InputError
@@ -74,10 +74,10 @@ def known(request: RunRequest) -> Iterator[CheckResult]:
         yield ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
 
 
-def asked(request: RunRequest) -> Iterator[Question]:
+def asked(request: RunRequest) -> Iterator[Probe]:
     """Probe the server."""
     if may_be_named() and is_usable():
-        yield Question("server", "flows.checks.server", {"required": request.on_workers}, FAR_S)
+        yield Probe("server", "flows.checks.server", {"required": request.on_workers}, REMOTE_LIMIT_S)
 
 
 def load_settings() -> None:

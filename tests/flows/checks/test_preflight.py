@@ -436,8 +436,8 @@ def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
         "print(json.dumps({'name': 'first', 'level': 'ok', 'text': 'seen'}), flush=True)\n"
         "time.sleep(600)\n"
     )
-    asked = probes.Question("slow", "slow_check", {}, 8.0)
-    with probes.asked([asked], tmp_path) as under_way:
+    asked = probes.Probe("slow", "slow_check", {}, 8.0)
+    with probes.start_probes([asked], tmp_path) as under_way:
         first, second = under_way[0].findings()
     assert (first.name, first.level, first.text) == ("first", "ok", "seen")
     assert (second.level, second.text) == ("warning", "not checked: no answer within 8 s (PODIUM_CHECK_SECONDS)")
@@ -445,8 +445,8 @@ def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
 
 def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
     (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
-    asked = probes.Question("slow", "sleeper", {}, 60.0)
-    with contextlib.suppress(KeyboardInterrupt), probes.asked([asked], tmp_path) as under_way:
+    asked = probes.Probe("slow", "sleeper", {}, 60.0)
+    with contextlib.suppress(KeyboardInterrupt), probes.start_probes([asked], tmp_path) as under_way:
         process = under_way[0].process
         raise KeyboardInterrupt
     assert process.poll() is not None
@@ -458,8 +458,8 @@ def test_another_time_limit_must_be_seconds(project, monkeypatch):
 
 
 def test_a_run_is_refused_within_the_promised_time():
-    assert probes.HERE_S < 5
-    assert probes.FAR_S < 15
+    assert probes.LOCAL_LIMIT_S < 5
+    assert probes.REMOTE_LIMIT_S < 15
 
 
 def test_a_wanted_run_knows_its_checked_parameters(project):
