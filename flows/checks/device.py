@@ -27,11 +27,11 @@ from tasks.stage import streams
 from tasks.stage.errors import InputError, ParamsError
 
 JOBS = "device jobs"
-OF_THE_RECIPE = "ipu"
+HOST_INDEPENDENT = "ipu"
 """Runtime whose memory is the same on every host; the memory of workers for other runtimes is unknown here."""
 
 
-def known(request: RunRequest) -> Iterator[CheckResult]:
+def check_device(request: RunRequest) -> Iterator[CheckResult]:
     """Check the device without a probe: the launcher, and torch for CPU jobs in this Python."""
     stages = _stages(request)
     if not stages:
@@ -39,8 +39,8 @@ def known(request: RunRequest) -> Iterator[CheckResult]:
             yield ok("device", "not needed here: all device stages are up to date or only restored")
         return
     device = request.params.device
-    yield from _launcher(device.launcher)
-    if list(asked(request)):
+    yield from _check_launcher(device.launcher)
+    if list(probe_device(request)):
         return
     if importlib.util.find_spec("torch") is None:
         yield problem("device", f"{sys.executable} lacks torch. Install it with make setup, or set {DEVICE_PYTHON}")
@@ -48,7 +48,7 @@ def known(request: RunRequest) -> Iterator[CheckResult]:
         yield ok("device", f"cpu, {device.precision}; torch {version('torch')} of this Python")
 
 
-def _launcher(named: str | None) -> Iterator[CheckResult]:
+def _check_launcher(named: str | None) -> Iterator[CheckResult]:
     own, knob = os.environ.get(DEVICE_LAUNCHER), "device.launcher"
     words = ["poprun"] if named == "poprun" else []
     if own:
@@ -62,7 +62,7 @@ def _launcher(named: str | None) -> Iterator[CheckResult]:
         yield problem("launcher", f"{words[0]} is not on PATH. Enable the SDK that contains it, or change {knob}")
 
 
-def asked(request: RunRequest) -> Iterator[Probe]:
+def probe_device(request: RunRequest) -> Iterator[Probe]:
     """Probe the device's Python, unless it is this one and only the CPU is needed."""
     stages = _stages(request)
     places = _places(request, stages)
@@ -114,17 +114,17 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
     return places
 
 
-def fit(request: RunRequest) -> Iterator[CheckResult]:
+def check_fit(request: RunRequest) -> Iterator[CheckResult]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
     try:
-        stages = _to_run(request)
+        stages = _stages_to_run(request)
         names = () if request.on_workers or request.thorough else [one.stage for one in stages]
         jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
         yield warning(JOBS, f"no estimates: {error}")
         return
     for job in jobs:
-        yield _finding(job, request)
+        yield _check_job(job, request)
 
 
 def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
@@ -133,22 +133,22 @@ def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
     Raises:
         ParamsError: names the largest part of the memory with the parameter that reduces it, or the job's requirement.
     """
-    findings = list(fit(request))
+    findings = list(check_fit(request))
     for finding in findings:
         tell(finding.text)
     if problems := [finding.text for finding in findings if finding.level == "problem"]:
         raise ParamsError("\n".join(problems))
 
 
-def _to_run(request: RunRequest) -> list[StageForecast]:
+def _stages_to_run(request: RunRequest) -> list[StageForecast]:
     """Return the stages that would run; all stages if finding out takes long."""
     if request.on_workers or hashing_takes_long(request):
         return [StageForecast(stage, RUNS, ()) for stage in request.target]
     return [one for one in request.forecast if one.status == RUNS]
 
 
-def _finding(job: EstimatedJob, request: RunRequest) -> CheckResult:
-    elsewhere = request.on_workers and job.runtime != OF_THE_RECIPE
+def _check_job(job: EstimatedJob, request: RunRequest) -> CheckResult:
+    elsewhere = request.on_workers and job.runtime != HOST_INDEPENDENT
     if job.impossible and not elsewhere:
         return problem(JOBS, f"{job.name}: {job.problem}", of_parameters=True)
     if job.estimate is None:  # an assumption may be the cause, so that the job itself decides

@@ -22,22 +22,22 @@ from tasks.plan.dvc_records import default_remote
 from tasks.plan.named_files import OWN_INPUTS, find_parameters
 from tasks.stage.errors import ParamsError
 
-CLEARLY = 0.5
+MIN_SHARE = 0.5
 """Minimum share of the estimate that must be free."""
-HASHED = 2e9
+MAX_HASHED = 2e9
 """Maximum bytes of input files that are hashed before a run starts."""
-SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
+PACKAGE_SCHEMES = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 
 
-def room(request: RunRequest) -> Iterator[CheckResult]:
+def check_disk(request: RunRequest) -> Iterator[CheckResult]:
     """Check the free space on the project's disk; DVC's cache shares it by links if the disk supports them."""
     if request.on_workers:
         return
     needed = estimate_data_bytes(request) + estimate_model_bytes(request)
     free = shutil.disk_usage(request.project).free
     said = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
-    if free < CLEARLY * needed:
+    if free < MIN_SHARE * needed:
         knob = "Free some space, lower pretrain_rows.*.duplicates, or use a clone on another disk"
         yield problem("disk", f"{said}. {knob}; python -m tasks.estimates.data_estimate measures the space needed")
     elif free < needed:
@@ -49,10 +49,10 @@ def room(request: RunRequest) -> Iterator[CheckResult]:
 def hashing_takes_long(request: RunRequest) -> bool:
     """Return whether the input files are too large to be hashed before a run starts."""
     paths = find_parameters(request.values, OWN_INPUTS).values()
-    return sum(folder_bytes(request.project / path) for path in paths) > HASHED
+    return sum(folder_bytes(request.project / path) for path in paths) > MAX_HASHED
 
 
-def dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
+def check_dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
     """Check DVC's remote: a writable folder, or a URL whose DVC package is installed."""
     remote = default_remote(request.project)
     if remote is None:
@@ -61,10 +61,10 @@ def dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
         return
     name, url = remote
     if "://" not in url:
-        yield _folder("remote", request.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
+        yield _check_folder("remote", request.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
         return
     scheme = url.partition("://")[0]
-    package = f"dvc_{SAME.get(scheme, scheme)}"
+    package = f"dvc_{PACKAGE_SCHEMES.get(scheme, scheme)}"
     if importlib.util.find_spec(package) is None:
         wheel = package.replace("_", "-")
         yield problem("remote", f"the DVC remote {name} ({url}) requires the package {wheel}: pip install {wheel}")
@@ -72,7 +72,7 @@ def dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
         yield ok("remote", f"{name}, {url}; connection not tested")
 
 
-def checkpoints(request: RunRequest) -> Iterator[CheckResult]:
+def check_checkpoint_remote(request: RunRequest) -> Iterator[CheckResult]:
     """Check checkpoint.remote in the same way."""
     from tasks.host.checkpoint_travel import address_of
 
@@ -87,10 +87,10 @@ def checkpoints(request: RunRequest) -> Iterator[CheckResult]:
     if "://" in address:
         yield ok("checkpoints", f"{remote}; connection not tested")
     else:
-        yield _folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
+        yield _check_folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
 
 
-def _folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
+def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
     """Check a folder, which must be writable, or must be possible to create."""
     path = Path(os.path.normpath(path))
     place = next(one for one in (path, *path.parents) if one.exists())

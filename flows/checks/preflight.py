@@ -18,11 +18,11 @@ from flows.checks import device, disk, server
 from flows.checks.given_inputs import LATER
 from flows.checks.given_inputs import wanted as given_to
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
-from flows.checks.server import is_usable
+from flows.checks.server import is_network_valid
 from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
 from flows.runs.run_request import RunRequest
-from flows.server.local_server import may_be_named
+from flows.server.local_server import may_be_configured
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
 from tasks.plan.dvc_records import LOCK, cache_of
@@ -114,7 +114,7 @@ def hub(request: RunRequest) -> Iterator[Probe]:
     publishing = request.params.publish
     stated = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not stated
-    if (publish or sources or origin) and is_usable():
+    if (publish or sources or origin) and is_network_valid():
         told = {"values": request.values, "publish": publish, "review": publishing.review}
         yield Probe("hub", "flows.checks.given_inputs", told | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
 
@@ -219,7 +219,7 @@ def spelling(request: RunRequest) -> Iterator[CheckResult]:
 
 def prefect_home(request: RunRequest) -> Iterator[CheckResult]:
     """Check the folder of the database of a run's Prefect server."""
-    if may_be_named() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
+    if may_be_configured() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return
     home = Path(os.path.expanduser(os.environ.get("PREFECT_HOME") or "~/.prefect"))
     if not is_writable(home):
@@ -233,12 +233,12 @@ def prefect_home(request: RunRequest) -> Iterator[CheckResult]:
 
 
 AT_ONCE = (
-    *(system, python, size, folders, spelling, prefect_home, server.settings),
-    *(device.known, device.fit, there, written, disk.room),
-    *(disk.dvc_remote, disk.checkpoints, token, origin, server.known),
+    *(system, python, size, folders, spelling, prefect_home, server.check_network),
+    *(device.check_device, device.check_fit, there, written, disk.check_disk),
+    *(disk.check_dvc_remote, disk.check_checkpoint_remote, token, origin, server.check_server_setting),
 )
 """Immediate checks, in the order of the report."""
-TO_ASK = (device.asked, heads, hub, server.asked)
+TO_ASK = (device.probe_device, heads, hub, server.probe_server)
 """Sources of probes, which run in parallel."""
 
 

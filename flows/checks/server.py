@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem
 from flows.runs.run_request import RunRequest
-from flows.server.local_server import URL, may_be_named, profiles_path
+from flows.server.local_server import URL, may_be_configured, profiles_path
 from tasks.stage.errors import InputError
 from tasks.stage.process import takes_no_words
 
@@ -29,21 +29,21 @@ CERTIFICATES = "SSL_CERT_FILE"
 PROXIES = ("http", "https", "all")
 SCHEMES = ("http", "https", "socks5", "socks5h")
 SECONDS = 5.0
-NONE_IS_NAMED = f"{URL} is not set. Set it to a server, for example http://127.0.0.1:4200/api from `make server`"
+NOT_SET = f"{URL} is not set. Set it to a server, for example http://127.0.0.1:4200/api from `make server`"
 
 
-def settings(request: RunRequest) -> Iterator[CheckResult]:
+def check_network(request: RunRequest) -> Iterator[CheckResult]:
     """Check proxies and certificates."""
-    for text in _troubles():
+    for text in _network_problems():
         yield problem("network", text)
 
 
-def is_usable() -> bool:
+def is_network_valid() -> bool:
     """Return whether proxies and certificates are valid, so that probes make sense."""
-    return not list(_troubles())
+    return not list(_network_problems())
 
 
-def _troubles() -> Iterator[str]:
+def _network_problems() -> Iterator[str]:
     path = os.environ.get(CERTIFICATES)
     if path:
         try:
@@ -64,9 +64,9 @@ def _troubles() -> Iterator[str]:
             )
 
 
-def known(request: RunRequest) -> Iterator[CheckResult]:
+def check_server_setting(request: RunRequest) -> Iterator[CheckResult]:
     """Check that a run on workers has a server."""
-    if may_be_named():
+    if may_be_configured():
         return
     if request.on_workers:
         yield problem("server", f"--on-workers requires a Prefect server. Set {URL} (docs/workers.md)")
@@ -74,13 +74,13 @@ def known(request: RunRequest) -> Iterator[CheckResult]:
         yield ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
 
 
-def asked(request: RunRequest) -> Iterator[Probe]:
+def probe_server(request: RunRequest) -> Iterator[Probe]:
     """Probe the server."""
-    if may_be_named() and is_usable():
+    if may_be_configured() and is_network_valid():
         yield Probe("server", "flows.checks.server", {"required": request.on_workers}, REMOTE_LIMIT_S)
 
 
-def load_settings() -> None:
+def import_prefect() -> None:
     """Import Prefect, which reads its settings.
 
     Raises:
@@ -102,19 +102,19 @@ def require_server() -> None:
     Raises:
         InputError: no server is configured, or it does not answer as one.
     """
-    finding = look(required=True)
+    finding = check_server(required=True)
     if finding.level == "problem":
         raise InputError(finding.text)
 
 
-def look(required: bool) -> CheckResult:
+def check_server(required: bool) -> CheckResult:
     """Check the server in Prefect's settings.
 
     Args:
         required: whether a missing server is a problem.
     """
     try:
-        load_settings()
+        import_prefect()
     except InputError as error:
         return problem("server", str(error))
     from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -122,11 +122,11 @@ def look(required: bool) -> CheckResult:
     url = PREFECT_API_URL.value()
     if not url:
         if required:
-            return problem("server", NONE_IS_NAMED)
+            return problem("server", NOT_SET)
         return ok("server", f"{URL} is not set: a run starts its own server, which ends with it")
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-        version, complaint = _ask(url)
-    if not complaint:
+        version, failure = _fetch_version(url)
+    if not failure:
         return ok("server", f"Prefect {version} at {url}")
     place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{place}"
@@ -134,7 +134,7 @@ def look(required: bool) -> CheckResult:
     return problem("server", f"{URL}={url} {complaint}: {knob}{own}")
 
 
-def _ask(url: str) -> tuple[str, str]:
+def _fetch_version(url: str) -> tuple[str, str]:
     """Return the version of the Prefect server at `url`, and its problem; one of them is empty."""
     import httpx
     from prefect.client.orchestration import get_client
@@ -159,7 +159,7 @@ def _reason(error: Exception) -> str:
 
 def main() -> None:
     takes_no_words('Check the Prefect server in PREFECT_API_URL; read {"required": BOOL} from standard input.')
-    print(json.dumps(asdict(look(json.load(sys.stdin)["required"]))), flush=True)
+    print(json.dumps(asdict(check_server(json.load(sys.stdin)["required"]))), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from flows.dvc.session import DvcSession
 from flows.runs import checkout, report
 from flows.runs.run_request import RunRequest
 from flows.runs.stage_plan import PUBLISH, publish_step
-from flows.server.local_server import may_be_named
+from flows.server.local_server import may_be_configured
 from flows.views import run_page
 from flows.views.screen import screen, tell_end
 from tasks.plan.dvc_records import verify
@@ -35,7 +35,11 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     This includes publishing: a release folder that is missing or differs is published again.
     """
     project, root, plan = request.project, request.root, list(request.target)
-    if request.on_workers or may_be_named() or (request.publish and request.values["publish"]["target"] != "local"):
+    if (
+        request.on_workers
+        or may_be_configured()
+        or (request.publish and request.values["publish"]["target"] != "local")
+    ):
         return None
     if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
         return None  # there may be a newer release

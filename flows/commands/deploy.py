@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flows.checks.server import load_settings
+from flows.checks.server import import_prefect
 from flows.commands import options
 from flows.commands.project import enter_project
 from tasks.stage import streams
@@ -18,7 +18,7 @@ from tasks.stage import streams
 @click.pass_context
 def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     project = enter_project(ctx)
-    load_settings()
+    import_prefect()
     from flows.workers.deploy import deploy_everything  # takes seconds
     from flows.workers.dispatch import Queue
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from flows.checks import preflight
-from flows.checks.server import load_settings
+from flows.checks.server import import_prefect
 from flows.checks.unchanged_run import finish_if_unchanged
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
@@ -145,7 +145,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         screen().tell("starting Prefect (a few seconds)")
         started = started_early(project / log)
         with process.loading_packages():
-            load_settings()
+            import_prefect()
             from flows import pipeline  # takes seconds; the server starts meanwhile
             from flows.server.api import UNREACHED, quiet_outages
 

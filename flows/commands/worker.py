@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flows.checks.server import load_settings
+from flows.checks.server import import_prefect
 from flows.commands.project import enter_project
 from tasks.stage import streams
 
@@ -24,7 +24,7 @@ from tasks.stage import streams
 @click.pass_context
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
     project = enter_project(ctx)
-    load_settings()
+    import_prefect()
     from flows.workers.worker import work  # takes seconds
 
     work(project, pool, list(queues), name, limit, streams.say_line)

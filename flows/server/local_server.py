@@ -57,7 +57,7 @@ def started_early(log: Path) -> Started | None:
     Args:
         log: receives the server's output.
     """
-    return None if may_be_named() else _start(log)
+    return None if may_be_configured() else _start(log)
 
 
 @contextlib.contextmanager
@@ -141,7 +141,7 @@ def create_app() -> Any:
         return server.create_app()
 
 
-def may_be_named() -> bool:
+def may_be_configured() -> bool:
     """Return whether the environment, the project or a profile may configure a server, even in an invalid file.
 
     This is quick; importing Prefect's settings takes a second.

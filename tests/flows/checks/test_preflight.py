@@ -135,7 +135,7 @@ def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
         wanted := resolve_request(project, None, [])
     ) + run_estimate.estimate_data_bytes(wanted)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
-    (finding,) = disk.room(wanted)
+    (finding,) = disk.check_disk(wanted)
     assert finding.level == "warning"
     assert "make room" in finding.text
 

@@ -9,7 +9,7 @@ import pytest
 
 from flows import cli
 from flows.commands import run as run_command
-from flows.server.local_server import may_be_named
+from flows.server.local_server import may_be_configured
 from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
 from tests.places import ROOT
 
@@ -97,17 +97,17 @@ def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command,
 def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, toy_project, command, monkeypatch):
     run()
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    assert may_be_named()
+    assert may_be_configured()
     monkeypatch.delenv("PREFECT_API_URL")
-    assert not may_be_named()
+    assert not may_be_configured()
     home = toy_project.parent / "home"
     home.mkdir()
     (home / "profiles.toml").write_text('[profiles.ours]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n')
     assert command() is None, "named in a profile of Prefect"
     (home / "profiles.toml").rename(home / "others.toml")
-    assert not may_be_named()
+    assert not may_be_configured()
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(home / "others.toml"))
-    assert may_be_named()
+    assert may_be_configured()
     monkeypatch.delenv("PREFECT_PROFILES_PATH")
     with (toy_project / ".dvc" / "config").open("a") as config:
         config.write("    remote = far\n['remote \"far\"']\n    url = /nowhere\n")

@@ -139,12 +139,14 @@ def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(pres
 def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced() -> None:
     """A layer more on one IPU than published, in micro-batches sixteen times as large."""
     large = "pretrain.phase1.micro_batch_size=512"
-    [*_, refused] = [one for one in device.fit(wanted("ipu-base-pod16-examples", large)) if one.level == "problem"]
+    [*_, refused] = [
+        one for one in device.check_fit(wanted("ipu-base-pod16-examples", large)) if one.level == "problem"
+    ]
     assert re.search(
         r"pretrain@phase1 does not fit: IPU \d of 4 takes .* and there are .*largest part is", refused.text
     )
     assert "--force" in refused.text
-    forced = list(device.fit(wanted("ipu-base-pod16-examples", large, force=True)))
+    forced = list(device.check_fit(wanted("ipu-base-pod16-examples", large, force=True)))
     assert {one.level for one in forced} == {"ok", "warning"}
     with pytest.raises(InputError, match="(?s)nothing was started.*does not fit"):
         preflight.require(wanted("ipu-base-pod16-examples", large), print, print)
@@ -154,9 +156,9 @@ def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_hos
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda: 100 << 20)
-    levels = [one.level for one in device.fit(wanted())]
+    levels = [one.level for one in device.check_fit(wanted())]
     assert levels == ["problem"] * 4
-    assert [one.level for one in device.fit(wanted(on_workers=True))] == ["ok"] * 4
+    assert [one.level for one in device.check_fit(wanted(on_workers=True))] == ["ok"] * 4
 
 
 def test_the_memory_of_another_host_can_be_stated() -> None:
@@ -240,7 +242,7 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
 ) -> None:
     preset = "ipu-base-pod16-examples"
     for choices in ({}, {"force": True}, {"on_workers": True}):
-        refused = [one for one in device.fit(wanted(preset, override, **choices)) if one.level == "problem"]
+        refused = [one for one in device.check_fit(wanted(preset, override, **choices)) if one.level == "problem"]
         if "on_workers" in choices and "replication_factor" in override:
             assert not refused, "the launcher of a worker may start as many instances as share them"
             continue
@@ -277,7 +279,7 @@ def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:
     """2.2 packed sequences in a row are assumed: 32 rows hold 71 of them, and 3 micro-batches fill the pipeline."""
     preset, batch = "ipu-base-pod16-run-qa-fast", "downstream.squad.finetune.global_batch_size"
     for size, level in ((64, "problem"), (100, "warning"), (200, None)):
-        found = device.fit(wanted(preset, f"{batch}={size}"))
+        found = device.check_fit(wanted(preset, f"{batch}={size}"))
         assert [one.level for one in found if "cannot fill the pipeline" in one.text] == [level][: level is not None]
 
 
@@ -306,7 +308,7 @@ def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
     monkeypatch.delenv("PODIUM_DEVICE_LAUNCHER", raising=False)
     if words is not None:
         monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
-    found = device.fit(wanted("ipu-base-pod16-examples", *overrides))
+    found = device.check_fit(wanted("ipu-base-pod16-examples", *overrides))
     refused = [one.text for one in found if one.level == "problem" and one.text.startswith("pretrain@phase1")]
     assert [reason in text for text in refused] == [True][: bool(reason)], refused
 
@@ -320,7 +322,7 @@ def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in
         "downstream.squad.finetune.evaluate_every_updates=10",
         f"downstream.squad.ipu.finetune.inference_layers_per_ipu={layers}",
     )
-    found = device.fit(wanted("ipu-base-pod16-examples", *POPRUN, *overrides))
+    found = device.check_fit(wanted("ipu-base-pod16-examples", *POPRUN, *overrides))
     problems = [one.text for one in found if one.level == "problem"]
     assert ["2 instances evaluate held-out rows on the 4 IPUs" in text for text in problems] == [True][:refused]
 
@@ -329,5 +331,5 @@ def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "own-poprun.sh")
-    found = [one for one in device.fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
+    found = [one for one in device.check_fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
     assert [one.level for one in found] == ["warning"]
