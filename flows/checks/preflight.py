@@ -34,19 +34,19 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PublishError
 from tasks.stage.parallel import count_cores, stages_at_once
 
-TRIED = ("Linux", "x86_64")
-UNSPEAKABLE = "?%"
+TESTED = ("Linux", "x86_64")
+UNSAFE_IN_URLS = "?%"
 """Characters with a special meaning in the URL of a database, which contains its path."""
 
 
-def there(request: RunRequest) -> Iterator[CheckResult]:
+def check_paths(request: RunRequest) -> Iterator[CheckResult]:
     """Check all paths in the parameters, unless a probe reads them because they include the user's own files."""
-    if not list(heads(request)):
+    if not list(probe_files(request)):
         for text in check_given(request.values, request.project):
             yield problem("files", text, of_parameters=True)
 
 
-def written(request: RunRequest) -> Iterator[CheckResult]:
+def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
     """Check all output folders in the parameters, and the folder that a release would replace."""
     if problems := check_written(request.values, request.project, request.plan):
         yield from (problem("folders", text, of_parameters=True) for text in problems)
@@ -60,7 +60,7 @@ def written(request: RunRequest) -> Iterator[CheckResult]:
             yield problem("publish", str(error), of_parameters=True)
 
 
-def heads(request: RunRequest) -> Iterator[Probe]:
+def probe_files(request: RunRequest) -> Iterator[Probe]:
     """Probe all paths, and the first records of the files with the readers of their stages."""
     deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
     there = find_parameters(request.checkout.values, READ)
@@ -69,7 +69,7 @@ def heads(request: RunRequest) -> Iterator[Probe]:
         yield Probe("files", "flows.checks.given_inputs", {"values": request.values, "read": read}, LOCAL_LIMIT_S)
 
 
-def token(request: RunRequest) -> Iterator[CheckResult]:
+def check_token(request: RunRequest) -> Iterator[CheckResult]:
     """Check HF_TOKEN, which is never shown; a worker's token is on its own host."""
     if not _publishes(request):
         if request.thorough and os.environ.get(TOKEN):
@@ -81,12 +81,12 @@ def token(request: RunRequest) -> Iterator[CheckResult]:
         yield problem("hub", f"{error}. {LATER}")
 
 
-def origin(request: RunRequest) -> Iterator[CheckResult]:
+def check_origin(request: RunRequest) -> Iterator[CheckResult]:
     """Check license and language of the model, which its card on the Hub requires."""
     base, folder = request.params.base_model, request.project / request.params.base_model.path
     elsewhere = base.source == "folder" and request.on_workers and not folder.is_dir()
     if not _goes_to_hub(request) or base.source == "hub" or elsewhere:
-        return  # `hub` checks a base model on the Hub; publishing checks a folder on a worker's host
+        return  # `probe_hub` checks a base model on the Hub; publishing checks a folder on a worker's host
     resolved = resolve_origin(request.params, read_origin(folder) if base.source == "folder" else None)
     try:
         require_origin(request.params, resolved)
@@ -100,7 +100,7 @@ def origin(request: RunRequest) -> Iterator[CheckResult]:
         )
 
 
-def hub(request: RunRequest) -> Iterator[Probe]:
+def probe_hub(request: RunRequest) -> Iterator[Probe]:
     """Probe the Hub."""
     publish = []
     if _publishes(request):
@@ -109,8 +109,8 @@ def hub(request: RunRequest) -> Iterator[Probe]:
             gates = [stage.item for stage in request.stages if stage.is_gate]
             publish = [str(request.params.downstream[name].publish.repository) for name in gates]
         except PublishError:
-            pass  # reported by `token`
-    sources = [] if request.on_workers else list(_sources(request))
+            pass  # reported by `check_token`
+    sources = [] if request.on_workers else list(_hub_sources(request))
     publishing = request.params.publish
     stated = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not stated
@@ -127,7 +127,7 @@ def _goes_to_hub(request: RunRequest) -> bool:
     return request.publish and request.params.publish.target == "hub"
 
 
-def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:
+def _hub_sources(request: RunRequest) -> Iterator[dict[str, Any]]:
     """Yield Hub data sets and models that the stages read."""
     for stage in request.stages:
         for section in dict.fromkeys(key for keys in stage.params.values() for key in keys):
@@ -142,24 +142,24 @@ def _sources(request: RunRequest) -> Iterator[dict[str, Any]]:
                 yield {"kind": kind, "section": section, "name": named, "revision": revision}
 
 
-def system(request: RunRequest) -> Iterator[CheckResult]:
+def check_system(request: RunRequest) -> Iterator[CheckResult]:
     """Check for Linux on x86-64: ending processes and locking runs rely on Linux."""
     name, machine = platform.system(), platform.machine()
     found = f"{name} on {machine}"
-    if name != TRIED[0]:
+    if name != TESTED[0]:
         yield problem("system", f"{found}: Podium requires Linux (tested on x86-64). Use such a host, or WSL")
-    elif machine != TRIED[1]:
+    elif machine != TESTED[1]:
         yield warning("system", f"{found}: Podium was tested only on x86-64")
     else:
         yield ok("system", found)
 
 
-def python(request: RunRequest) -> Iterator[CheckResult]:
+def check_python(request: RunRequest) -> Iterator[CheckResult]:
     """Report the Python of everything but device jobs."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
-def size(request: RunRequest) -> Iterator[CheckResult]:
+def check_host(request: RunRequest) -> Iterator[CheckResult]:
     """Check the cores and memory that this process may use."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
@@ -169,9 +169,9 @@ def size(request: RunRequest) -> Iterator[CheckResult]:
         yield problem("host", str(error))
 
 
-def folders(request: RunRequest) -> Iterator[CheckResult]:
+def check_folders(request: RunRequest) -> Iterator[CheckResult]:
     """Check that this user may write everything that a run writes, which often fails in another user's clone."""
-    for path in _written(request.project):
+    for path in _written_paths(request.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             yield problem(
@@ -190,7 +190,7 @@ def folders(request: RunRequest) -> Iterator[CheckResult]:
     yield ok("folders", f"{request.project} is writable")
 
 
-def _written(project: Path) -> Iterator[Path]:
+def _written_paths(project: Path) -> Iterator[Path]:
     """Yield existing folders and files of a project that a run writes."""
     outs = output_folders(project)
     cache, own = cache_of(project), project / ".dvc"
@@ -206,7 +206,7 @@ def _written(project: Path) -> Iterator[Path]:
         yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
 
 
-def spelling(request: RunRequest) -> Iterator[CheckResult]:
+def check_cache_path(request: RunRequest) -> Iterator[CheckResult]:
     """Check DVC's cache path for braces, which DVC would expand after the first stage has run."""
     cache = os.path.abspath(cache_of(request.project))
     if "{" in cache or "}" in cache:
@@ -217,53 +217,61 @@ def spelling(request: RunRequest) -> Iterator[CheckResult]:
         )
 
 
-def prefect_home(request: RunRequest) -> Iterator[CheckResult]:
+def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
     """Check the folder of the database of a run's Prefect server."""
     if may_be_configured() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return
     home = Path(os.path.expanduser(os.environ.get("PREFECT_HOME") or "~/.prefect"))
     if not is_writable(home):
         yield problem("PREFECT_HOME", f"Prefect cannot write to {home}. Set PREFECT_HOME or HOME to a writable folder")
-    elif any(character in str(home) for character in UNSPEAKABLE):
+    elif any(character in str(home) for character in UNSAFE_IN_URLS):
         yield problem(
             "PREFECT_HOME",
-            f"Prefect cannot use a database in {home}, because the path contains {' or '.join(UNSPEAKABLE)}. Set "
+            f"Prefect cannot use a database in {home}, because the path contains {' or '.join(UNSAFE_IN_URLS)}. Set "
             "PREFECT_HOME to another folder",
         )
 
 
-AT_ONCE = (
-    *(system, python, size, folders, spelling, prefect_home, server.check_network),
-    *(device.check_device, device.check_fit, there, written, disk.check_disk),
-    *(disk.check_dvc_remote, disk.check_checkpoint_remote, token, origin, server.check_server_setting),
+CHECKS = (
+    *(
+        check_system,
+        check_python,
+        check_host,
+        check_folders,
+        check_cache_path,
+        check_prefect_home,
+        server.check_network,
+    ),
+    *(device.check_device, device.check_fit, check_paths, check_outputs, disk.check_disk),
+    *(disk.check_dvc_remote, disk.check_checkpoint_remote, check_token, check_origin, server.check_server_setting),
 )
 """Immediate checks, in the order of the report."""
-TO_ASK = (device.probe_device, heads, hub, server.probe_server)
+PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)
 """Sources of probes, which run in parallel."""
 
 
-def look(request: RunRequest) -> list[CheckResult]:
+def run_checks(request: RunRequest) -> list[CheckResult]:
     """Run all checks, with probes in parallel.
 
     If there is a problem, check again with only the stages that would really run.
     """
-    found = _look(request)
+    found = _run_checks(request)
     if any(finding.level == "problem" for finding in found) and not request.on_workers:
-        left = _those_that_run(request)
+        left = _stages_to_run(request)
         if len(left) < len(request.target):
-            found = _look(dataclasses.replace(request, target=left))
+            found = _run_checks(dataclasses.replace(request, target=left))
     return found
 
 
-def _look(request: RunRequest) -> list[CheckResult]:
-    questions = [question for ask in TO_ASK for question in ask(request)]
+def _run_checks(request: RunRequest) -> list[CheckResult]:
+    questions = [question for ask in PROBES for question in ask(request)]
     with start_probes(questions, request.project) as under_way:
-        found = [finding for check in AT_ONCE for finding in check(request)]
+        found = [finding for check in CHECKS for finding in check(request)]
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
         return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.findings())]))
 
 
-def _those_that_run(request: RunRequest) -> tuple[str, ...]:
+def _stages_to_run(request: RunRequest) -> tuple[str, ...]:
     """Return the stages that would be neither skipped nor restored; all stages if hashing the inputs takes long."""
     if disk.hashing_takes_long(request):
         return request.target
@@ -273,7 +281,7 @@ def _those_that_run(request: RunRequest) -> tuple[str, ...]:
         return request.target
 
 
-def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+def require_runnable(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
     """Refuse a run that cannot succeed.
 
     Args:
@@ -284,23 +292,23 @@ def require(request: RunRequest, say: Callable[[str], None], tell: Callable[[str
         ParamsError: some problems are in the parameters (exit code 2).
         InputError: all problems are in this host, its environment or the input files (exit code 1).
     """
-    findings = look(request)
+    findings = run_checks(request)
     for finding in findings:
         if finding.level == "warning":
             say(f"{finding.name}: {finding.text}")
     if problems := [finding for finding in findings if finding.level == "problem"]:
-        raise (ParamsError if of_parameters(problems) else InputError)(refusal(problems))
+        raise (ParamsError if has_parameter_problem(problems) else InputError)(format_refusal(problems))
     for finding in findings:
         if finding.level == "ok" and finding.name == device.JOBS:
             tell(finding.text)
 
 
-def of_parameters(problems: Iterable[CheckResult]) -> bool:
+def has_parameter_problem(problems: Iterable[CheckResult]) -> bool:
     """Return whether any of these problems is in the parameters."""
     return any(problem.of_parameters for problem in problems)
 
 
-def refusal(problems: list[CheckResult]) -> str:
+def format_refusal(problems: list[CheckResult]) -> str:
     """Return all problems as one message."""
     if len(problems) == 1:
         return f"nothing was started. {problems[0].name}: {problems[0].text}"

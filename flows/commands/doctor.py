@@ -43,7 +43,7 @@ def command(
     project = enter_project(ctx)
     options.warn_unread_params(project, preset)
     request = resolve_request(project, preset, overrides, publish=not no_publish, thorough=True, name=name)
-    findings = preflight.look(request)
+    findings = preflight.run_checks(request)
     problems = [finding for finding in findings if finding.level == "problem"]
     if as_json:
         options.print_json([dataclasses.asdict(finding) for finding in findings])
@@ -53,7 +53,7 @@ def command(
         options.print_next(f"podium run{request.command_options}")
         return
     options.print_next(f"fix the items marked NO, then rerun podium doctor{request.command_options}")
-    raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
+    raise SystemExit(WRONG_USAGE if preflight.has_parameter_problem(problems) else FAILED)
 
 
 def _print_table(findings: list[preflight.Finding]) -> None:

@@ -47,13 +47,15 @@ def empty_clone(tmp_path, monkeypatch):
 def look(project, *overrides, **choices):
     """The findings, by name and level, of a run with these overrides."""
     wanted = resolve_request(project, None, overrides, **choices)
-    return {(finding.name, finding.level): finding.text for finding in preflight.look(wanted)}
+    return {(finding.name, finding.level): finding.text for finding in preflight.run_checks(wanted)}
 
 
 def refuse(project, *overrides, **choices):
     """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
-        preflight.require(resolve_request(project, None, overrides, **choices), lambda text: None, lambda text: None)
+        preflight.require_runnable(
+            resolve_request(project, None, overrides, **choices), lambda text: None, lambda text: None
+        )
     return refused.value
 
 

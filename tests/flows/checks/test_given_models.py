@@ -130,7 +130,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
         f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
     ]
     wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
-    [question] = preflight.hub(wanted)
+    [question] = preflight.probe_hub(wanted)
     found = [one for one in of_hub(question.told) if one["name"] in entries]
     assert [(one["name"], one["level"]) for one in found] == [
         ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),

@@ -202,7 +202,7 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
     said = []
     began = time.monotonic()
-    preflight.require(resolve_request(project, None, ()), said.append, lambda text: None)
+    preflight.require_runnable(resolve_request(project, None, ()), said.append, lambda text: None)
     assert said == ["device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)"]
     assert time.monotonic() - began < 50, "it sleeps for 60"
 
@@ -229,7 +229,7 @@ def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(
 
     def found():
         wanted = resolve_request(project, "ipu-base-pod16-examples", (), thorough=True)
-        return {(one.name, one.level): one.text for one in preflight.look(wanted)}
+        return {(one.name, one.level): one.text for one in preflight.run_checks(wanted)}
 
     assert "the job needs 16 IPUs" in found()["device", "problem"]
     assert "this host has 4" in found()["device", "problem"]
@@ -311,7 +311,7 @@ def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(p
     data = f"data: {{source: files, train_path: {train}, dev_path: null, dev_fraction: 0.5}}"
     overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
     with pytest.raises((InputError, ParamsError)) as refused:
-        preflight.require(resolve_request(project, None, overrides), lambda text: None, estimates.append)
+        preflight.require_runnable(resolve_request(project, None, overrides), lambda text: None, estimates.append)
     assert reason in str(refused.value)
     assert estimates == []
 
