@@ -36,15 +36,15 @@ from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_given, find_paramete
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import takes_no_words
 
-SECONDS = 1.5
+LIMIT_S = 1.5
 """Time limit for the first records of many files; the stages check the rest."""
 HEAD = 20
 """Number of records of each file to check."""
-LATER = "Or run with --no-publish, and publish later with podium publish"
+PUBLISH_LATER = "Or run with --no-publish, and publish later with podium publish"
 
 
 @dataclass(frozen=True)
-class Given:
+class InputCheck:
     """Check of some of the inputs in the parameters."""
 
     name: str
@@ -57,35 +57,35 @@ class Given:
     """Returns a warning; empty: none."""
 
 
-def corpus(params: Params) -> str:
+def check_corpus(params: Params) -> str:
     """Check the corpus: every file has a known format, and the first documents of as many as time allows are valid."""
     from tasks.corpus.documents import read_files, text_columns, usable_files
     from tasks.records.text_files import Reading
 
     given = params.corpus
     columns = text_columns(given.text_column, given.title_column, given.id_column)
-    until, looked = time.monotonic() + SECONDS, 0
+    until, looked = time.monotonic() + LIMIT_S, 0
     files = usable_files(Path(given.path), Reading())
     for file in files:
-        _head(read_files(file, columns, given.layout, Reading(), given.separator))
+        _read_head(read_files(file, columns, given.layout, Reading(), given.separator))
         looked += 1
         if time.monotonic() > until:
             break
     return f"{len(files)} files in {given.path}; checked the first records of {looked}"
 
 
-def vocabulary(params: Params) -> str:
+def check_vocabulary(params: Params) -> str:
     """Check all of vocab.txt, or of the tokenizer of a model folder."""
-    return f"{len(_entries(params)):,} entries in {params.tokenizer.path}"
+    return f"{len(_read_vocabulary(params)):,} entries in {params.tokenizer.path}"
 
 
-def _entries(params: Params) -> tuple[str, ...]:
+def _read_vocabulary(params: Params) -> tuple[str, ...]:
     from tasks.vocabulary.hub_tokenizer import given_vocabulary
 
     return given_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
 
 
-def prepared(params: Params) -> str:
+def check_prepared_rows(params: Params) -> str:
     """Check the first sequences of each phase."""
     from tasks.pretraining.rows.prepared_files import read_prepared
     from tasks.records.text_files import Reading
@@ -96,7 +96,7 @@ def prepared(params: Params) -> str:
     return " and ".join(getattr(params.pretrain_rows, phase).path for phase in PHASES)
 
 
-def examples(entry: Entry) -> Given:
+def make_entry_check(entry: Entry) -> InputCheck:
     """Return the check of an entry's files by its kind."""
 
     @functools.cache
@@ -106,17 +106,17 @@ def examples(entry: Entry) -> Given:
 
     def look(params: Params) -> str:
         said = task().check_files()
-        if task().has_pairs and (folder := _started_from(entry, params)) is not None:
+        if task().has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return said
 
     def note(params: Params) -> str:
-        folder = _started_from(entry, params)
+        folder = _base_folder(entry, params)
         return "" if folder is None else _describe_head(entry, task(), folder)
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return Given(entry.name, keys, lambda params: _is_of_files(entry), look, note)
+    return InputCheck(entry.name, keys, lambda params: _reads_files(entry), look, note)
 
 
 def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
@@ -128,11 +128,11 @@ def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
     return describe_head(folder, load_part(entry, "inference").architecture, task.first_labels, task.has_all_labels)
 
 
-def _is_of_files(entry: Entry) -> bool:
+def _reads_files(entry: Entry) -> bool:
     return getattr(entry.params.data, "source", "files") == "files"
 
 
-def _started_from(entry: Entry, params: Params) -> Path | None:
+def _base_folder(entry: Entry, params: Params) -> Path | None:
     """Return the local folder of the base model that the entry is fine-tuned from; None if there is none."""
     from tasks.models.model_folders import cached_folder
 
@@ -149,7 +149,7 @@ def _require_token_types(what: str, folder: Path) -> None:
     try:
         types = read_architecture(folder, str(folder)).type_vocab_size
     except InputError:
-        return  # reported by `base_model`
+        return  # reported by `check_base_model`
     if types < 2:
         raise InputError(
             f"{folder} has one token type (type_vocab_size in config.json), but {what} reads text pairs, which require "
@@ -157,26 +157,26 @@ def _require_token_types(what: str, folder: Path) -> None:
         )
 
 
-def base_model(params: Params) -> str:
+def check_base_model(params: Params) -> str:
     """Check config.json against the section `model` and an existing vocabulary; no weights are read."""
     from tasks.pretraining.base_model import check_folder
 
     tokens = None
     if params.tokenizer.source == "file":
         try:
-            tokens = _entries(params)
+            tokens = _read_vocabulary(params)
         except (PodiumError, OSError):
             tokens = None  # reported by the check of the vocabulary
     check_folder(params.base_model, params.model, tokens)
     if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
-        if entry.start == BASE and not _is_of_files(entry) and load_part(entry, "examples").has_pairs:
+        if entry.start == BASE and not _reads_files(entry) and load_part(entry, "examples").has_pairs:
             _require_token_types(entry.name, Path(params.base_model.path))
     return f"{params.base_model.path} has the architecture of section model"
 
 
-def ipu_config(params: Params) -> str:
+def check_ipu_config(params: Params) -> str:
     """Check ipu_config.json with the overrides of section `ipu`."""
     from ipu_model.errors import ConfigError
     from tasks.jobs.device_job import read_ipu_config
@@ -193,37 +193,37 @@ def ipu_config(params: Params) -> str:
     return f"{params.ipu.config} with its overrides, for {', '.join(stated)}"
 
 
-def _head(records: Iterator[object]) -> None:
+def _read_head(records: Iterator[object]) -> None:
     for _ in itertools.islice(records, HEAD):
         pass
 
 
-GIVEN = (
-    Given("vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary),
-    Given(
+CHECKS = (
+    InputCheck("vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", check_vocabulary),
+    InputCheck(
         "base model",
         ("base_model.path",),
         lambda params: params.base_model.source == "folder",
-        base_model,
+        check_base_model,
     ),
-    Given(
+    InputCheck(
         "IPU config",
         ("ipu.config",),
         lambda params: params.device.runtime in ("ipu", "auto"),
-        ipu_config,
+        check_ipu_config,
     ),
-    Given(
+    InputCheck(
         "prepared rows",
         tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
         lambda params: params.pretrain_rows.source == "files",
-        prepared,
+        check_prepared_rows,
     ),
-    Given("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
+    InputCheck("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", check_corpus),
 )
 """Slowest checks last, because only results within the time limit count."""
 
 
-def wanted(params: Params, read: Collection[str]) -> list[Given]:
+def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
     """Return the checks for the inputs in the parameters.
 
     Args:
@@ -231,22 +231,22 @@ def wanted(params: Params, read: Collection[str]) -> list[Given]:
         read: the dependencies of the stages that will run; other inputs are not checked.
     """
     values = parameter_values(params)
-    known = [*map(examples, entries(params)), *GIVEN]
+    known = [*map(make_entry_check, entries(params)), *CHECKS]
     paths = {given.name: {value_at(values, key) for key in given.keys} for given in known}
     return [given for given in known if not paths[given.name].isdisjoint(read) and given.is_given(params)]
 
 
-def look(given: Given, params: Params) -> Iterator[dict[str, Any]]:
+def run_check(given: InputCheck, params: Params) -> Iterator[dict[str, Any]]:
     """Yield the results of one check as plain values."""
     for level, say in (("ok", given.look), ("warning", given.note)):
-        found = _found(given.name, functools.partial(say, params), level)
+        found = _make_result(given.name, functools.partial(say, params), level)
         if found["text"]:
             yield found
         if found["level"] == "problem":
             return
 
 
-def _found(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, Any]:
+def _make_result(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, Any]:
     """Return the result of a check; `level` applies if it succeeds."""
     try:
         return {"name": name, "level": level, "text": say()}
@@ -258,33 +258,33 @@ def _found(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, An
     return {"name": name, "level": "problem", "text": text, "of_parameters": of_parameters}
 
 
-def of_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def check_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield results for the files and folders in the parameters; `told` is REQUEST."""
     params = check(told["values"])
     unreadable = check_given(told["values"], Path())
     for text in unreadable:
         yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
-    for given in wanted(params, told["read"]):
+    for given in select_checks(params, told["read"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
-            yield from look(given, params)
+            yield from run_check(given, params)
 
 
-def of_hub(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def check_hub(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield results for the Hub; `told` is REQUEST."""
     if told["publish"]:
-        found = _found("hub", lambda: _rights(told["publish"], told["review"]))
-        yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
+        found = _make_result("hub", lambda: _check_access(told["publish"], told["review"]))
+        yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {PUBLISH_LATER}"}
     if told["origin"]:
-        found = _found("hub", lambda: _origin(check(told["values"])))
+        found = _make_result("hub", lambda: _check_origin(check(told["values"])))
         yield found if found["level"] == "ok" else {**found, "of_parameters": True}
     for source in told["sources"]:
-        found = _found("hub input", functools.partial(_source, **source))
+        found = _make_result("hub input", functools.partial(_check_source, **source))
         yield found
         if source["section"] == "base_model" and found["level"] == "ok":
-            yield from _of_base_model(check(told["values"]))
+            yield from _check_hub_base_model(check(told["values"]))
 
 
-def _rights(repositories: list[str], review: bool) -> str:
+def _check_access(repositories: list[str], review: bool) -> str:
     from tasks.release.hub.calls import Patience
     from tasks.release.hub.transaction import check_access
 
@@ -293,7 +293,7 @@ def _rights(repositories: list[str], review: bool) -> str:
     return check_access(repositories, review=review, patience=patience)
 
 
-def _source(kind: str, section: str, name: str | None, revision: str | None) -> str:
+def _check_source(kind: str, section: str, name: str | None, revision: str | None) -> str:
     from tasks.records.hub_inputs import check_dataset, download_files
 
     if kind == "dataset":
@@ -303,7 +303,7 @@ def _source(kind: str, section: str, name: str | None, revision: str | None) -> 
     return f"{kind} {name} ({section})"
 
 
-def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
+def _download_base_files(params: Params, names: Collection[str]) -> list[Path]:
     """Download those of these files that the base model on the Hub has."""
     from tasks.records.hub_inputs import download_files
 
@@ -312,11 +312,11 @@ def _files_of_base_model(params: Params, names: Collection[str]) -> list[Path]:
     return list(files.values())
 
 
-def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
+def _check_hub_base_model(params: Params) -> Iterator[dict[str, Any]]:
     """Yield results for entries that start from a base model on the Hub, from its config.json."""
     from tasks.models.model_folders import CONFIG
 
-    if not (files := _files_of_base_model(params, (CONFIG,))):
+    if not (files := _download_base_files(params, (CONFIG,))):
         return
     folder = files[0].parent
     for entry in entries(params):
@@ -324,7 +324,7 @@ def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
             continue
         task: ExamplesTask = load_part(entry, "examples")
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
-            if _is_of_files(entry):
+            if _reads_files(entry):
                 task.check_files()
                 if note := _describe_head(entry, task, folder):
                     yield {"name": entry.name, "level": "warning", "text": note}
@@ -335,12 +335,12 @@ def _of_base_model(params: Params) -> Iterator[dict[str, Any]]:
             yield {"name": entry.name, "level": "problem", "text": str(error)}
 
 
-def _origin(params: Params) -> str:
+def _check_origin(params: Params) -> str:
     from tasks.models.model_card import FILES, read_origin
     from tasks.release.origin import require_origin, resolve_origin
 
     try:
-        files = _files_of_base_model(params, FILES)
+        files = _download_base_files(params, FILES)
     except InputError as error:
         return f"license and language are unknown yet: {error}"  # reported by `sources`, or a worker may read it
     require_origin(params, resolve_origin(params, read_origin(files[0].parent) if files else None))
@@ -350,7 +350,7 @@ def _origin(params: Params) -> str:
 def main() -> None:
     takes_no_words("Check the inputs of a run, which a JSON object on standard input names.")
     told = json.load(sys.stdin)
-    for finding in of_files(told) if "read" in told else of_hub(told):
+    for finding in check_files(told) if "read" in told else check_hub(told):
         print(json.dumps(finding), flush=True)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.checks import device, disk, server
-from flows.checks.given_inputs import LATER
-from flows.checks.given_inputs import wanted as given_to
+from flows.checks.given_inputs import PUBLISH_LATER
+from flows.checks.given_inputs import select_checks as given_to
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.checks.server import is_network_valid
 from flows.dvc.leftovers import output_folders
@@ -78,7 +78,7 @@ def check_token(request: RunRequest) -> Iterator[CheckResult]:
     try:
         token_of_environment()
     except PublishError as error:
-        yield problem("hub", f"{error}. {LATER}")
+        yield problem("hub", f"{error}. {PUBLISH_LATER}")
 
 
 def check_origin(request: RunRequest) -> Iterator[CheckResult]:

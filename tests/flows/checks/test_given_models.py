@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.checks import preflight
-from flows.checks.given_inputs import look, of_hub, wanted
+from flows.checks.given_inputs import check_hub, run_check, select_checks
 from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
 from tasks.params.overlays import resolve, settings
@@ -50,7 +50,7 @@ def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) ->
     entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
     params = check(resolve({}, "finetune", [*settings(model_parameters(str(model), place, ROOT)), entry, *overrides]))
     read = {params.base_model.path, str(place / file)}
-    found = [finding for given in wanted(params, read) for finding in look(given, params)]
+    found = [finding for given in select_checks(params, read) for finding in run_check(given, params)]
     return {(str(one["name"]), str(one["level"])): str(one["text"]) for one in found}
 
 
@@ -131,7 +131,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     ]
     wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
     [question] = preflight.probe_hub(wanted)
-    found = [one for one in of_hub(question.told) if one["name"] in entries]
+    found = [one for one in check_hub(question.told) if one["name"] in entries]
     assert [(one["name"], one["level"]) for one in found] == [
         ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
     ]  # fmt: skip
