@@ -21,7 +21,7 @@ from flows.runs.log import new_log, redirect_logging
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
 from flows.runs.stopping import RESUME_HINT, Interrupted, stop
-from flows.server.local_server import own_server, started_early
+from flows.server.local_server import connect_server, start_early
 from flows.views.screen import of_terminal, print_last, screen, shown, tell_end
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
@@ -143,13 +143,13 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     log = new_log(project)
     with shown(of_terminal(verbose)):
         screen().tell("starting Prefect (a few seconds)")
-        started = started_early(project / log)
+        started = start_early(project / log)
         with process.loading_packages():
             import_prefect()
             from flows import pipeline  # takes seconds; the server starts meanwhile
             from flows.server.api import UNREACHED, quiet_outages
 
-        with redirect_logging(project / log), own_server(project / log, started) as is_own:
+        with redirect_logging(project / log), connect_server(project / log, started) as is_own:
             quiet_outages()
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
             try:

@@ -28,18 +28,18 @@ LOOPBACK = "127.0.0.1"
 URL = "PREFECT_API_URL"
 UVICORN = ("--factory", "flows.server.local_server:create_app", "--log-level", "error", "--lifespan", "on")
 # Prefect's own settings for a temporary server: one client, no UI. Profiles configure other servers.
-SERVES_ONE = {
+LOCAL_SETTINGS = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     "PREFECT_PROFILES_PATH": os.devnull,
 }
-FOR_OTHERS = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_API_BASE_PATH")
+SHARED_SETTINGS = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_API_BASE_PATH")
 """Settings of shared servers, with which a local server would not answer."""
 
 
 @dataclass(frozen=True)
-class Started:
+class LocalServer:
     """Server process that may not answer yet; it ends with this process."""
 
     process: subprocess.Popen[bytes]
@@ -51,7 +51,7 @@ class Started:
         self.process.wait()
 
 
-def started_early(log: Path) -> Started | None:
+def start_early(log: Path) -> LocalServer | None:
     """Start a local server before Prefect is imported, which takes seconds; None if another may be configured.
 
     Args:
@@ -61,7 +61,7 @@ def started_early(log: Path) -> Started | None:
 
 
 @contextlib.contextmanager
-def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
+def connect_server(log: Path, started: LocalServer | None = None) -> Iterator[bool]:
     """Connect flows in the body to the server in PREFECT_API_URL, or else to a local one.
 
     Args:
@@ -96,25 +96,25 @@ def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
                 APILogHandler().flush()  # the last lines are sent in the background, and fail once the server is gone
 
 
-def _start(log: Path) -> Started:
+def _start(log: Path) -> LocalServer:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]  # a free port
     with log.open("ab") as said:
         command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
-        own = {name: value for name, value in os.environ.items() if name not in FOR_OTHERS}
-        env, end = {**own, **SERVES_ONE}, die_with_parent
+        own = {name: value for name, value in os.environ.items() if name not in SHARED_SETTINGS}
+        env, end = {**own, **LOCAL_SETTINGS}, die_with_parent
         # In its own session, because Ctrl-C would otherwise end it before the run has reported its end.
         process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
-    return Started(process, f"http://{LOOPBACK}:{port}/api")
+    return LocalServer(process, f"http://{LOOPBACK}:{port}/api")
 
 
-def _wait_for(started: Started, log: Path) -> None:
+def _wait_for(started: LocalServer, log: Path) -> None:
     from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS
 
     seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
     until = time.monotonic() + seconds
-    while not _answers(started.url):
+    while not _responds(started.url):
         if (code := started.process.poll()) is not None:
             raise PodiumError(f"Prefect's temporary server ended with {describe_exit(code)}. Its output is in {log}")
         if time.monotonic() > until:
@@ -125,7 +125,7 @@ def _wait_for(started: Started, log: Path) -> None:
         time.sleep(0.1)
 
 
-def _answers(url: str) -> bool:
+def _responds(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)
