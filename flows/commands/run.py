@@ -147,15 +147,15 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         with process.loading_packages():
             import_prefect()
             from flows import pipeline  # takes seconds; the server starts meanwhile
-            from flows.server.api import UNREACHED, quiet_outages
+            from flows.server.api import SERVER_ERRORS, silence_outages
 
         with redirect_logging(project / log), connect_server(project / log, started) as is_own:
-            quiet_outages()
+            silence_outages()
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
             try:
                 with pipeline.use_request(request):
                     state = flow(**_flow_arguments(request), **others, command=words, log=str(log), return_state=True)
-            except UNREACHED as error:
+            except SERVER_ERRORS as error:
                 _end_without_server(_read_ended(request, log), log, error)
         if (run := _read_ended(request, log)) is None:
             raise PodiumError(f"the run wrote no report: {state.message}\nlog of this run: {log}")
@@ -188,7 +188,7 @@ def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
 
 def _end_without_server(run: report.RunReport | None, log: Path, error: Exception) -> NoReturn:
     """Report the outcome of a run whose final state did not reach the server, and exit with its code."""
-    from flows.server.api import end_without_server
+    from flows.server.api import exit_without_server
 
     code = FAILED if run is None else tell_end(run, [report.format_total(run)], log)
     streams.note(
@@ -196,4 +196,4 @@ def _end_without_server(run: report.RunReport | None, log: Path, error: Exceptio
         f"{log if run is None else artifacts.RUN_REPORT}",
         "",
     )
-    end_without_server(code)
+    exit_without_server(code)

@@ -22,7 +22,7 @@ from prefect.flow_engine import load_flow_run, run_flow
 from prefect.states import Failed
 
 from flows.pipeline import pipeline
-from flows.server.api import quiet_outages
+from flows.server.api import silence_outages
 from flows.workers.on_worker import run_stages
 from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
@@ -74,7 +74,7 @@ def main() -> None:
     takes_no_words("Run the flow of the run that a worker has taken, named by PREFECT__FLOW_RUN_ID.")
     worker = os.getppid()
     die_with_parent()
-    quiet_outages()
+    silence_outages()
     run_id = UUID(os.environ[STARTED_BY_A_WORKER])
     with handle_engine_signals(run_id):
         run_flow_of(run_id, worker)

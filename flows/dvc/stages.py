@@ -29,7 +29,7 @@ from flows.dvc.session import DvcSession
 from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
-from flows.server.api import StageLocks, extra, is_cancelled
+from flows.server.api import StageLock, call_optional, is_cancelled
 from flows.views.screen import screen
 from tasks.pages.markup import markdown_text
 from tasks.plan.dvc_records import verify
@@ -102,7 +102,7 @@ def run_plan(
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), log_line
     leftovers.repair(root, say)
     with contextlib.ExitStack() as held:
-        sent, locks = plan if on_worker else None, StageLocks(str(flow_run.id), log_line)
+        sent, locks = plan if on_worker else None, StageLock(str(flow_run.id), log_line)
         lock = locks.take if on_worker and remote else None
         sessions = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
         found = sessions[0].check_plan(plan)
@@ -315,9 +315,9 @@ class _Progress:
         self._updated_at = time.monotonic()
         if self._artifact is None:
             about = {"key": self._key, "description": self._description}
-            self._artifact = extra(lambda: create_progress_artifact(progress=percent, **about))
+            self._artifact = call_optional(lambda: create_progress_artifact(progress=percent, **about))
         else:
-            extra(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
+            call_optional(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
 
 
 def _publish(gate: Stage, root: Path, run: RunReport, entered: StageCallback) -> dict[str, Any]:

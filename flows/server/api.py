@@ -22,19 +22,19 @@ PATIENCE_S = 900.0
 """Seconds that a server may be away: enough for a restart or an upgrade."""
 WAIT_S = 3.0
 
-UNREACHED = (httpx.TransportError, PrefectHTTPStatusError)
+SERVER_ERRORS = (httpx.TransportError, PrefectHTTPStatusError)
 """Errors of a call when the server is away or answers with an error."""
 
 Answer = TypeVar("Answer")
 QUIET_S = 120.0
 """Seconds without optional calls after one failed; the client itself retries for a minute."""
-STAGE_LOCK = "podium_stage_"
+LOCK_PREFIX = "podium_stage_"
 """Prefix of the variables that are stage locks."""
-LOCK_LOOK_S = 2.0
+LOCK_POLL_S = 2.0
 """Seconds between checks of a lock that another run has."""
 
 
-def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s: float = PATIENCE_S) -> Answer:
+def retry_call(call: Callable[[], Answer], say: Callable[[str], None], patience_s: float = PATIENCE_S) -> Answer:
     """Return the result of `call`; repeat it while the server does not answer, or answers with 5xx.
 
     Args:
@@ -64,19 +64,19 @@ def is_away(error: BaseException) -> bool:
     """Return whether the server does not answer or answers with 5xx; other errors would not go away by a retry."""
     if isinstance(error, PrefectHTTPStatusError):
         return error.response.status_code >= 500
-    return isinstance(error, UNREACHED)
+    return isinstance(error, SERVER_ERRORS)
 
 
 @functools.cache  # called several times while the process of the run is ending
 def is_cancelled(run: str | None) -> bool:
     """Return whether a user or a deadline cancelled a flow run; False if the server does not answer."""
-    with contextlib.suppress(ObjectNotFound, *UNREACHED), get_client(sync_client=True) as client:
+    with contextlib.suppress(ObjectNotFound, *SERVER_ERRORS), get_client(sync_client=True) as client:
         state = client.read_flow_run(UUID(run)).state if run is not None else None
         return state is not None and (state.is_cancelling() or state.is_cancelled())
     return False
 
 
-class Extras:
+class OptionalCalls:
     """Runner of optional calls, such as updates of progress bars: if the server is away they are skipped."""
 
     def __init__(self) -> None:
@@ -88,15 +88,15 @@ class Extras:
             return None
         try:
             return call()
-        except UNREACHED:
+        except SERVER_ERRORS:
             self._quiet_until = time.monotonic() + QUIET_S
             return None
 
 
-extra = Extras()
+call_optional = OptionalCalls()
 
 
-class StageLocks:
+class StageLock:
     """Locks for identical stages on several hosts: one host runs the stage, the others wait for its pushed outs.
 
     The lock of a stage is a variable on the Prefect server, where names are unique. Its value is the flow run that has
@@ -119,17 +119,17 @@ class StageLocks:
             stage: name of the stage, for messages.
             fingerprint: hash of its command, parameters and inputs.
         """
-        name, waited = f"{STAGE_LOCK}{fingerprint}", False
+        name, waited = f"{LOCK_PREFIX}{fingerprint}", False
         with get_client(sync_client=True) as client:
             # This run already has the lock if it retries a stage whose remote was away.
-            while (holder := patiently(lambda: self._create(client, name), self._say)) not in (None, self._run):
-                if patiently(lambda holder=holder: _has_ended(client, holder), self._say):  # type: ignore[misc]
+            while (holder := retry_call(lambda: self._create(client, name), self._say)) not in (None, self._run):
+                if retry_call(lambda holder=holder: _has_ended(client, holder), self._say):  # type: ignore[misc]
                     _delete(client, name)
                     continue
                 if not waited:
                     self._say(f"stage {stage}: another host is running the same stage; waiting for it")
                 waited = True
-                time.sleep(LOCK_LOOK_S)
+                time.sleep(LOCK_POLL_S)
         self._name = name
         return waited
 
@@ -137,7 +137,7 @@ class StageLocks:
         """Release the lock, if this run has one; if the server is away, the lock expires with the run."""
         if name := self._name:
             self._name = ""
-            with contextlib.suppress(*UNREACHED), get_client(sync_client=True) as client:
+            with contextlib.suppress(*SERVER_ERRORS), get_client(sync_client=True) as client:
                 _delete(client, name)
 
     def _create(self, client: SyncPrefectClient, name: str) -> str | None:
@@ -178,15 +178,15 @@ class OutageFilter(logging.Filter):
         return not text.startswith(("Unable to connect to 'ws", "Service 'EventsWorker' failed to process item"))
 
 
-def quiet_outages() -> None:
-    """Suppress Prefect's messages about outages in this process, since `patiently` and workers report them."""
+def silence_outages() -> None:
+    """Suppress Prefect's messages about outages in this process, since `retry_call` and workers report them."""
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         handler.addFilter(OutageFilter())
     logging.raiseExceptions = False  # lines that do not reach the server are still in the log of this process
 
 
-def end_without_server(code: int) -> NoReturn:
+def exit_without_server(code: int) -> NoReturn:
     """Exit immediately after the server was lost.
 
     A normal exit would take long, because Prefect retries each pending event and log line for seconds.

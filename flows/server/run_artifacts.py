@@ -27,7 +27,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from flows.runs.report import RunReport, read_revision
 from flows.runs.stage_plan import known_parts
-from flows.server.api import extra
+from flows.server.api import call_optional
 from flows.views import run_texts
 from flows.views.run_view import RunView
 from tasks.pages.markup import readable
@@ -131,7 +131,7 @@ def label(name: str | None = None, tags: Iterable[str] = ()) -> None:
         with get_client(sync_client=True) as client:
             client.update_flow_run(run.id, name=name, tags=run.tags)
 
-    extra(tell)
+    call_optional(tell)
 
 
 def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
@@ -150,7 +150,7 @@ def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
         ("podium-gate", "Checks and verdicts of the gates", run_texts.gates),
     ):
         if text := _made(key, partial(make, view)):
-            extra(partial(create_markdown_artifact, text, key=key, description=about))
+            call_optional(partial(create_markdown_artifact, text, key=key, description=about))
     if name := _made("name", lambda: name_at_end(called or run.preset, view)):
         label(name)
 

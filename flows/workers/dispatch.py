@@ -30,7 +30,7 @@ from flows.dvc.stages import PAUSED_STATE, RunStopped
 from flows.runs.report import RunReport
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import RunFailed
-from flows.server.api import UNREACHED, is_cancelled, patiently
+from flows.server.api import SERVER_ERRORS, is_cancelled, retry_call
 from flows.workers import on_worker, reports
 from ipu_model.files import read_json
 from tasks.plan.plan_file import Plan, read_plan
@@ -127,7 +127,7 @@ class SentRun:
 
         while True:
             self._sent += 1
-            sent = patiently(send, sender.say)
+            sent = retry_call(send, sender.say)
             if sent.state is None or not sent.state.is_final() or _is_done(sent.state):
                 break
         self._run = sent.id
@@ -142,7 +142,7 @@ class SentRun:
             RunFailed: a stage failed, or workers were lost too often.
             RunStopped: the run was cancelled.
         """
-        state = patiently(lambda: self._client.read_flow_run(self._run), self._sender.say).state
+        state = retry_call(lambda: self._client.read_flow_run(self._run), self._sender.say).state
         assert state is not None
         if not state.is_final():
             self._watch(state)
@@ -163,7 +163,7 @@ class SentRun:
 
     def cancel(self) -> None:
         """Cancel the run, unless it has ended."""
-        with contextlib.suppress(*UNREACHED):
+        with contextlib.suppress(*SERVER_ERRORS):
             state = self._client.read_flow_run(self._run).state
             if state is None or not state.is_final():
                 self._client.set_flow_run_state(self._run, Cancelling(message="the run that sent it has ended"))
@@ -205,7 +205,7 @@ class SentRun:
         wanted = ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.RECORD])
         )
-        found = patiently(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._sender.say)
+        found = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._sender.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
             if artifact.id in self._entered:
                 continue

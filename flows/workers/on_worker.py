@@ -23,7 +23,7 @@ from prefect.states import Completed, Failed
 from flows.dvc import stages
 from flows.runs import checkout, environment, locks, policy
 from flows.runs.report import RunReport, StageRecord
-from flows.server.api import patiently
+from flows.server.api import retry_call
 from flows.workers import reports
 from tasks.plan.dvc_records import LOCK
 from tasks.stage.errors import InputError, ParamsError
@@ -122,4 +122,4 @@ def _send(said: str, names: list[Path], root: Path, **data: Any) -> None:
     found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.SMALL]
     data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
     artifact = Artifact(key=RECORD, type="result", description=said, data=data)
-    patiently(artifact.create, get_run_logger().warning)
+    retry_call(artifact.create, get_run_logger().warning)

@@ -107,7 +107,7 @@ class OwnWorker(
                 await self._find_unstarted()
                 await self._schedule_crashed()
             started = await super().get_and_submit_flow_runs()
-        except api.UNREACHED as error:
+        except api.SERVER_ERRORS as error:
             if not api.is_away(error):
                 raise
             if self._away_since is None:
@@ -173,9 +173,9 @@ class OwnWorker(
                 await _gone(process, TOLD_S)
                 ended = f"its process ended with {describe_exit(process.returncode or 0)}"
                 said, patience = ("its worker was stopped", 0.0) if stopped else (ended, api.PATIENCE_S)
-                with contextlib.suppress(*api.UNREACHED):  # then the run counts as lost when heartbeats stay away
+                with contextlib.suppress(*api.SERVER_ERRORS):  # then the run counts as lost when heartbeats stay away
                     await anyio.to_thread.run_sync(
-                        api.patiently, lambda: _settle(flow_run.id, said), self.say, patience
+                        api.retry_call, lambda: _settle(flow_run.id, said), self.say, patience
                     )
                 await _gone(process, STOP_TIMEOUT_S - TOLD_S)
                 _signal(process.pid, signal.SIGKILL)
@@ -188,7 +188,7 @@ class OwnWorker(
             with anyio.move_on_after(LOOK_S):
                 await process.wait()
                 return
-            with contextlib.suppress(ObjectNotFound, *api.UNREACHED):
+            with contextlib.suppress(ObjectNotFound, *api.SERVER_ERRORS):
                 state = (await self.client.read_flow_run(run)).state
                 if state is not None and (state.is_cancelling() or state.is_cancelled()):
                     return
@@ -249,7 +249,7 @@ def work(
         checked_name(queue, "--queue")
     require_server()
     _require_pool(pool)
-    api.quiet_outages()
+    api.silence_outages()
     if limit is None:
         limit = runs_at_once(pool)
         say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")

@@ -15,8 +15,8 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient, get_client
 
 from flows.pipeline import pipeline
-from flows.server.api import STAGE_LOCK as LOCK_NAME
-from flows.server.api import UNREACHED
+from flows.server.api import LOCK_PREFIX as LOCK_NAME
+from flows.server.api import SERVER_ERRORS
 from flows.workers import on_worker
 from tests.flows.workers.worker_team import Team, a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
@@ -129,7 +129,7 @@ class Trial:
         try:
             with get_client(sync_client=True) as client:
                 runs = read_flow_runs(client, pipeline.name)
-        except UNREACHED:
+        except SERVER_ERRORS:
             return None
         ended = [self.deployed[run.id] for run in runs if run.id in self.deployed and self._has_ended(run)]
         ended += [number for number, process in self.sent if process.poll() is not None]

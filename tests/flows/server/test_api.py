@@ -24,7 +24,7 @@ class Server:
 
 
 def test_a_call_nobody_waits_for_leaves_a_lost_server_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, server, extra = 1000.0, Server(), api.Extras()
+    now, server, extra = 1000.0, Server(), api.OptionalCalls()
     monkeypatch.setattr(api.time, "monotonic", lambda: now)
     assert extra(server) is None
     assert server.calls == 1
@@ -39,7 +39,7 @@ def test_a_call_nobody_waits_for_leaves_a_lost_server_alone_for_a_while(monkeypa
 
 def test_a_defect_in_such_a_call_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
-        api.Extras()(lambda: 1 / 0)
+        api.OptionalCalls()(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,13 @@ def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_u
             raise answer
         return answer
 
-    assert api.patiently(call, said.append) == "here"
+    assert api.retry_call(call, said.append) == "here"
     assert len(said) == 2
     assert "does not answer (ConnectError)" in said[0]
     assert "is back" in said[1]
     answers[:] = [httpx.ConnectError("refused")] * 2
     with pytest.raises(httpx.ConnectError):
-        api.patiently(call, said.append, patience_s=-1.0)
+        api.retry_call(call, said.append, patience_s=-1.0)
 
 
 class _Cancels:
