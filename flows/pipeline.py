@@ -24,7 +24,17 @@ from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
 from flows.runs.stopping import RESUME_HINT, Interrupted, stop
 from flows.server import run_artifacts
-from flows.server.run_artifacts import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
+from flows.server.run_artifacts import (
+    NO_PRESET,
+    HiddenText,
+    Part,
+    Preset,
+    Text,
+    TextList,
+    resolve_preset,
+    strip_items,
+    strip_text,
+)
 from flows.views import run_page
 from flows.workers import dispatch
 from tasks.stage import artifacts
@@ -39,20 +49,20 @@ MAX_INDEXED = 10
 """Number of runs read to update the page of all runs when a run ends. `podium runs --page` reads all."""
 
 
-@flow(name="podium", retries=0, flow_run_name=run_artifacts.name_at_start)
+@flow(name="podium", retries=0, flow_run_name=run_artifacts.format_start_name)
 def pipeline(
     preset: Preset = NO_PRESET,
-    overrides: Words = (),
+    overrides: TextList = (),
     name: Text = "",
     part: Part = ALL,
-    to: Words = (),
+    to: TextList = (),
     publish: bool = True,
     force: bool = False,
     on_workers: bool = False,
     cpu_queue: str = CPU_QUEUE,
     device_queue: Text = "",
-    command: Unseen = None,
-    log: Unseen = None,
+    command: HiddenText = None,
+    log: HiddenText = None,
 ) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
 
@@ -80,19 +90,19 @@ def pipeline(
         Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled if Ctrl-C or SIGTERM
         came before there was anything to keep. reports/run.json records the same.
     """
-    queues = (cpu_queue.strip(), text_of(device_queue)) if on_workers else None
-    project, called, recipe = Path.cwd(), text_of(name), preset_of(preset)
+    queues = (cpu_queue.strip(), strip_text(device_queue)) if on_workers else None
+    project, called, recipe = Path.cwd(), strip_text(name), resolve_preset(preset)
     try:
         environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
         checkout.require_project(project)
         log = check_log(log) if is_sent() else log
         if (request := _request.get()) is None:
-            words, ends, sent = words_of(overrides), words_of(to), queues is not None
+            words, ends, sent = strip_items(overrides), strip_items(to), queues is not None
             request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
         checkout.check_inputs(project, request.values, request.plan)
         return _run(request, queues, command, log)
     except PodiumError as error:
-        run_artifacts.label(run_artifacts.name_of(called or recipe, "refused"))
+        run_artifacts.label_flow_run(run_artifacts.format_name(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
         get_run_logger().error(printable(str(error)))  # Prefect itself logs it at a lower level
@@ -113,7 +123,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     """Run a request, on workers if `queues` names those for the CPU and for devices."""
     project, name = request.project, request.explicit_name
     values, root, plan = request.values, request.root, list(request.target)
-    run_artifacts.label(tags=run_artifacts.tags_of(values, request.preset, project))
+    run_artifacts.label_flow_run(tags=run_artifacts.make_tags(values, request.preset, project))
     if is_sent():  # podium run has checked this and more before it started the flow
         device.require_fit(request, stages.log_line)
     words, folder = list(request.overrides), os.path.relpath(root, project)
@@ -164,7 +174,7 @@ def _run_and_report(
     finally:
         run.end()
         _write_report(run, project, root)
-        run_artifacts.show(run, project, root, name)
+        run_artifacts.create_artifacts(run, project, root, name)
     if run.error is not None:
         return Failed(message=run.error)
     rejected = report.run_outcome(run) == "rejected"

@@ -40,13 +40,13 @@ from tasks.stage.errors import InputError, PodiumError
 UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
 """Errors from result files that are incomplete or were overwritten."""
 DATE = "%Y-%m-%d %H:%M"
-JUDGED = ("finished", "proposed", "published")
+SCORED = ("finished", "proposed", "published")
 """Outcomes for which a name has a score instead."""
-CHANGED = "-changed"
+CHANGED_SUFFIX = "-changed"
 """Suffix of a commit tag if files differ from the commit."""
 
 
-def _parts() -> list[str]:
+def _part_names() -> list[str]:
     """Return the parts of the project; an invalid dvc.yaml is not reported here but when a run starts."""
     with contextlib.suppress(OSError, InputError):
         return known_parts(definitions_of(Path()), kind_names())
@@ -58,48 +58,50 @@ NO_PRESET = str(artifacts.PARAMS)
 Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRESET, *preset_names()]})]
 """Presets of the folder in which the flow is loaded."""
 Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
-Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _parts()})]
-Words = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})]
+Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _part_names()})]
+TextList = Annotated[
+    Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})
+]
 """List of texts; the default is the value of a new item, which would otherwise be null and refused."""
 
-Unseen = Annotated[str | None, SkipJsonSchema()]
+HiddenText = Annotated[str | None, SkipJsonSchema()]
 """Parameter that only `podium run` sets; the form leaves it out."""
 
 
-def text_of(written: str | None) -> str | None:
+def strip_text(written: str | None) -> str | None:
     """Return the content of a field without outer whitespace; None: empty."""
     return (written or "").strip() or None
 
 
-def words_of(written: Sequence[str] | None) -> list[str]:
+def strip_items(written: Sequence[str] | None) -> list[str]:
     """Return the non-empty items of a list field."""
-    return [word for item in written or () if (word := text_of(item))]
+    return [word for item in written or () if (word := strip_text(item))]
 
 
-def preset_of(chosen: str | None) -> str | None:
+def resolve_preset(chosen: str | None) -> str | None:
     """Return the chosen preset; None: params.yaml."""
     return None if chosen == NO_PRESET else chosen
 
 
-def name_at_start() -> str:
+def format_start_name() -> str:
     """Return the name of the current flow run at its start, from its parameters (the flow's `flow_run_name`)."""
     given = flow_run.parameters
-    return name_of(text_of(given.get("name")) or preset_of(given.get("preset")))
+    return format_name(strip_text(given.get("name")) or resolve_preset(given.get("preset")))
 
 
-def name_at_end(called: str | None, run: RunView) -> str:
+def format_end_name(called: str | None, run: RunView) -> str:
     """Return the name of a flow run that has ended.
 
     Args:
         called: the run's name, else its preset; None: params.yaml.
         run: its view.
     """
-    score = run.leading_score if run.outcome in JUDGED else None
+    score = run.leading_score if run.outcome in SCORED else None
     began = datetime.fromisoformat(run.record.began) if run.record.began else None
-    return name_of(called, run.outcome if score is None else " ".join(score), began)
+    return format_name(called, run.outcome if score is None else " ".join(score), began)
 
 
-def name_of(called: str | None, became: str = "", began: datetime | None = None) -> str:
+def format_name(called: str | None, became: str = "", began: datetime | None = None) -> str:
     """Return a flow run's name of three parts.
 
     Args:
@@ -111,15 +113,15 @@ def name_of(called: str | None, became: str = "", began: datetime | None = None)
     return readable(" ".join(filter(None, [called or NO_PRESET, became, date])))
 
 
-def tags_of(values: Mapping[str, Any], preset: str | None, project: Path) -> list[str]:
+def make_tags(values: Mapping[str, Any], preset: str | None, project: Path) -> list[str]:
     """Return the tags of a run: task kinds, device, commit, preset."""
     kinds = sorted({f"task:{entry['kind']}" for entry in values["downstream"].values()})
     commit, changed = read_revision(project)
-    known = {"commit": f"{commit}{CHANGED * bool(changed)}" if commit else None, "preset": preset}
+    known = {"commit": f"{commit}{CHANGED_SUFFIX * bool(changed)}" if commit else None, "preset": preset}
     return [*kinds, f"device:{values['device']['runtime']}", *(f"{name}:{x}" for name, x in known.items() if x)]
 
 
-def label(name: str | None = None, tags: Iterable[str] = ()) -> None:
+def label_flow_run(name: str | None = None, tags: Iterable[str] = ()) -> None:
     """Set the name of the current flow run, and add tags to those of its deployment."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
@@ -134,7 +136,7 @@ def label(name: str | None = None, tags: Iterable[str] = ()) -> None:
     call_optional(tell)
 
 
-def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
+def create_artifacts(run: RunReport, project: Path, root: Path, called: str | None) -> None:
     """Create the artifacts of the current flow run, and set its final name.
 
     Args:
@@ -149,13 +151,13 @@ def show(run: RunReport, project: Path, root: Path, called: str | None) -> None:
         ("podium-metrics", "Scores of the models, in percent", run_texts.metrics),
         ("podium-gate", "Checks and verdicts of the gates", run_texts.gates),
     ):
-        if text := _made(key, partial(make, view)):
+        if text := _render(key, partial(make, view)):
             call_optional(partial(create_markdown_artifact, text, key=key, description=about))
-    if name := _made("name", lambda: name_at_end(called or run.preset, view)):
-        label(name)
+    if name := _render("name", lambda: format_end_name(called or run.preset, view)):
+        label_flow_run(name)
 
 
-def _made(what: str, make: Callable[[], str]) -> str:
+def _render(what: str, make: Callable[[], str]) -> str:
     """Return the result of `make`; empty if it cannot read its files."""
     try:
         return make()

@@ -45,7 +45,7 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
     deployment = client.create_deployment(client.create_flow(pipeline), "podium", parameter_openapi_schema=schema)
     report, root = made_runs.run(folder / "project", "rejected")
     view = RunView(report, root)
-    name = run_artifacts.name_at_end("evening", view)
+    name = run_artifacts.format_end_name("evening", view)
     run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
     texts = {"run": run_texts.summary(view), "metrics": run_texts.metrics(view)}
     pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}

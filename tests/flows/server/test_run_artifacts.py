@@ -129,9 +129,9 @@ def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     commit = read_revision(tmp_path)[0]
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
-    assert run_artifacts.tags_of(values, "bert", tmp_path) == tags
+    assert run_artifacts.make_tags(values, "bert", tmp_path) == tags
     (tmp_path / "a").write_text("2")
-    assert f"commit:{commit}-changed" in run_artifacts.tags_of(values, "bert", tmp_path)
+    assert f"commit:{commit}-changed" in run_artifacts.make_tags(values, "bert", tmp_path)
 
 
 def places_in(summary):
