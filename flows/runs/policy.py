@@ -32,13 +32,13 @@ INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 TARGETS = "PODIUM_TARGETS"
 """Targets that sent runs may write to in addition to the checkout, separated by commas: folders, URLs, and
 repositories (team/podium-*)."""
-TRACKING, FOLDER_OF_RELEASE = "tracking.folder", ".publish.folder"
+TRACKING, RELEASE_FOLDER = "tracking.folder", ".publish.folder"
 """Parameters that name a folder to write; the second one belongs to an entry."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The only key of an ipu_config.json that names a folder."""
 IPU_CACHE_OFF = (None, "", "disabled")
-SHOWN = 80
+MAX_QUOTED = 80
 """Maximum characters of a received text in a message."""
 
 
@@ -57,7 +57,7 @@ def require_parameters(values: dict[str, Any], project: Path, where: str = "the 
     """
     params = check(values, where)
     _require_plain(values)
-    if problems := list(_problems(values, _Allowed(project))):
+    if problems := list(_problems(values, _Policy(project))):
         raise ParamsError("\n".join(problems))
     return params
 
@@ -80,7 +80,7 @@ def _require_plain(values: dict[str, Any]) -> None:
     )
 
 
-def require_name(name: str, values: dict[str, Any]) -> None:
+def require_checkout_name(name: str, values: dict[str, Any]) -> None:
     """Require the checkout name that the parameters of a sent run imply.
 
     Raises:
@@ -88,7 +88,7 @@ def require_name(name: str, values: dict[str, Any]) -> None:
     """
     key = params_key(values)
     if not CHECKOUT_NAME.fullmatch(name) or not name.endswith(f"-{key}"):
-        raise ParamsError(f"checkout_name={_quoted(name)}: must be PRESET-{key} or set-{key} for these parameters")
+        raise ParamsError(f"checkout_name={_quote(name)}: must be PRESET-{key} or set-{key} for these parameters")
 
 
 def require_stages(names: Sequence[str], plan: Plan) -> None:
@@ -98,7 +98,7 @@ def require_stages(names: Sequence[str], plan: Plan) -> None:
         ParamsError: a stage is unknown or repeated, or there is none.
     """
     if others := [name for name in names if name not in plan]:
-        raise ParamsError(f"names={_quoted(others[0])}: the stages of these parameters are {', '.join(plan)}")
+        raise ParamsError(f"names={_quote(others[0])}: the stages of these parameters are {', '.join(plan)}")
     if not names or len(set(names)) < len(names):
         raise ParamsError(f"names={', '.join(names) or 'nothing'}: send at least one stage, and each stage only once")
 
@@ -112,18 +112,18 @@ def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, An
     for name, sent in released.items():
         texts = [sent] if isinstance(sent, str) else sent
         if bad := [text for text in texts if not (isinstance(text, str) and CHOSEN.fullmatch(text))]:
-            raise ParamsError(f"released={_quoted(bad[0])}: the name of a release is TAG@COMMIT")
+            raise ParamsError(f"released={_quote(bad[0])}: the name of a release is TAG@COMMIT")
         if name not in values["downstream"]:
-            raise ParamsError(f"released={_quoted(name)}: downstream has no such entry in these parameters")
+            raise ParamsError(f"released={_quote(name)}: downstream has no such entry in these parameters")
 
 
-def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
+def _rules(values: dict[str, Any], policy: _Policy) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
     """Yield each parameter that names something outside of a run, its test, and the permission for messages."""
-    reads = f"read its folder `inputs` and what its {INPUT_ROOTS}"
+    may_read = f"read its folder `inputs` and what its {INPUT_ROOTS}"
     for name in find_parameters(values, READ):
-        yield name, allowed.reads, reads
+        yield name, policy.may_read, may_read
     for name in find_parameters(values, (*NAMED, "base_model.repository")):
-        yield name, lambda given: allowed.finds_at_hub(given) or allowed.reads(given), reads
+        yield name, lambda given: policy.is_hub_name(given) or policy.may_read(given), may_read
     written = list(find_parameters(values, WRITTEN))
     sections = {f"downstream.{name}.ipu": entry["ipu"] for name, entry in values["downstream"].items()}
     for section, jobs in {"ipu": values["ipu"], **sections}.items():
@@ -131,20 +131,20 @@ def _rules(values: dict[str, Any], allowed: _Allowed) -> Iterator[tuple[str, Cal
             if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
                 written.append(f"{section}.{job}.{IPU_CACHE}")
     for name in written:
-        home = _home_of(name)
+        home = _default_folder(name)
         own = f"{home}/ of its checkout and " if home else ""
-        yield name, functools.partial(allowed.writes, name), f"write to {own}what its {TARGETS}"
+        yield name, functools.partial(policy.may_write, name), f"write to {own}what its {TARGETS}"
     if values["publish"]["target"] == "hub":
         for name in find_parameters(values, ("downstream.*.publish.repository",)):
-            yield name, allowed.publishes, f"publish to the repositories that its {TARGETS}"
+            yield name, policy.may_publish, f"publish to the repositories that its {TARGETS}"
 
 
-def _problems(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    for name, may_be, what in _rules(values, allowed):
+def _problems(values: dict[str, Any], policy: _Policy) -> Iterator[str]:
+    for name, may_be, what in _rules(values, policy):
         sent = value_at(values, name)
-        if not allowed.says(name, sent) and not may_be(sent):
-            yield f"{name}={_quoted(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} name"
-    own, sent = allowed.params["publish"], values["publish"]
+        if not policy.is_own_value(name, sent) and not may_be(sent):
+            yield f"{name}={_quote(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} name"
+    own, sent = policy.params["publish"], values["publish"]
     for key, careful in (("private", True), ("review", True), ("examples", False)):
         if sent["target"] == "hub" and own[key] is careful and sent[key] is not careful:
             yield (
@@ -153,7 +153,7 @@ def _problems(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
             )
 
 
-class _Allowed:
+class _Policy:
     """Settings of this worker."""
 
     def __init__(self, project: Path) -> None:
@@ -170,28 +170,28 @@ class _Allowed:
         """params.yaml of this worker's checkout."""
         return read_yaml(self.project / artifacts.PARAMS)
 
-    def says(self, name: str, value: Any) -> bool:
+    def is_own_value(self, name: str, value: Any) -> bool:
         """Return whether the worker's params.yaml or one of its presets has this value for a parameter.
 
         For a parameter of an entry, the value of any entry counts.
         """
         everywhere = (re.sub(r"^downstream\.[^.]+", "downstream.*", name),)
-        sources = [self.params, *_presets_of(self.project / artifacts.PRESETS)]
+        sources = [self.params, *_read_presets(self.project / artifacts.PRESETS)]
         return any(value in find_parameters(source, everywhere).values() for source in sources)
 
-    def reads(self, given: str) -> bool:
+    def may_read(self, given: str) -> bool:
         """Return whether a sent run may read a path.
 
         Links in `inputs` are the owner's own and are followed. Others may write to the roots in PODIUM_INPUT_ROOTS, so
         that links must not lead out of them.
         """
-        return self._stays_in(Path(given), Path("inputs")) or _is_in((self.project / given).resolve(), self._roots)
+        return self._stays_in(Path(given), Path("inputs")) or _is_inside((self.project / given).resolve(), self._roots)
 
-    def finds_at_hub(self, name: str) -> bool:
+    def is_hub_name(self, name: str) -> bool:
         """Return whether a name is that of a Hub repository, and not of a local file or folder."""
         return bool(HUB_NAME.fullmatch(name)) and not os.path.lexists(self.project / name)
 
-    def writes(self, name: str, given: Any) -> bool:
+    def may_write(self, name: str, given: Any) -> bool:
         """Return whether a sent run may write to a folder or URL."""
         if not isinstance(given, str):
             return False
@@ -200,14 +200,14 @@ class _Allowed:
             return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
         if name.endswith(f".{IPU_CACHE}") and not os.path.isabs(given):
             return False  # it would be relative to the folder that the job runs in
-        is_release = name.endswith(FOLDER_OF_RELEASE)  # a release replaces its folder, which must not be a root itself
-        path, home = Path(given), _home_of(name)
+        is_release = name.endswith(RELEASE_FOLDER)  # a release replaces its folder, which must not be a root itself
+        path, home = Path(given), _default_folder(name)
         if home is not None and ".." not in path.parts and self._stays_in(path.parent if is_release else path, home):
             return True
         path = (self.project / given).resolve()
-        return _is_in(path.parent if is_release else path, self._folders)
+        return _is_inside(path.parent if is_release else path, self._folders)
 
-    def publishes(self, repository: str) -> bool:
+    def may_publish(self, repository: str) -> bool:
         """Return whether a sent run may publish to a Hub repository."""
         named = HUB_NAME.fullmatch(repository)
         return bool(named) and any(fnmatch.fnmatchcase(repository, one) for one in self._repositories)
@@ -218,23 +218,23 @@ class _Allowed:
         return ".." not in path.parts and path.is_relative_to(home)
 
 
-def _home_of(name: str) -> Path | None:
+def _default_folder(name: str) -> Path | None:
     """Return the folder of the checkout in which a parameter may always name its target."""
-    if name.endswith(FOLDER_OF_RELEASE):
+    if name.endswith(RELEASE_FOLDER):
         return artifacts.RELEASES
     return artifacts.RUNS / "tracking" if name == TRACKING else None
 
 
 @functools.cache
-def _presets_of(folder: Path) -> list[Mapping[str, Any]]:
+def _read_presets(folder: Path) -> list[Mapping[str, Any]]:
     """Return all presets; cached, because there are dozens and the process serves one run."""
     return [read_preset(name, folder).values for name in preset_names(folder)]
 
 
-def _is_in(path: Path, roots: Sequence[Path]) -> bool:
+def _is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(path.is_relative_to(root.resolve()) for root in roots)
 
 
-def _quoted(sent: Any) -> str:
+def _quote(sent: Any) -> str:
     text = shown(str(sent))
-    return f"'{text if len(text) <= SHOWN else text[:SHOWN] + '…'}'"
+    return f"'{text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + '…'}'"

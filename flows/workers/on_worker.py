@@ -61,7 +61,7 @@ def run_stages(
         checkout.require_project(project)
         _require_code(project, code)
         params = policy.require_parameters(values, project)
-        policy.require_name(checkout_name, values)
+        policy.require_checkout_name(checkout_name, values)
         place = checkout.describe_checkout(project, values, params, checkout.checkout_folder(project, checkout_name))
         policy.require_stages(names, place.plan)
         policy.require_releases(released or {}, values)
