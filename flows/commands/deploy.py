@@ -19,8 +19,8 @@ from tasks.stage import streams
 def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     project = enter_project(ctx)
     import_prefect()
-    from flows.workers.deploy import deploy_everything  # takes seconds
+    from flows.workers.deploy import deploy  # takes seconds
     from flows.workers.dispatch import Queue
 
-    deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], streams.say_line)
+    deploy(project, [Queue.parse(text, "--queue") for text in queues], streams.say_line)
     options.print_next("start podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")

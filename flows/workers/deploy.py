@@ -42,16 +42,16 @@ TEMPLATE: dict[str, Any] = {
 }
 """Template of Podium's pools, without variables for runs and deployments. `podium worker` does not read it, and it
 restricts Prefect's own workers only in part (docs/security.md)."""
-SILENT_FOR = timedelta(seconds=90)
+HEARTBEAT_LIMIT = timedelta(seconds=90)
 """Three heartbeats of a worker's run (flows/workers/worker.py); without them its host or worker is lost."""
-ZOMBIES = "podium-lost-runs"
-WATCHED = "podium-watched"
+AUTOMATION = "podium-lost-runs"
+WATCH_TAG = "podium-watched"
 """Tag of every deployment in prefect.yaml, and of all its runs."""
-AGAIN = "podium-sent-again"
+RESTART_TAG = "podium-sent-again"
 """Tag of the deployments in prefect.yaml whose runs send stages: crashed ones are scheduled again."""
 
 
-def make_pools(client: SyncPrefectClient, say: Say) -> None:
+def create_pools(client: SyncPrefectClient, say: Say) -> None:
     """Create one process pool per kind, and one for the flows that send stages, each with Podium's template.
 
     An existing pool with Prefect's default template gets Podium's; a custom template stays.
@@ -66,14 +66,14 @@ def make_pools(client: SyncPrefectClient, say: Say) -> None:
             f"{POOL_TYPE}. Delete it if it is unused, or set PREFECT_API_URL to another server"
         )
     for pool in found:
-        _close(client, pool, say)
+        _replace_template(client, pool, say)
     for name in POOLS:
         with contextlib.suppress(ObjectAlreadyExists):
             client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE, base_job_template=TEMPLATE))
             say(f"created the work pool {name}")
 
 
-def _close(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
+def _replace_template(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
     """Replace the default template of a pool by Podium's; a custom template stays."""
     template = pool.base_job_template
     if template == TEMPLATE:
@@ -88,7 +88,7 @@ def _close(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
     say(f"the work pool {pool.name} no longer takes commands, environments or folders from runs")
 
 
-def make_queue(client: SyncPrefectClient, queue: Queue, say: Say, asked: bool) -> None:
+def create_queue(client: SyncPrefectClient, queue: Queue, say: Say, explicit: bool) -> None:
     """Create a queue with a limit of one run, because two runs must not share its pod.
 
     Args:
@@ -103,14 +103,14 @@ def make_queue(client: SyncPrefectClient, queue: Queue, say: Say, asked: bool) -
     limit = found.concurrency_limit
     if limit == 1:
         return
-    if limit is not None and not asked:
+    if limit is not None and not explicit:
         say(f"the queue {queue} keeps its limit of {limit} runs at a time; pass --queue {queue} to change it to one")
         return
     client.update_work_queue(found.id, concurrency_limit=1)
     say(f"the queue {queue} now takes one run at a time (before: {'any number' if limit is None else limit})")
 
 
-def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
+def lost_run_automation(silent_for: timedelta = HEARTBEAT_LIMIT) -> AutomationCore:
     """Return the automation that marks runs of Podium's deployments as Crashed when their heartbeats stop.
 
     Such runs are scheduled again and block no queue. Other runs must not match: their heartbeats, and those of Podium's
@@ -121,12 +121,12 @@ def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
         f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Rejected")
     }
     return AutomationCore(
-        name=ZOMBIES,
+        name=AUTOMATION,
         description="A run of Podium's deployments without heartbeats lost its worker or host.",
         trigger=EventTrigger(
             posture=Posture.Proactive,
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{WATCHED}"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{WATCH_TAG}"},
             for_each={"prefect.resource.id"},
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *final},
@@ -141,7 +141,7 @@ def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
     )
 
 
-def make_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
+def create_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
     """Create an automation, or replace the one of its name; duplicates are deleted."""
     found = client.read_automations_by_name(automation.name)
     for other in found[1:]:  # two hosts created it at the same time
@@ -155,7 +155,7 @@ def make_automation(client: SyncPrefectClient, automation: AutomationCore, say: 
         say(f"replaced the automation {automation.name}")
 
 
-def deploy(project: Path) -> None:
+def update_deployments(project: Path) -> None:
     """Update the deployments of prefect.yaml.
 
     Raises:
@@ -169,7 +169,7 @@ def deploy(project: Path) -> None:
         raise PodiumError(f"prefect deploy failed:\n{done.stdout}")
 
 
-def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
+def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
     """Create missing objects on the server in PREFECT_API_URL, and update the others.
 
     Args:
@@ -181,19 +181,19 @@ def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
         PodiumError: no server is set, it has a pool of another type, a queue is not in one of Podium's pools, or
             Prefect failed.
     """
-    if elsewhere := [str(queue) for queue in queues if queue.pool not in KINDS]:
+    if invalid := [str(queue) for queue in queues if queue.pool not in KINDS]:
         raise ParamsError(
             f"--queue {', '.join(elsewhere)}: not in a pool that runs stages; pass {'|'.join(KINDS)}/QUEUE"
         )
     require_server()
     require_project(project)
     with get_client(sync_client=True) as client:
-        make_pools(client, say)
+        create_pools(client, say)
         for kind in KINDS:
             if kind != "cpu":
-                make_queue(client, Queue(kind, "default"), say, asked=Queue(kind, "default") in queues)
+                create_queue(client, Queue(kind, "default"), say, explicit=Queue(kind, "default") in queues)
         for queue in queues:
-            make_queue(client, queue, say, asked=True)
-        make_automation(client, lost_runs(), say)
-    deploy(project)
+            create_queue(client, queue, say, explicit=True)
+        create_automation(client, lost_run_automation(), say)
+    update_deployments(project)
     say("the deployments of prefect.yaml are up to date")

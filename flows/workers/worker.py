@@ -43,7 +43,7 @@ from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker
 from flows.checks.server import require_server
 from flows.runs.stopping import STOP_TIMEOUT_S
 from flows.server import api
-from flows.workers.deploy import AGAIN, FLOWS_POOL, POOL_TYPE, POOLS
+from flows.workers.deploy import FLOWS_POOL, POOL_TYPE, POOLS, RESTART_TAG
 from flows.workers.dispatch import checked_name
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.parallel import runs_at_once
@@ -141,7 +141,7 @@ class OwnWorker(
         """Schedule crashed runs that send stages again, because no other process does."""
         if self.pool != FLOWS_POOL:
             return
-        wanted = _in_state(StateType.CRASHED, tags=FlowRunFilterTags(all_=[AGAIN]))
+        wanted = _in_state(StateType.CRASHED, tags=FlowRunFilterTags(all_=[RESTART_TAG]))
         for run in await self.client.read_flow_runs(flow_run_filter=wanted):
             states = await self.client.read_flow_run_states(run.id)
             unwanted = any(state.is_cancelling() for state in states)

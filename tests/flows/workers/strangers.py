@@ -9,7 +9,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.server.events.schemas.automations import Automation
 from prefect.server.events.schemas.events import EventPage
 
-from flows.workers.deploy import ZOMBIES
+from flows.workers.deploy import AUTOMATION
 from tests.flows.workers.worker_hosts import kill_tree, wait_until
 
 THEIRS = """
@@ -109,5 +109,5 @@ def events(kind):
 def automation():
     """The automation as the server itself reads it; there is one."""
     with get_client(sync_client=True) as client:
-        (found,) = client.read_automations_by_name(ZOMBIES)
+        (found,) = client.read_automations_by_name(AUTOMATION)
         return Automation.model_validate(client.request("GET", f"/automations/{found.id}").json())

@@ -35,14 +35,14 @@ def said():
 def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
     client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
     with pytest.raises(PodiumError, match="the work pool ipu of type kubernetes; .* requires type process. Delete it"):
-        deploy.make_pools(client, said.append)
+        deploy.create_pools(client, said.append)
     assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
     assert said == []
 
 
 def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, said):
     client.create_work_pool(WorkPoolCreate(name="cpu", type="process", description="ours", concurrency_limit=3))
-    deploy.make_pools(client, said.append)
+    deploy.create_pools(client, said.append)
     assert said == [
         "the work pool cpu no longer takes commands, environments or folders from runs",
         "created the work pool flows",
@@ -58,13 +58,13 @@ def test_a_pool_with_a_template_of_somebodys_own_keeps_it_and_deploy_says_so(cli
     theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
     client.create_work_pool(WorkPoolCreate(name="cpu", type="process", base_job_template=theirs))
     client.create_work_pool(WorkPoolCreate(name="ipu", type="process", base_job_template=PREFECTS_OWN))
-    deploy.make_pools(client, said.append)
+    deploy.create_pools(client, said.append)
     assert client.read_work_pool("cpu").base_job_template == theirs
     assert client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
     assert said[0].startswith("the work pool cpu keeps its custom template")
     assert said[1] == "the work pool ipu no longer takes commands, environments or folders from runs"
     before = said[:]
-    deploy.make_pools(client, said.append)
+    deploy.create_pools(client, said.append)
     assert said == [*before, before[0]]
 
 
@@ -73,7 +73,7 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
     queue = Queue("cuda", "default")
 
     def limit_after(asked):
-        deploy.make_queue(client, queue, said.append, asked)
+        deploy.create_queue(client, queue, said.append, asked)
         return client.read_work_queue_by_name("default", work_pool_name="cuda").concurrency_limit
 
     assert limit_after(asked=False) == 1, "no one had given it one"
@@ -90,11 +90,11 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
 
 
 def test_another_automation_of_that_name_is_replaced(client, said):
-    wanted = deploy.lost_runs()
+    wanted = deploy.lost_run_automation()
     older = wanted.trigger.model_copy(update={"match_related": EventTrigger(posture="Proactive").match_related})
     for _ in range(2):  # two hosts deployed at the same moment
         client.create_automation(wanted.model_copy(update={"trigger": older}))
-    deploy.make_automation(client, wanted, said.append)
+    deploy.create_automation(client, wanted, said.append)
     (found,) = client.read_automations()
     assert found.trigger == wanted.trigger != older
     assert said == ["replaced the automation podium-lost-runs"]
@@ -105,18 +105,18 @@ def test_an_automation_that_is_up_to_date_is_not_written_anew_and_so_forgets_no_
         (found,) = client.read_automations()
         return client.request("GET", f"/automations/{found.id}").json()["trigger"]["id"]
 
-    deploy.make_automation(client, deploy.lost_runs(), said.append)
+    deploy.create_automation(client, deploy.lost_run_automation(), said.append)
     before = trigger_id()
-    deploy.make_automation(client, deploy.lost_runs(), said.append)
+    deploy.create_automation(client, deploy.lost_run_automation(), said.append)
     assert trigger_id() == before
-    deploy.make_automation(client, deploy.lost_runs(timedelta(seconds=45)), said.append)
+    deploy.create_automation(client, deploy.lost_run_automation(timedelta(seconds=45)), said.append)
     assert trigger_id() != before
     assert said == ["created the automation podium-lost-runs", "replaced the automation podium-lost-runs"]
 
 
 def test_a_queue_of_a_pool_that_runs_no_stages_is_refused(prefect_session, tmp_path, said):
     with pytest.raises(ParamsError, match=r"--queue pod/a: not in a pool that runs stages; pass cpu\|cuda\|ipu/QUEUE"):
-        deploy.deploy_everything(tmp_path, [Queue("pod", "a")], said.append)
+        deploy.deploy(tmp_path, [Queue("pod", "a")], said.append)
 
 
 def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
@@ -124,4 +124,4 @@ def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
         temporary_settings(restore_defaults={PREFECT_API_URL}),
         pytest.raises(PodiumError, match="PREFECT_API_URL is not set. Set it to a server"),
     ):
-        deploy.deploy_everything(tmp_path, [], said.append)
+        deploy.deploy(tmp_path, [], said.append)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from prefect.client.orchestration import get_client
 
-from flows.workers.deploy import lost_runs, make_automation
+from flows.workers.deploy import create_automation, lost_run_automation
 from tests.flows.workers.strangers import Stranger, histories
 from tests.flows.workers.worker_hosts import wait_until
 from tests.flows.workers.worker_team import a_team
@@ -23,7 +23,7 @@ TAKEN = ["Pending", "Submitting", "Running"]  # by a worker, or by the process t
 @pytest.fixture
 def team(tmp_path):
     with a_team(tmp_path) as team, get_client(sync_client=True) as client:
-        make_automation(client, lost_runs(WINDOW), print)
+        create_automation(client, lost_run_automation(WINDOW), print)
         team.host("preparing").start_worker("cpu", "default", "cpu")
         team.host("training").start_worker("cpu", "trainer", "cpu")
         yield team
