@@ -133,7 +133,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
         project, run.name, stages.log_line, locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
     ):
         run_params.require_same_params(project, values, name)
-        found = None if queues is None else dispatch.queues_of(values["device"]["runtime"], *queues)
+        found = None if queues is None else dispatch.resolve_queues(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
         checkout.prepare_checkout(request.checkout, stages.log_line)
@@ -141,7 +141,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
             return _run_and_report(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
         code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
-        sender = dispatch.Sender(root, told, run, stages.log_line, flow_run.id)
+        sender = dispatch.Dispatcher(root, told, run, stages.log_line, flow_run.id)
         return _run_and_report(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 

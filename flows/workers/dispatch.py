@@ -38,20 +38,20 @@ from tasks.plan.stage_kinds import AUTO
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-RECORDS_S = 10.0
+REPORT_POLL_S = 10.0
 """Seconds between two fetches of stage reports, which include curves."""
-WORKERS_LOST = 3
+MAX_LOST_WORKERS = 3
 """Maximum retries of a run whose worker was lost; after that its stages are assumed to kill their workers."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Name of a pool or a queue."""
-UNSEEN_S = 60.0
+WAIT_NOTICE_S = 60.0
 """Seconds in a queue after which the run reports that it is waiting."""
 POLL_S = 2.0
 
 Say = Callable[[str], None]
 
 
-def checked_name(text: str, parameter: str) -> str:
+def check_name(text: str, parameter: str) -> str:
     """Return the name of a pool or queue, which is also part of URLs.
 
     Raises:
@@ -79,18 +79,18 @@ class Queue:
         pool, _, name = text.partition("/")
         if not pool or not name or "/" in name:
             raise ParamsError(f"{parameter}={text!r}: must be pool/queue, for example ipu/pod-a")
-        return cls(checked_name(pool, parameter), checked_name(name, parameter))
+        return cls(check_name(pool, parameter), check_name(name, parameter))
 
     def __str__(self) -> str:
         return f"{self.pool}/{self.name}"
 
 
-def deployment_of(queue: Queue) -> str:
+def deployment_name(queue: Queue) -> str:
     """Return the name of the deployment that runs the stages of a queue."""
     return f"{on_worker.FLOW}/{queue.pool}"
 
 
-class SentRun:
+class RemoteRun:
     """Run of consecutive stages on a worker of a queue; sent by the constructor.
 
     Args:
@@ -98,19 +98,19 @@ class SentRun:
     """
 
     def __init__(
-        self, sender: Sender, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
+        self, dispatcher: Dispatcher, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
     ) -> None:
-        self._sender, self._client, self._queue = sender, client, queue
+        self._dispatcher, self._client, self._queue = dispatcher, client, queue
         self._names, self._publish = list(names), publish
         self._sent, self._lost, self._paused = 0, 0, ""
         self._send()
 
     def _send(self) -> None:
-        sender, names = self._sender, self._names
-        parameters = {**sender.parameters, "names": names, "publish": self._publish}
+        dispatcher, names = self._dispatcher, self._names
+        parameters = {**dispatcher.parameters, "names": names, "publish": self._publish}
         stages = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
         title = f"{sender.parameters['checkout_name']}: {stages}"
-        to, queue = deployment_of(self._queue), self._queue.name
+        to, queue = deployment_name(self._queue), self._queue.name
 
         def send() -> FlowRun:
             # With this key a flow that is restarted after the loss of its worker finds the runs that it sent before.
@@ -127,29 +127,29 @@ class SentRun:
 
         while True:
             self._sent += 1
-            sent = retry_call(send, sender.say)
-            if sent.state is None or not sent.state.is_final() or _is_done(sent.state):
+            sent = retry_call(send, dispatcher.say)
+            if sent.state is None or not sent.state.is_final() or _is_complete(sent.state):
                 break
         self._run = sent.id
         self._entered: set[UUID] = set()
         self._sent_at = self._looked_at = time.monotonic()
         self._said_waiting = False
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Check the state of the run once and react to it; return whether all its stages are up to date.
 
         Raises:
             RunFailed: a stage failed, or workers were lost too often.
             RunStopped: the run was cancelled.
         """
-        state = retry_call(lambda: self._client.read_flow_run(self._run), self._sender.say).state
+        state = retry_call(lambda: self._client.read_flow_run(self._run), self._dispatcher.say).state
         assert state is not None
         if not state.is_final():
             self._watch(state)
             return False
-        self._take_records()
-        if _is_done(state):
-            entered = {stage.name for stage in self._sender.report.stages}
+        self._fetch_reports()
+        if _is_complete(state):
+            entered = {stage.name for stage in self._dispatcher.report.stages}
             missing = set(self._names) - entered
             if missing:
                 raise RunFailed(
@@ -157,7 +157,7 @@ class SentRun:
                     "the run again; if this repeats, check who else writes to this Prefect server"
                 )
             return True
-        self._require_hope(state)
+        self._require_retriable(state)
         self._send()
         return False
 
@@ -168,9 +168,9 @@ class SentRun:
             if state is None or not state.is_final():
                 self._client.set_flow_run_state(self._run, Cancelling(message="the run that sent it has ended"))
 
-    def _require_hope(self, state: State) -> None:
+    def _require_retriable(self, state: State) -> None:
         """Report why the run is sent again; raise if another attempt would not help."""
-        say, queue = self._sender.say, self._queue
+        say, queue = self._dispatcher.say, self._queue
         if state.is_completed():  # paused
             if state.message == self._paused:
                 raise RunFailed(
@@ -178,9 +178,9 @@ class SentRun:
                 )
             self._paused = str(state.message)
             say(f"{state.message}; sent again to {queue}")
-        elif state.is_crashed() and self._lost < WORKERS_LOST:
+        elif state.is_crashed() and self._lost < MAX_LOST_WORKERS:
             self._lost += 1
-            say(f"the worker of {queue} was lost ({state.message}); sent again ({self._lost} of {WORKERS_LOST})")
+            say(f"the worker of {queue} was lost ({state.message}); sent again ({self._lost} of {MAX_LOST_WORKERS})")
         elif state.is_crashed():
             stages = ", ".join(self._names)
             raise RunFailed(f"{stages}: workers of {queue} were lost {self._lost + 1} times: {state.message}")
@@ -192,41 +192,41 @@ class SentRun:
     def _watch(self, state: State) -> None:
         """Fetch stage reports from time to time; report once that the run is waiting."""
         now = time.monotonic()
-        if now - self._looked_at > RECORDS_S:
-            self._take_records()
+        if now - self._looked_at > REPORT_POLL_S:
+            self._fetch_reports()
             self._looked_at = now
-        if state.is_scheduled() and not self._said_waiting and now - self._sent_at > UNSEEN_S:
+        if state.is_scheduled() and not self._said_waiting and now - self._sent_at > WAIT_NOTICE_S:
             self._said_waiting = True
-            self._sender.say(
+            self._dispatcher.say(
                 f"still waiting in {self._queue}: its pod is busy, or it has no worker (prefect work-pool ls)"
             )
 
-    def _take_records(self) -> None:
+    def _fetch_reports(self) -> None:
         wanted = ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.RECORD])
         )
-        found = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._sender.say)
+        found = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatcher.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
             if artifact.id in self._entered:
                 continue
             self._entered.add(artifact.id)
-            root = self._sender.root
+            root = self._dispatcher.root
             plan = list(read_plan(root))
             # Prefect stores an artifact's data as JSON text.
             sent = reports.read(str(artifact.data), self._names, plan, root)
             reports.write(sent, root)
             if sent.record is not None:
                 record = sent.record
-                self._sender.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
-                self._sender.report.enter(record)
+                self._dispatcher.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
+                self._dispatcher.report.enter(record)
 
 
-def _is_done(state: State) -> bool:
+def _is_complete(state: State) -> bool:
     """Return whether all stages of a run are up to date; a paused run has the state Completed as well."""
     return state.is_completed() and state.name != PAUSED_STATE
 
 
-def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
+def resolve_queues(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
     """Return the queues of CPU stages and of device stages; the default of the latter is `<runtime>/default`.
 
     Raises:
@@ -238,7 +238,7 @@ def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Q
     return cpu, Queue.parse(device_queue or f"{runtime}/default", "device_queue")
 
 
-def groups(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
+def group_by_queue(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
     """Yield groups of consecutive stages for the same queue, in the order of the plan."""
     for queue, names in itertools.groupby(plan, lambda stage: device if known[stage].uses_device else cpu):
         yield queue, list(names)
@@ -252,17 +252,17 @@ def require_deployment(queue: Queue) -> None:
     """
     with get_client(sync_client=True) as client:
         try:
-            client.read_deployment_by_name(deployment_of(queue))
+            client.read_deployment_by_name(deployment_name(queue))
             client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
         except ObjectNotFound:
             raise ParamsError(
                 f"the Prefect server at {client.api_url} has no queue {queue} with the deployment "
-                f"{deployment_of(queue)}. Run `podium deploy --queue {queue}` once"
+                f"{deployment_name(queue)}. Run `podium deploy --queue {queue}` once"
             ) from None
 
 
 @dataclass
-class Sender:
+class Dispatcher:
     """Dispatcher of stage runs to queues, and receiver of their reports."""
 
     root: Path
@@ -283,8 +283,8 @@ class Sender:
         known = read_plan(self.root)
         self.parameters["released"] = releases.select_releases(plan, self.root)
         gates = [stage for stage in plan if known[stage].is_gate]
-        for queue, names in groups(plan, known, cpu, device):
-            before, shares, rest = around_shares(names, known)
+        for queue, names in group_by_queue(plan, known, cpu, device):
+            before, shares, rest = split_at_shares(names, known)
             if shares:
                 self.run(queue, [before])
                 self.run(queue, [[share] for share in shares])
@@ -306,13 +306,13 @@ class Sender:
             TerminationSignal: this process was terminated on a worker. Stages continue unless a user cancelled this
                 run, because the run of a lost or stopped worker is scheduled again.
         """
-        runs: list[SentRun] = []
+        runs: list[RemoteRun] = []
         with get_client(sync_client=True) as client:
             try:
                 for names in filter(None, together):
-                    runs.append(SentRun(self, client, queue, names, publish))
+                    runs.append(RemoteRun(self, client, queue, names, publish))
                 waiting = list(runs)
-                while waiting := [run for run in waiting if not run.look()]:
+                while waiting := [run for run in waiting if not run.poll()]:
                     time.sleep(POLL_S)
             except BaseException as error:  # cancelled, interrupted or failed: pods must not compute unused results
                 if not isinstance(error, TerminationSignal) or is_cancelled(self.run_id):
@@ -321,7 +321,7 @@ class Sender:
                 raise
 
 
-def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
+def split_at_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
     """Split the stages of one queue into those before the shares, the shares, and a run from the first share on.
 
     The last run restores the shares. Without shares it has all stages. For example:

@@ -44,7 +44,7 @@ from flows.checks.server import require_server
 from flows.runs.stopping import STOP_TIMEOUT_S
 from flows.server import api
 from flows.workers.deploy import FLOWS_POOL, POOL_TYPE, POOLS, RESTART_TAG
-from flows.workers.dispatch import checked_name
+from flows.workers.dispatch import check_name
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.parallel import runs_at_once
 from tasks.stage.process import STARTED_BY_A_WORKER, describe_exit
@@ -246,7 +246,7 @@ def work(
     if pool not in POOLS:
         raise ParamsError(f"--pool {pool}: Podium's pools are {', '.join(POOLS)}")
     for queue in queues:
-        checked_name(queue, "--queue")
+        check_name(queue, "--queue")
     require_server()
     _require_pool(pool)
     api.silence_outages()

@@ -17,7 +17,7 @@ from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
 from flows.server import api
 from flows.workers import dispatch, on_worker
-from flows.workers.dispatch import Queue, around_shares, groups, queues_of
+from flows.workers.dispatch import Queue, group_by_queue, resolve_queues, split_at_shares
 from tasks.params.schema import check
 from tasks.plan.composing import compose
 from tasks.plan.plan_file import read_plan
@@ -40,39 +40,39 @@ def test_consecutive_stages_of_one_queue_travel_together():
         "evaluate@squad",
         "gate@squad",
     ]
-    assert list(groups(plan, KNOWN, CPU, POD)) == [
+    assert list(group_by_queue(plan, KNOWN, CPU, POD)) == [
         (CPU, ["corpus@text", "validate@corpus"]),
         (POD, ["pretrain@phase1", "finetune@squad", "predict@squad"]),
         (CPU, ["evaluate@squad", "gate@squad"]),
     ]
-    assert list(groups(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
+    assert list(group_by_queue(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
 
 
 def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
     shared = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"]
-    assert around_shares(shared, KNOWN) == (
+    assert split_at_shares(shared, KNOWN) == (
         ["corpus@text", "tokenizer"],
         ["row_share@1", "row_share@2"],
         ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
     )
-    assert around_shares(["evaluate@squad", "gate@squad"], KNOWN) == ([], [], ["evaluate@squad", "gate@squad"])
+    assert split_at_shares(["evaluate@squad", "gate@squad"], KNOWN) == ([], [], ["evaluate@squad", "gate@squad"])
 
 
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
-    assert queues_of("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
-    assert queues_of("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
+    assert resolve_queues("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
+    assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
     with pytest.raises(ParamsError, match="device.runtime=auto does not select a pool"):
-        queues_of("auto", "cpu/default", None)
+        resolve_queues("auto", "cpu/default", None)
     with pytest.raises(ParamsError, match="cpu_queue='cpu': state pool/queue"):
-        queues_of("cpu", "cpu", None)
+        resolve_queues("cpu", "cpu", None)
 
 
 @pytest.mark.parametrize("text", ["cpu/default?x=1#", "cpu?/default", "cpu/..", "cpu/a b", "cpu/%2e", "cpu/-x"])
 def test_a_queue_that_an_address_would_cut_is_refused(text):
     with pytest.raises(ParamsError, match=r"cpu_queue: .* is not a name of a pool or queue"):
-        queues_of("cpu", text, None)
+        resolve_queues("cpu", text, None)
     with pytest.raises(ParamsError, match="device_queue: "):
-        queues_of("cpu", "cpu/default", text)
+        resolve_queues("cpu", "cpu/default", text)
 
 
 @pytest.mark.parametrize(("log", "fits"), [
@@ -132,8 +132,8 @@ class _Cancels:
 
 def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
-    sender = dispatch.Sender(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
-    run = dispatch.SentRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
+    run = dispatch.RemoteRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.look()
     assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
