@@ -87,7 +87,7 @@ class Queue:
 
 def deployment_name(queue: Queue) -> str:
     """Return the name of the deployment that runs the stages of a queue."""
-    return f"{on_worker.FLOW}/{queue.pool}"
+    return f"{on_worker.FLOW_NAME}/{queue.pool}"
 
 
 class RemoteRun:
@@ -203,7 +203,7 @@ class RemoteRun:
 
     def _fetch_reports(self) -> None:
         wanted = ArtifactFilter(
-            flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.RECORD])
+            flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.REPORT_KEY])
         )
         found = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatcher.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
@@ -213,8 +213,8 @@ class RemoteRun:
             root = self._dispatcher.root
             plan = list(read_plan(root))
             # Prefect stores an artifact's data as JSON text.
-            sent = reports.read(str(artifact.data), self._names, plan, root)
-            reports.write(sent, root)
+            sent = reports.parse_report(str(artifact.data), self._names, plan, root)
+            reports.write_files(sent, root)
             if sent.record is not None:
                 record = sent.record
                 self._dispatcher.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")

@@ -28,12 +28,12 @@ from flows.workers import reports
 from tasks.plan.dvc_records import LOCK
 from tasks.stage.errors import InputError, ParamsError
 
-RECORD = "podium-stage"
+REPORT_KEY = "podium-stage"
 """Key of the artifacts with a stage's record and small files."""
-FLOW = "podium-stages"
+FLOW_NAME = "podium-stages"
 
 
-@flow(name=FLOW, retries=0)
+@flow(name=FLOW_NAME, retries=0)
 def run_stages(
     names: list[str],
     values: dict[str, Any],
@@ -68,7 +68,7 @@ def run_stages(
         checkout.check_inputs(project, values, place.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
-    with locks.hold_run(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
+    with locks.hold_run(project, checkout_name, log.info), _record_run(project, checkout_name) as run:
         checkout.prepare_checkout(place)
         root = place.folder
         try:
@@ -79,12 +79,12 @@ def run_stages(
         except stages.RunPaused as paused:
             run.paused = str(paused)
             return Completed(name=stages.PAUSED_STATE, message=run.paused)
-        _send(f"dvc.lock after {names[-1]}", [LOCK], root)  # lets others pull all outs of the stages so far
+        _send_files(f"dvc.lock after {names[-1]}", [LOCK], root)  # lets others pull all outs of the stages so far
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
 
 
 @contextlib.contextmanager
-def _recorded(project: Path, name: str) -> Iterator[RunReport]:
+def _record_run(project: Path, name: str) -> Iterator[RunReport]:
     """Record a sent run, so that it is listed among the runs of this host."""
     run = RunReport(os.path.relpath(checkout.checkout_folder(project, name), project), command="sent by another run")
     run.begin(project)
@@ -111,15 +111,15 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
 
 def _send_record(record: StageRecord, root: Path) -> None:
     """Send the record and the small files of a stage to the orchestrating flow."""
-    files = reports.figures_of(record.name, root) if record.status not in ("failed", "paused") else []
+    files = reports.figure_files(record.name, root) if record.status not in ("failed", "paused") else []
     sent = dataclasses.replace(record, host=socket.gethostname())
     said = f"{sent.name} {sent.status} on {sent.host} in {sent.seconds:.1f} s"
-    _send(said, files, root, record=dataclasses.asdict(sent))
+    _send_files(said, files, root, record=dataclasses.asdict(sent))
 
 
-def _send(said: str, names: list[Path], root: Path, **data: Any) -> None:
+def _send_files(said: str, names: list[Path], root: Path, **data: Any) -> None:
     """Send small files of the checkout and other data to the orchestrating flow."""
-    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.SMALL]
+    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.MAX_BYTES]
     data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
-    artifact = Artifact(key=RECORD, type="result", description=said, data=data)
+    artifact = Artifact(key=REPORT_KEY, type="result", description=said, data=data)
     retry_call(artifact.create, get_run_logger().warning)

@@ -23,25 +23,25 @@ from tasks.plan.plan_file import Plan, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-SMALL = 1_000_000
+MAX_BYTES = 1_000_000
 """Maximum bytes of a metrics file, or of dvc.lock, that is sent through the server."""
 STATUSES = ("ran", "skipped", "restored", "paused", "interrupted", "failed")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-OF_AN_OUT = {"path", "hash", "md5", "size", "nfiles", "isexec"}
+OUT_KEYS = {"path", "hash", "md5", "size", "nfiles", "isexec"}
 """Keys of a cached output in dvc.lock."""
 MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
-SHOWN = 80
+MAX_QUOTED = 80
 
 
 @dataclass(frozen=True)
-class Received:
+class StageReport:
     """Validated content of one artifact."""
 
     record: StageRecord | None
     files: dict[Path, str] = field(default_factory=dict)
 
 
-def figures_of(stage: str, root: Path) -> list[Path]:
+def figure_files(stage: str, root: Path) -> list[Path]:
     """Return the metrics and plots of a stage, or the receipt of publish."""
     name, _, task = stage.partition("@")
     if name == PUBLISH:
@@ -50,7 +50,7 @@ def figures_of(stage: str, root: Path) -> list[Path]:
     return [Path(out) for out in (*made.metrics, *made.plots)]
 
 
-def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Received:
+def parse_report(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> StageReport:
     """Parse and validate an artifact.
 
     Args:
@@ -66,19 +66,19 @@ def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Re
         sent = parse_json(data)
         if not isinstance(sent, dict) or not set(sent) <= {"record", "files"}:
             raise ValueError("not a record")
-        record = _record(sent["record"], names, read_plan(root)) if "record" in sent else None
-        known = [LOCK] if record is None else figures_of(record.name, root)
-        files = {_known(name, known): text for name, text in dict(sent["files"]).items()}
-        return Received(record, {path: _checked(path, text, plan, root) for path, text in files.items()})
+        record = _parse_record(sent["record"], names, read_plan(root)) if "record" in sent else None
+        known = [LOCK] if record is None else figure_files(record.name, root)
+        files = {_check_path(name, known): text for name, text in dict(sent["files"]).items()}
+        return StageReport(record, {path: _check_text(path, text, plan, root) for path, text in files.items()})
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         said = f"{type(error).__name__}: {error}"
         raise RunFailed(
-            f"the report of {names[0]} is not from a Podium worker ({said[:SHOWN]!r}): another client writes to this "
+            f"the report of {names[0]} is not from a Podium worker ({said[:MAX_QUOTED]!r}): another client writes to this "
             "Prefect server, or a worker runs other code. docs/workers.md describes how to restrict access"
         ) from None
 
 
-def write(received: Received, root: Path) -> None:
+def write_files(received: StageReport, root: Path) -> None:
     """Write the files into the checkout, but never through a symbolic link.
 
     Raises:
@@ -90,7 +90,7 @@ def write(received: Received, root: Path) -> None:
         write_text(root / path, text)
 
 
-def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRecord:
+def _parse_record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRecord:
     record = StageRecord(**sent)
     publishes = [publish_step(known[name]) for name in names if known[name].is_gate]
     if record.name not in (*names, *publishes) or record.status not in STATUSES:
@@ -105,21 +105,21 @@ def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRec
     return record
 
 
-def _known(name: str, known: Sequence[Path]) -> Path:
+def _check_path(name: str, known: Sequence[Path]) -> Path:
     path = Path(name)
     if path not in known or path.as_posix() != name:
         raise ValueError(f"unexpected file {name!r}")
     return path
 
 
-def _checked(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
+def _check_text(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
     """Return the text of a file if it is small and valid for the suffix of its name."""
-    if len(text.encode()) > SMALL:
-        raise ValueError(f"a file of more than {SMALL} bytes")
+    if len(text.encode()) > MAX_BYTES:
+        raise ValueError(f"a file of more than {MAX_BYTES} bytes")
     if path == LOCK:
-        return _lock(text, plan, root)
+        return _filter_lock(text, plan, root)
     if path.suffix == ".json":
-        if not isinstance(parse_json(text, parse_constant=_no_number), dict):
+        if not isinstance(parse_json(text, parse_constant=_reject_constant), dict):
             raise ValueError(f"{path} is not a JSON object")
     elif path.suffix == ".csv":
         widths = {len(row) for row in csv.reader(text.splitlines(), strict=True)}
@@ -130,22 +130,22 @@ def _checked(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
     return text
 
 
-def _no_number(word: str) -> float:
+def _reject_constant(word: str) -> float:
     raise ValueError(f"{word} is not a number")
 
 
-def _lock(text: str, plan: Sequence[str], root: Path) -> str:
+def _filter_lock(text: str, plan: Sequence[str], root: Path) -> str:
     """Return dvc.lock reduced to stages whose outs match dvc.yaml; the others are from older code."""
     sent = parse_yaml(text)
     stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
     known = read_plan(root)
-    kept = {name: stage for name, stage in stages.items() if _is_of_the_plan(stage, known[name].outs)}
+    kept = {name: stage for name, stage in stages.items() if _matches_plan(stage, known[name].outs)}
     return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(kept))})
 
 
-def _is_of_the_plan(stage: dict[str, Any], outs: Sequence[str]) -> bool:
+def _matches_plan(stage: dict[str, Any], outs: Sequence[str]) -> bool:
     """Return whether a stage of dvc.lock has exactly these outs, each with its hash."""
     entries = stage["outs"]
-    if any(not set(entry) <= OF_AN_OUT or not MD5.fullmatch(entry["md5"]) for entry in entries):
+    if any(not set(entry) <= OUT_KEYS or not MD5.fullmatch(entry["md5"]) for entry in entries):
         raise ValueError("dvc.lock has an output without a hash")
     return sorted(entry["path"] for entry in entries) == sorted(outs)

@@ -185,7 +185,7 @@ class Trial:
         return left
 
     def _left(self, client: SyncPrefectClient) -> Iterator[str]:
-        for flow in (pipeline.name, on_worker.FLOW):
+        for flow in (pipeline.name, on_worker.FLOW_NAME):
             for run in read_flow_runs(client, flow):
                 if run.state is None or not run.state.is_final():
                     yield f"run {run.name} is {run.state.name if run.state else 'without a state'}"

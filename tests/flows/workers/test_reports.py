@@ -23,7 +23,7 @@ MD5 = "0123456789abcdef0123456789abcdef"
 def read(files, **record):
     """The result of an artifact with these files and this record; none: without a record."""
     sent = {"files": files, **({"record": {**RECORD, **record}} if record else {})}
-    return reports.read(json.dumps(sent), NAMES, PLAN, ROOT)
+    return reports.parse_report(json.dumps(sent), NAMES, PLAN, ROOT)
 
 
 def refused(files, **record):
@@ -125,5 +125,5 @@ def test_nothing_is_written_through_a_link(tmp_path):
     elsewhere.mkdir()
     (root / "metrics").symlink_to(elsewhere)
     with pytest.raises(RunFailed, match="metrics is a link"):
-        reports.write(read({"metrics/squad-finetune.json": "{}"}, name="finetune@squad"), root)
+        reports.write_files(read({"metrics/squad-finetune.json": "{}"}, name="finetune@squad"), root)
     assert list(elsewhere.iterdir()) == []
