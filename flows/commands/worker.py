@@ -25,6 +25,6 @@ from tasks.stage import streams
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
     project = enter_project(ctx)
     import_prefect()
-    from flows.workers.worker import work  # takes seconds
+    from flows.workers.worker import run_worker  # takes seconds
 
-    work(project, pool, list(queues), name, limit, streams.say_line)
+    run_worker(project, pool, list(queues), name, limit, streams.say_line)

@@ -27,7 +27,7 @@ from flows.workers.on_worker import run_stages
 from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
 
-def run_flow_of(run_id: UUID, worker: int) -> None:
+def run_own_flow(run_id: UUID, worker: int) -> None:
     """Run this checkout's flow of the same name as the run's flow; a run of any other flow fails.
 
     Args:
@@ -42,14 +42,14 @@ def run_flow_of(run_id: UUID, worker: int) -> None:
             message = f"this worker runs only the flows {pipeline.name} and {run_stages.name} of its own checkout"
             client.set_flow_run_state(run_id, Failed(message=message))
             return
-        wanted.fn = _leaving(wanted.fn, worker)
+        wanted.fn = _leave_end_to_worker(wanted.fn, worker)
         try:
             run_flow(wanted, flow_run=run, return_type="state")
         except (ParameterBindError, SignatureMismatchError) as error:
             client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing or unknown: {error}"))
 
 
-def _leaving(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
+def _leave_end_to_worker(flow: Callable[..., Any], worker: int) -> Callable[..., Any]:
     """Return the function of a flow, changed so that the worker reports the end of a terminated run.
 
     On SIGTERM Prefect would report a crash immediately, even of a cancelled run, and while its stages are still ending.
@@ -77,7 +77,7 @@ def main() -> None:
     silence_outages()
     run_id = UUID(os.environ[STARTED_BY_A_WORKER])
     with handle_engine_signals(run_id):
-        run_flow_of(run_id, worker)
+        run_own_flow(run_id, worker)
 
 
 if __name__ == "__main__":

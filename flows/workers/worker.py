@@ -56,40 +56,40 @@ ENTRY = "flows.commands.worker_entry"
 HEARTBEATS = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 HEARTBEAT_S = 30
 """Seconds between heartbeats of runs on workers; the automation of flows/workers/deploy.py waits for three of them."""
-LOOK_S = 2.0
+POLL_S = 2.0
 """Seconds between checks for a cancelled run."""
-TOLD_S = 50.0
+END_REPORT_S = 50.0
 """Seconds that stages get to end before the end is reported anyway: without heartbeats a run soon counts as lost, and
 would be sent again."""
-LOST_S = 15.0
+LOST_POLL_S = 15.0
 """Seconds between searches for runs of the pool that other workers took and lost."""
 PENDING_S = 90.0
 """Seconds after which a run that was taken but not started is lost; workers start runs within seconds."""
-MOST_CRASHES = 20
+MAX_CRASHES = 20
 """Maximum crashes of a run that sends stages. It is high, because such a run computes nothing that could kill its
 worker and may lose many workers while it waits; stages have a lower limit (flows/workers/dispatch.py)."""
-GROUP_S = 0.5
+GROUP_POLL_S = 0.5
 """Seconds between checks for terminated processes."""
 
 
-class OwnJob(BaseJobConfiguration):
+class WorkerJob(BaseJobConfiguration):
     """Job configuration that takes nothing from the server."""
 
     @classmethod
     async def from_template_and_values(
         cls, base_job_template: dict[str, Any], values: dict[str, Any], client: Any = None
-    ) -> OwnJob:
+    ) -> WorkerJob:
         """Return the same configuration for every run; variables and blocks of the server are ignored."""
         return cls()
 
 
-class OwnWorker(
-    BaseWorker[OwnJob, BaseVariables, BaseWorkerResult], abc.ABC
+class StageWorker(
+    BaseWorker[WorkerJob, BaseVariables, BaseWorkerResult], abc.ABC
 ):  # ABC: not registered in place of Prefect's own
     """Worker of Podium's two flows."""
 
     type = POOL_TYPE
-    job_configuration = OwnJob
+    job_configuration = WorkerJob
     project: Path
     say: Callable[..., None]
     pool: str
@@ -102,7 +102,7 @@ class OwnWorker(
         Prefect's loop would log a traceback each time, and end the worker and its runs after some minutes.
         """
         try:
-            if time.monotonic() >= self._looked_at + LOST_S:
+            if time.monotonic() >= self._looked_at + LOST_POLL_S:
                 self._looked_at = time.monotonic()
                 await self._find_unstarted()
                 await self._schedule_crashed()
@@ -145,11 +145,11 @@ class OwnWorker(
         for run in await self.client.read_flow_runs(flow_run_filter=wanted):
             states = await self.client.read_flow_run_states(run.id)
             unwanted = any(state.is_cancelling() for state in states)
-            if not unwanted and sum(state.is_crashed() for state in states) <= MOST_CRASHES:
+            if not unwanted and sum(state.is_crashed() for state in states) <= MAX_CRASHES:
                 await self.client.set_flow_run_state(run.id, Scheduled(message="scheduled again: its worker was lost"))
 
     async def run(
-        self, flow_run: FlowRun, configuration: OwnJob, task_status: anyio.abc.TaskStatus[int] | None = None
+        self, flow_run: FlowRun, configuration: WorkerJob, task_status: anyio.abc.TaskStatus[int] | None = None
     ) -> BaseWorkerResult:
         """Start this checkout's entry point for a run in its own process group, and supervise it until it ends."""
         process = await anyio.open_process(
@@ -169,23 +169,23 @@ class OwnWorker(
             stopped = False
         finally:
             with anyio.CancelScope(shield=True):
-                _signal(process.pid, signal.SIGTERM)
-                await _gone(process, TOLD_S)
+                _signal_group(process.pid, signal.SIGTERM)
+                await _wait_for_group(process, END_REPORT_S)
                 ended = f"its process ended with {describe_exit(process.returncode or 0)}"
                 said, patience = ("its worker was stopped", 0.0) if stopped else (ended, api.PATIENCE_S)
                 with contextlib.suppress(*api.SERVER_ERRORS):  # then the run counts as lost when heartbeats stay away
                     await anyio.to_thread.run_sync(
-                        api.retry_call, lambda: _settle(flow_run.id, said), self.say, patience
+                        api.retry_call, lambda: _report_end(flow_run.id, said), self.say, patience
                     )
-                await _gone(process, STOP_TIMEOUT_S - TOLD_S)
-                _signal(process.pid, signal.SIGKILL)
+                await _wait_for_group(process, STOP_TIMEOUT_S - END_REPORT_S)
+                _signal_group(process.pid, signal.SIGKILL)
                 await process.wait()
         return BaseWorkerResult(status_code=0, identifier=str(process.pid))  # the server knows how it ended
 
     async def _wait(self, process: anyio.abc.Process, run: UUID) -> None:
         """Return when the process has ended or its run was cancelled."""
         while process.returncode is None:
-            with anyio.move_on_after(LOOK_S):
+            with anyio.move_on_after(POLL_S):
                 await process.wait()
                 return
             with contextlib.suppress(ObjectNotFound, *api.SERVER_ERRORS):
@@ -198,15 +198,15 @@ def _in_state(state: StateType, **more: Any) -> FlowRunFilter:
     return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[state])), **more)
 
 
-async def _gone(process: anyio.abc.Process, seconds: float) -> None:
+async def _wait_for_group(process: anyio.abc.Process, seconds: float) -> None:
     """Return when a process and its group have ended, or after `seconds`."""
     with anyio.move_on_after(seconds):
         await process.wait()
-        while _signal(process.pid, 0):
-            await anyio.sleep(GROUP_S)
+        while _signal_group(process.pid, 0):
+            await anyio.sleep(GROUP_POLL_S)
 
 
-def _signal(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
     """Send a signal (0: none) to a process group; return whether it has a process that is not a zombie."""
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
@@ -216,7 +216,7 @@ def _signal(group: int, number: int) -> bool:
     return False
 
 
-def _settle(run: UUID, said: str) -> None:
+def _report_end(run: UUID, said: str) -> None:
     """Report the end of a run that did not report it itself: Cancelled if it was being cancelled, else Crashed."""
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         state = client.read_flow_run(run).state
@@ -226,7 +226,7 @@ def _settle(run: UUID, said: str) -> None:
             client.set_flow_run_state(run, Crashed(message=said))
 
 
-def work(
+def run_worker(
     project: Path, pool: str, queues: list[str], name: str | None, limit: int | None, say: Callable[..., None]
 ) -> None:
     """Run a worker until a signal ends it.
@@ -253,7 +253,9 @@ def work(
     if limit is None:
         limit = runs_at_once(pool)
         say(f"{limit} {'run' if limit == 1 else 'runs'} at a time (--limit)")
-    worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
+    worker = StageWorker(
+        work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False
+    )
     worker.project, worker.say, worker.pool = project.resolve(), say, pool
     # Prefect forwards SIGTERM as SIGINT, which processes that a shell starts with & ignore by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)

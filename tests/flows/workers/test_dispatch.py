@@ -147,7 +147,7 @@ SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-
 )
 def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, sent, monkeypatch):
     read = flow.validate_parameters(sent)
-    monkeypatch.setattr(flow, "fn", worker_entry._leaving(flow.fn, 0))
+    monkeypatch.setattr(flow, "fn", worker_entry._leave_end_to_worker(flow.fn, 0))
     assert flow.validate_parameters(sent) == read
 
 

@@ -116,7 +116,7 @@ def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, 
 async def look_for_lost_runs():
     """As a worker of the pool `flows` does each time when it asks for runs."""
     options = {"work_pool_name": "flows", "work_queues": ["none"], "create_pool_if_not_found": False}
-    async with worker.OwnWorker(**options) as looking:
+    async with worker.StageWorker(**options) as looking:
         looking.pool, looking.say = "flows", print
         await looking.sync_with_backend()
         await looking.get_and_submit_flow_runs()
