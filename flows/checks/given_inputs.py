@@ -50,10 +50,10 @@ class InputCheck:
     name: str
     keys: tuple[str, ...]
     """Parameters with the paths of the inputs."""
-    is_given: Callable[[Params], bool]
-    look: Callable[[Params], str]
+    applies: Callable[[Params], bool]
+    check: Callable[[Params], str]
     """Returns a summary; raises PodiumError or OSError."""
-    note: Callable[[Params], str] = lambda params: ""
+    warn: Callable[[Params], str] = lambda params: ""
     """Returns a warning; empty: none."""
 
 
@@ -104,19 +104,19 @@ def make_entry_check(entry: Entry) -> InputCheck:
         made: ExamplesTask = load_part(entry, "examples")
         return made
 
-    def look(params: Params) -> str:
+    def check_entry(params: Params) -> str:
         said = task().check_files()
         if task().has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return said
 
-    def note(params: Params) -> str:
+    def warn(params: Params) -> str:
         folder = _base_folder(entry, params)
         return "" if folder is None else _describe_head(entry, task(), folder)
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, lambda params: _reads_files(entry), look, note)
+    return InputCheck(entry.name, keys, lambda params: _reads_files(entry), check_entry, warn)
 
 
 def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
@@ -233,12 +233,12 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
     values = parameter_values(params)
     known = [*map(make_entry_check, entries(params)), *CHECKS]
     paths = {given.name: {value_at(values, key) for key in given.keys} for given in known}
-    return [given for given in known if not paths[given.name].isdisjoint(read) and given.is_given(params)]
+    return [given for given in known if not paths[given.name].isdisjoint(read) and given.applies(params)]
 
 
 def run_check(given: InputCheck, params: Params) -> Iterator[dict[str, Any]]:
     """Yield the results of one check as plain values."""
-    for level, say in (("ok", given.look), ("warning", given.note)):
+    for level, say in (("ok", given.check), ("warning", given.warn)):
         found = _make_result(given.name, functools.partial(say, params), level)
         if found["text"]:
             yield found
@@ -258,30 +258,30 @@ def _make_result(name: str, say: Callable[[], str], level: str = "ok") -> dict[s
     return {"name": name, "level": "problem", "text": text, "of_parameters": of_parameters}
 
 
-def check_files(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield results for the files and folders in the parameters; `told` is REQUEST."""
-    params = check(told["values"])
-    unreadable = check_given(told["values"], Path())
+def check_files(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield results for the files and folders in the parameters; `request` is REQUEST."""
+    params = check(request["values"])
+    unreadable = check_given(request["values"], Path())
     for text in unreadable:
         yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
-    for given in select_checks(params, told["read"]):
+    for given in select_checks(params, request["read"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
             yield from run_check(given, params)
 
 
-def check_hub(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield results for the Hub; `told` is REQUEST."""
-    if told["publish"]:
-        found = _make_result("hub", lambda: _check_access(told["publish"], told["review"]))
+def check_hub(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield results for the Hub; `request` is REQUEST."""
+    if request["publish"]:
+        found = _make_result("hub", lambda: _check_access(request["publish"], request["review"]))
         yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {PUBLISH_LATER}"}
-    if told["origin"]:
-        found = _make_result("hub", lambda: _check_origin(check(told["values"])))
+    if request["origin"]:
+        found = _make_result("hub", lambda: _check_origin(check(request["values"])))
         yield found if found["level"] == "ok" else {**found, "of_parameters": True}
-    for source in told["sources"]:
+    for source in request["sources"]:
         found = _make_result("hub input", functools.partial(_check_source, **source))
         yield found
         if source["section"] == "base_model" and found["level"] == "ok":
-            yield from _check_hub_base_model(check(told["values"]))
+            yield from _check_hub_base_model(check(request["values"]))
 
 
 def _check_access(repositories: list[str], review: bool) -> str:
@@ -349,8 +349,8 @@ def _check_origin(params: Params) -> str:
 
 def main() -> None:
     takes_no_words("Check the inputs of a run, which a JSON object on standard input names.")
-    told = json.load(sys.stdin)
-    for finding in check_files(told) if "read" in told else check_hub(told):
+    request = json.load(sys.stdin)
+    for finding in check_files(request) if "read" in request else check_hub(request):
         print(json.dumps(finding), flush=True)
 
 

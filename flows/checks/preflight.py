@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.checks import device, disk, server
-from flows.checks.given_inputs import PUBLISH_LATER
-from flows.checks.given_inputs import select_checks as given_to
+from flows.checks.given_inputs import PUBLISH_LATER, select_checks
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.checks.server import is_network_valid
 from flows.dvc.leftovers import output_folders
@@ -65,7 +64,7 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
-    if given_to(request.params, read) and not request.on_workers:
+    if select_checks(request.params, read) and not request.on_workers:
         yield Probe("files", "flows.checks.given_inputs", {"values": request.values, "read": read}, LOCAL_LIMIT_S)
 
 
@@ -268,7 +267,7 @@ def _run_checks(request: RunRequest) -> list[CheckResult]:
     with start_probes(questions, request.project) as under_way:
         found = [finding for check in CHECKS for finding in check(request)]
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
-        return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.findings())]))
+        return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.results())]))
 
 
 def _stages_to_run(request: RunRequest) -> tuple[str, ...]:

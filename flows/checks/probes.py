@@ -94,7 +94,7 @@ class RunningProbe:
         if not complaint:
             return found
         if self.probe.failure and not complaint.startswith("no answer"):
-            return [*found, problem(self.probe.name, f"{self.question.cannot}: {complaint}")]
+            return [*found, problem(self.probe.name, f"{self.probe.failure}: {complaint}")]
         return [*found, warning(self.probe.name, f"not checked: {complaint}")]
 
     def _wait(self) -> str:
@@ -104,7 +104,7 @@ class RunningProbe:
             code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             return f"no answer within {self.limit_s:g} s ({CHECK_SECONDS})"
-        return f"it ended with {describe_exit(code)}{_tail(self.said)}" if code else ""
+        return f"it ended with {describe_exit(code)}{_tail(self.output)}" if code else ""
 
 
 @contextlib.contextmanager
@@ -142,7 +142,7 @@ def _start_probe(probe: Probe, folder: Path, limit_s: float) -> Iterator[Running
                 command, cwd=folder, env=env, stdin=request, stdout=output, stderr=end, preexec_fn=die_with_parent
             )
         except OSError as error:
-            yield RunningProbe(probe, None, output, limit_s, f"{question.python} cannot be started ({error.strerror})")
+            yield RunningProbe(probe, None, output, limit_s, f"{probe.python} cannot be started ({error.strerror})")
             return
         try:
             yield RunningProbe(probe, process, output, limit_s)

@@ -56,7 +56,7 @@ def command(
     raise SystemExit(WRONG_USAGE if preflight.has_parameter_problem(problems) else FAILED)
 
 
-def _print_table(findings: list[preflight.Finding]) -> None:
+def _print_table(findings: list[preflight.CheckResult]) -> None:
     names = max(len(finding.name) for finding in findings)
     width = min(WIDEST, shutil.get_terminal_size().columns)
     for finding in findings:

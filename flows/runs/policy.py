@@ -119,11 +119,11 @@ def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, An
 
 def _rules(values: dict[str, Any], policy: _Policy) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
     """Yield each parameter that names something outside of a run, its test, and the permission for messages."""
-    may_read = f"read its folder `inputs` and what its {INPUT_ROOTS}"
+    readable = f"read its folder `inputs` and what its {INPUT_ROOTS}"
     for name in find_parameters(values, READ):
-        yield name, policy.may_read, may_read
+        yield name, policy.may_read, readable
     for name in find_parameters(values, (*NAMED, "base_model.repository")):
-        yield name, lambda given: policy.is_hub_name(given) or policy.may_read(given), may_read
+        yield name, lambda name: policy.is_hub_name(name) or policy.may_read(name), readable
     written = list(find_parameters(values, WRITTEN))
     sections = {f"downstream.{name}.ipu": entry["ipu"] for name, entry in values["downstream"].items()}
     for section, jobs in {"ipu": values["ipu"], **sections}.items():

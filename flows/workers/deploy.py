@@ -92,7 +92,7 @@ def create_queue(client: SyncPrefectClient, queue: Queue, say: Say, explicit: bo
     """Create a queue with a limit of one run, because two runs must not share its pod.
 
     Args:
-        asked: whether the user named this queue, which then gets the limit even if it had another one.
+        explicit: whether the user named this queue, which then gets the limit even if it had another one.
     """
     try:
         found = client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
@@ -182,9 +182,7 @@ def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
             Prefect failed.
     """
     if invalid := [str(queue) for queue in queues if queue.pool not in KINDS]:
-        raise ParamsError(
-            f"--queue {', '.join(elsewhere)}: not in a pool that runs stages; pass {'|'.join(KINDS)}/QUEUE"
-        )
+        raise ParamsError(f"--queue {', '.join(invalid)}: not in a pool that runs stages; pass {'|'.join(KINDS)}/QUEUE")
     require_server()
     require_project(project)
     with get_client(sync_client=True) as client:

@@ -109,12 +109,12 @@ class RemoteRun:
         dispatcher, names = self._dispatcher, self._names
         parameters = {**dispatcher.parameters, "names": names, "publish": self._publish}
         stages = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
-        title = f"{sender.parameters['checkout_name']}: {stages}"
+        title = f"{dispatcher.parameters['checkout_name']}: {stages}"
         to, queue = deployment_name(self._queue), self._queue.name
 
         def send() -> FlowRun:
             # With this key a flow that is restarted after the loss of its worker finds the runs that it sent before.
-            key = f"{sender.run_id} {' '.join(names)} {self._sent}"
+            key = f"{dispatcher.run_id} {' '.join(names)} {self._sent}"
             sent = run_deployment(
                 to,
                 parameters=parameters,
@@ -302,7 +302,7 @@ class Dispatcher:
         """Send runs of consecutive stages to `queue` in parallel; send a run again if it lost its worker or paused.
 
         Raises:
-            RunFailed, RunStopped: see `SentRun.look`; the other runs are cancelled.
+            RunFailed, RunStopped: see `RemoteRun.poll`; the other runs are cancelled.
             TerminationSignal: this process was terminated on a worker. Stages continue unless a user cancelled this
                 run, because the run of a lost or stopped worker is scheduled again.
         """

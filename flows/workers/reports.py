@@ -73,8 +73,8 @@ def parse_report(data: str, names: Sequence[str], plan: Sequence[str], root: Pat
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         said = f"{type(error).__name__}: {error}"
         raise RunFailed(
-            f"the report of {names[0]} is not from a Podium worker ({said[:MAX_QUOTED]!r}): another client writes to this "
-            "Prefect server, or a worker runs other code. docs/workers.md describes how to restrict access"
+            f"the report of {names[0]} is not from a Podium worker ({said[:MAX_QUOTED]!r}): another client writes to "
+            "this Prefect server, or a worker runs other code. docs/workers.md describes how to restrict access"
         ) from None
 
 

@@ -131,7 +131,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     ]
     wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
     [question] = preflight.probe_hub(wanted)
-    found = [one for one in check_hub(question.told) if one["name"] in entries]
+    found = [one for one in check_hub(question.request) if one["name"] in entries]
     assert [(one["name"], one["level"]) for one in found] == [
         ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
     ]  # fmt: skip

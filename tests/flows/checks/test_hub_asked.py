@@ -13,7 +13,7 @@ from tests.places import ROOT
 
 def asked_for(*overrides: str) -> list[str | None]:
     wanted = resolve_request(ROOT, None, overrides)
-    return [source["name"] for question in preflight.probe_hub(wanted) for source in question.told["sources"]]
+    return [source["name"] for question in preflight.probe_hub(wanted) for source in question.request["sources"]]
 
 
 @pytest.mark.parametrize(

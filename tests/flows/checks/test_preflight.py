@@ -438,7 +438,7 @@ def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
     )
     asked = probes.Probe("slow", "slow_check", {}, 8.0)
     with probes.start_probes([asked], tmp_path) as under_way:
-        first, second = under_way[0].findings()
+        first, second = under_way[0].results()
     assert (first.name, first.level, first.text) == ("first", "ok", "seen")
     assert (second.level, second.text) == ("warning", "not checked: no answer within 8 s (PODIUM_CHECK_SECONDS)")
 

@@ -269,9 +269,9 @@ import httpx
 from pathlib import Path
 from flows.runs import environment
 environment.prepare_environment()
-from flows.server.local_server import own_server
+from flows.server.local_server import connect_server
 from prefect.settings import PREFECT_API_URL
-with own_server(Path("server.log")):
+with connect_server(Path("server.log")):
     print("health", httpx.get(PREFECT_API_URL.value() + "/health").status_code)
 for host in ("127.0.0.1", "localhost", "[::1]"):
     try:

@@ -101,7 +101,7 @@ def test_so_do_commands_that_end_in_a_run(
     """As far as the flow, which starts with what was resolved; what the toy has no files for is not looked at."""
     write_tiny_model(toy_project / "bert", ["who"])
     (toy_project / "train.json").write_text('{"data": []}')
-    monkeypatch.setattr(preflight, "require", lambda *_: None)
+    monkeypatch.setattr(preflight, "require_runnable", lambda *_: None)
     monkeypatch.setattr("flows.commands.run._run", lambda *_: 0)
     assert podium(monkeypatch, *words) == 0
     assert counted == ONCE

@@ -180,7 +180,7 @@ def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, 
     def refuse(*words, **values):
         raise httpx.ConnectError("no one there")
 
-    monkeypatch.setattr(run_artifacts.extra, "_quiet_until", 0.0)  # put back at the end: the next test's server answers
+    monkeypatch.setattr(run_artifacts.call_optional, "_quiet_until", 0.0)  # restored at the end
     monkeypatch.setattr(run_artifacts, "create_markdown_artifact", refuse)
     monkeypatch.setattr(Artifact, "create", refuse)
     state = pipeline.pipeline(None, [], return_state=True)

@@ -83,7 +83,7 @@ def test_curves_lie_over_each_other_on_the_terminal_and_on_one_page(project, cap
     assert said.err == "next: open reports/compare-slow-fast.html for the same comparison with overlaid curves\n"
     page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
     assert page.count("slow&#10;update 20&#10;loss (nats) 2") == 1
-    assert page.count("fast, held out&#10;update 10&#10;loss (nats) 4") == 1
+    assert page.count("fast, held-out&#10;update 10&#10;loss (nats) 4") == 1
     assert "<code>downstream.squad.finetune.learning_rate</code>" in page
     assert "<script" not in page
     assert "://" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
@@ -159,8 +159,8 @@ def test_show_says_all_of_one_run(project, capsys):
     code, said = podium(capsys, "runs", "show", "fast")
     assert code == 0, said.err
     for text in (
-        "fast: rejected\nin runs/checkouts/fast\n",
-        "by podium run --name fast",
+        "fast: rejected\nfolder: runs/checkouts/fast\n",
+        "command: podium run --name fast",
         "downstream.squad.finetune.learning_rate",
         "finetune@squad                   ran          12.5",
         "squad: exact_match 66.67 (50.00 to 80.00)",

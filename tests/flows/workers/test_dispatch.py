@@ -135,7 +135,7 @@ def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path
     sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
     run = dispatch.RemoteRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
-        run.look()
+        run.poll()
     assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
 
 

@@ -55,7 +55,7 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         "pretrain@phase1": [[*TAKEN, "Crashed"], [*TAKEN, "Completed"]],
         "evaluate@squad .. gate@squad": [[*TAKEN, "Completed"]],
     }
-    assert "sent again, 1 of 3 times" in team.sender.said()
+    assert "sent again (1 of 3)" in team.sender.said()
 
 
 def running():

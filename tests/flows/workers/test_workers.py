@@ -179,7 +179,7 @@ def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
     code = team.run("pretrain.seed=5")
     module.write_text(text)
     assert code == 1
-    assert re.search(r"tasks of the checkout \S+ differ from those of the run", team.sender.said())
+    assert re.search(r"tasks of the checkout \S+ differs from the code of the run", team.sender.said())
 
 
 def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
