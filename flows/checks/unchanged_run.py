@@ -18,7 +18,7 @@ from flows.runs.run_request import RunRequest
 from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.server.local_server import may_be_configured
 from flows.views import run_page
-from flows.views.screen import screen, tell_end
+from flows.views.screen import current_screen, print_end
 from tasks.plan.dvc_records import verify
 from tasks.plan.named_files import foreign_plans, given_paths
 from tasks.plan.plan_file import Stage
@@ -48,10 +48,10 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
         return None
     if foreign_plans(project, given_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
-    checkout.prepare_checkout(request.checkout, screen().tell)  # its code may be older than the project's
+    checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]
     for text in verify([gate.name for gate in gates], root):
-        screen().tell(text)
+        current_screen().tell(text)
     with DvcSession(root) as session:
         if session.check_plan(plan).unchanged != plan:
             return None
@@ -70,7 +70,7 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     else:
         run.write(project)
         run_page.write_ended(run, project, root)
-    return tell_end(run, [report.format_stage(stage) for stage in run.stages[len(plan) :]])
+    return print_end(run, [report.format_stage(stage) for stage in run.stages[len(plan) :]])
 
 
 def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
@@ -80,7 +80,7 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
         if not run.accepts(gate.name):
             continue
         began = time.perf_counter()
-        receipt = releases.publish_release(gate, root, screen().tell)
+        receipt = releases.publish_release(gate, root, current_screen().tell)
         run.enter_receipt(receipt, gate.name)
         status = "skipped" if receipt.get("unchanged") else "ran"
         run.enter(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))

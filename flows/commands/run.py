@@ -22,7 +22,7 @@ from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
 from flows.runs.stopping import RESUME_HINT, Interrupted, stop
 from flows.server.local_server import connect_server, start_early
-from flows.views.screen import of_terminal, print_last, screen, shown, tell_end
+from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
@@ -84,7 +84,7 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
         try:
             code, run = _run_locked(request, verbose, others)
         except Interrupted:
-            print_last(f"stopped by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
+            print_reason(f"stopped by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
             code = stop.exit_code()
     if as_json and run is not None:
         options.print_json(run.as_values())
@@ -141,8 +141,8 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     project, context = request.project, click.get_current_context().find_object(CommandContext)
     words = None if context is None else context.command_line
     log = new_log(project)
-    with shown(of_terminal(verbose)):
-        screen().tell("starting Prefect (a few seconds)")
+    with use_screen(make_screen(verbose)):
+        current_screen().tell("starting Prefect (a few seconds)")
         started = start_early(project / log)
         with process.loading_packages():
             import_prefect()
@@ -160,7 +160,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         if (run := _read_ended(request, log)) is None:
             raise PodiumError(f"the run wrote no report: {state.message}\nlog of this run: {log}")
         rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
-        code = tell_end(run, [*rows, report.format_total(run)], log)
+        code = print_end(run, [*rows, report.format_total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
 
 
@@ -183,14 +183,14 @@ def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
 
     with contextlib.suppress(httpx.HTTPError):
         if (url := url_for(flow_run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
-            screen().tell(f"Prefect: {url}")
+            current_screen().tell(f"Prefect: {url}")
 
 
 def _end_without_server(run: report.RunReport | None, log: Path, error: Exception) -> NoReturn:
     """Report the outcome of a run whose final state did not reach the server, and exit with its code."""
     from flows.server.api import exit_without_server
 
-    code = FAILED if run is None else tell_end(run, [report.format_total(run)], log)
+    code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
     streams.note(
         f"the Prefect server does not answer ({type(error).__name__}) and did not receive the end of this run; see "
         f"{log if run is None else artifacts.RUN_REPORT}",

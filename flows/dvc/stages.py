@@ -30,7 +30,7 @@ from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
 from flows.server.api import StageLock, call_optional, is_cancelled
-from flows.views.screen import screen
+from flows.views.screen import current_screen
 from tasks.pages.markup import markdown_text
 from tasks.plan.dvc_records import verify
 from tasks.plan.plan_file import Plan, Stage, read_plan
@@ -224,7 +224,7 @@ def run_stage(
 def log_line(text: str) -> None:
     """Write a line about the run to the log and to the terminal."""
     get_run_logger().info(printable(text))
-    screen().tell(text)
+    current_screen().tell(text)
 
 
 _REPORT_LOCK = threading.Lock()
@@ -242,7 +242,7 @@ def _record_stage(
     """
     status, started_at, began = "failed", time.perf_counter(), round(time.time(), 2)
     run.at_work[name] = began
-    screen().begin(name)
+    current_screen().begin(name)
     try:
         status = _run_task(kind, name, body)
     except RunPaused:
@@ -257,7 +257,7 @@ def _record_stage(
         with _REPORT_LOCK:
             run.enter(record)
             entered(record)
-            screen().end(record)
+            current_screen().end(record)
 
 
 def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
@@ -296,7 +296,7 @@ def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
 def _forward_line(stage: str, line: str) -> None:
     """Write a line of a stage's output to the log and to the terminal."""
     get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
-    screen().line(stage, line)
+    current_screen().line(stage, line)
 
 
 class _Progress:

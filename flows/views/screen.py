@@ -27,10 +27,10 @@ from tasks.stage import streams
 from tasks.stage.errors import FAILED, PAUSED, REJECTED
 from tasks.stage.streams import NOTE, printable
 
-SECONDS_BETWEEN_LINES = 30.0
+LINE_INTERVAL_S = 30.0
 """Minimum seconds between two progress lines of a stage."""
-SHARE = re.compile(r"\[\s*(\d{1,3})%\]\s*")
-LEFT = re.compile(r"(?:\d+ min )?\d+ s left$")
+PROGRESS = re.compile(r"\[\s*(\d{1,3})%\]\s*")
+REMAINING = re.compile(r"(?:\d+ min )?\d+ s left$")
 """Start and end of a progress line (tasks/jobs/device_job.py)."""
 STATUS_STYLES = {"failed": "red", "paused": "yellow", "skipped": "dim", "restored": "cyan"}
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
@@ -56,7 +56,7 @@ class Screen:
         """Remove all progress bars."""
 
 
-class Lines(Screen):
+class LineScreen(Screen):
     """Plain lines, for output that is not a terminal."""
 
     def __init__(self, stream: IO[str], verbose: bool) -> None:
@@ -71,8 +71,8 @@ class Lines(Screen):
     def line(self, stage: str, text: str) -> None:
         now = time.monotonic()
         if self._verbose or text.startswith(NOTE):
-            self._write(said_by(stage, text, self._said_at))
-        elif SHARE.match(text) and now - self._said_at[stage] >= SECONDS_BETWEEN_LINES:
+            self._write(prefix_stage(stage, text, self._said_at))
+        elif PROGRESS.match(text) and now - self._said_at[stage] >= LINE_INTERVAL_S:
             self._said_at[stage] = now
             self._write(f"{stage}: {text}")
 
@@ -89,7 +89,7 @@ class Lines(Screen):
             self._stream.flush()
 
 
-class Bars(Screen):
+class BarScreen(Screen):
     """Progress bars below plain lines, for a terminal."""
 
     def __init__(self, console: Console, verbose: bool) -> None:
@@ -108,9 +108,9 @@ class Bars(Screen):
 
     def line(self, stage: str, text: str) -> None:
         if self._verbose or text.startswith(NOTE):
-            self.tell(said_by(stage, text, self._tasks))
-        if share := SHARE.match(text):
-            left = LEFT.search(text)
+            self.tell(prefix_stage(stage, text, self._tasks))
+        if share := PROGRESS.match(text):
+            left = REMAINING.search(text)
             done, task = int(share[1]), self._tasks[stage]
             self._progress.update(task, total=100, completed=done, share=f"{done}%", left=left[0] if left else "")
 
@@ -133,44 +133,44 @@ class Bars(Screen):
             self._progress.stop()
 
 
-def said_by(stage: str, text: str, at_work: Collection[str]) -> str:
+def prefix_stage(stage: str, text: str, at_work: Collection[str]) -> str:
     """Return a line of a stage, with the stage's name if several stages are running."""
     return f"{stage}: {text}" if len(at_work) > 1 else text
 
 
-def of_terminal(verbose: bool) -> Screen:
+def make_screen(verbose: bool) -> Screen:
     """Return the screen for the current standard output."""
     console = Console(highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
-        return Bars(console, verbose)
-    return Lines(sys.stdout, verbose)
+        return BarScreen(console, verbose)
+    return LineScreen(sys.stdout, verbose)
 
 
-def print_last(text: str, style: str) -> None:
+def print_reason(text: str, style: str) -> None:
     """Print the reason why a run did not finish to standard error, in color on a terminal."""
     sys.stdout.flush()
     Console(stderr=True, highlight=False).print(Text(printable(text), style=style), soft_wrap=True)
 
 
-_shown: list[Screen] = [Screen()]
+_screens: list[Screen] = [Screen()]
 
 
-def screen() -> Screen:
+def current_screen() -> Screen:
     """Return the screen of this process."""
-    return _shown[-1]
+    return _screens[-1]
 
 
 @contextlib.contextmanager
-def shown(new: Screen) -> Iterator[None]:
+def use_screen(new: Screen) -> Iterator[None]:
     """Use `new` as the screen of this process in the body."""
-    _shown.append(new)
+    _screens.append(new)
     try:
         yield
     finally:
-        _shown.pop().close()
+        _screens.pop().close()
 
 
-def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None) -> int:
+def print_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None) -> int:
     """Print the end of a run, and return its exit code.
 
     Args:
@@ -181,16 +181,16 @@ def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None
     from flows.views.run_texts import ending  # templates take time to import
     from flows.views.run_view import RunView
 
-    screen().close()
+    current_screen().close()
     view = RunView(run, Path(run.folder))
     lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", ending(view).rstrip()]
     if log is not None:
         lines.append(f"log: {log}")
     streams.say("\n".join(lines) + "\n")
     if run.error is not None:
-        print_last(f"error: {run.error}" if run.interrupted is None else run.error, "red")
+        print_reason(f"error: {run.error}" if run.interrupted is None else run.error, "red")
     elif run.paused is not None:
-        print_last(run.paused, "yellow")
+        print_reason(run.paused, "yellow")
     return exit_code(run)
 
 

@@ -87,7 +87,7 @@ def test_no_command_passes_on_what_a_terminal_would_obey(
 def test_the_end_of_a_run_is_said_without_commands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = [one for one in listing.list_all(project) if one.record is not None]
     assert found.record is not None
-    screen.tell_end(found.record, [], project / HOSTILE)
+    screen.print_end(found.record, [], project / HOSTILE)
     said = capsys.readouterr()
     assert SHOWN in said.out
     assert SHOWN in said.err
