@@ -149,11 +149,11 @@ def _run_and_report(
     run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]
 ) -> State:
     """Call `body`, write the report, and return the outcome as a Prefect state."""
-    run_page.correct(project, listing.Run(run.name, root, report.read_report(project, root), at_work=False))
+    run_page.correct_killed(project, listing.Run(run.name, root, report.read_report(project, root), at_work=False))
     run.begin(project)
     run.error = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
     try:
-        with stop.reclaim(), run_page.kept_up(run, project, root):
+        with stop.reclaim(), run_page.keep_updated(run, project, root):
             body()
         run.error = None
     except stages.RunFailed as error:

@@ -85,7 +85,7 @@ def _fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
         from flows.views import run_page  # slow to import
 
         for run in killed:
-            run_page.correct(project, run)
+            run_page.correct_killed(project, run)
 
 
 def _format_row(run: listing.Run, size: int) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from tasks.pages.render import html_page
 from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
 
-KIND = {
+BADGE_COLORS = {
     **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
     **{"failed": "bad", "rejected": "bad", "paused": "warn"},
     **{"cancelled": "warn", "interrupted": "warn"},
@@ -40,19 +40,19 @@ KIND = {
 """Status -> color of its badge."""
 REFRESH_S = 10
 """Minimum seconds between two updates of the page of a running run, and the refresh interval in a browser."""
-FIRST_S = 2.0
+FIRST_UPDATE_S = 2.0
 """Seconds until the first update."""
-LEAST_REST = 50
+MIN_PAUSE_FACTOR = 50
 """Pause between updates as a multiple of the CPU seconds of an update: at most 2% of a core."""
 REFRESHES = b'http-equiv="refresh"'
 HEAD_BYTES = 2000
-MOST_COPIES = 50
+MAX_COPIES = 50
 """Maximum copies of pages in a folder; the oldest are deleted."""
-NAMED = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
-STAMP = "%Y%m%d-%H%M%S"
+COPY_NAME = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
+COPY_TIME = "%Y%m%d-%H%M%S"
 
 
-def page(run: RunView, copy: bool = False) -> str:
+def render_run(run: RunView, copy: bool = False) -> str:
     """Return the run as an HTML page.
 
     Args:
@@ -61,7 +61,7 @@ def page(run: RunView, copy: bool = False) -> str:
     """
     root, stages = run.root, run.stages
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links are relative to it
-    pages = {stage: link(page["path"], folder) for stage, page in run.pages.items()}
+    pages = {stage: relative_link(page["path"], folder) for stage, page in run.pages.items()}
     begun = {row["name"]: row for row in stages if row["status"] not in NOT_BEGUN}
     trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
     trainings = [training_of(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
@@ -74,7 +74,7 @@ def page(run: RunView, copy: bool = False) -> str:
         "run.html.j2",
         run=run,
         record=run.record,
-        kinds=KIND,
+        kinds=BADGE_COLORS,
         refresh=REFRESH_S,
         written=(format_clock(time.time()), round(time.time())),
         copy=copy,
@@ -82,7 +82,7 @@ def page(run: RunView, copy: bool = False) -> str:
         pipelines_of_jobs=[one for one in pipelines if one is not None],
         duration=format_duration,
         said=format_parameter,
-        newest=link(root / artifacts.RUN_PAGE, folder),
+        newest=relative_link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(run.record, root, folder),
         moment=format_moment,
         graph=picture([_box(row, pages) for row in stages], run.plan, after),
@@ -90,12 +90,12 @@ def page(run: RunView, copy: bool = False) -> str:
         curves=sections(trainings),
         empty=[(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
         pages=pages,
-        files=[(name, link(path, folder)) for name, path in run.files],
-        link=lambda path: link(path, folder),
+        files=[(name, relative_link(path, folder)) for name, path in run.files],
+        link=lambda path: relative_link(path, folder),
     )
 
 
-def link(path: Path, folder: Path) -> str:
+def relative_link(path: Path, folder: Path) -> str:
     """Return a path as a link from a page in `folder`; no part of it can be mistaken for a URL scheme."""
     words = quote(os.path.relpath(path, folder))
     return words if "/" in words else f"./{words}"
@@ -106,35 +106,35 @@ def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
     return Box(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
 
 
-def copy_place(report: RunReport, root: Path) -> Path:
+def copy_path(report: RunReport, root: Path) -> Path:
     """Return the path of the copy of a run's page; its name has the start and the outcome of the run."""
     began = datetime.fromisoformat(report.began) if report.began else datetime.fromtimestamp(0)
-    return root / artifacts.RUN_PAGES / f"{began.strftime(STAMP)}-{run_outcome(report)}.html"
+    return root / artifacts.RUN_PAGES / f"{began.strftime(COPY_TIME)}-{run_outcome(report)}.html"
 
 
-def copies_in(root: Path) -> dict[Path, re.Match[str]]:
+def list_copies(root: Path) -> dict[Path, re.Match[str]]:
     """Return all copies in a checkout with the parts of their names, the newest first."""
     found = sorted((root / artifacts.RUN_PAGES).glob("*.html"), reverse=True)
-    return {path: match for path in found if (match := NAMED.fullmatch(path.name)) is not None}
+    return {path: match for path in found if (match := COPY_NAME.fullmatch(path.name)) is not None}
 
 
 def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, Any]]:
     """Return start, outcome and link of other runs in the checkout, for a page in `folder`."""
-    own = copy_place(report, root)
+    own = copy_path(report, root)
     return [
         {
-            "link": link(path, folder),
-            "began": datetime.strptime(match[1], STAMP).strftime("%Y-%m-%d %H:%M:%S"),
+            "link": relative_link(path, folder),
+            "began": datetime.strptime(match[1], COPY_TIME).strftime("%Y-%m-%d %H:%M:%S"),
             "outcome": match[2],
-            "kind": KIND.get(match[2], ""),
+            "kind": BADGE_COLORS.get(match[2], ""),
         }
-        for path, match in copies_in(root).items()
+        for path, match in list_copies(root).items()
         if path != own
     ]
 
 
 @contextlib.contextmanager
-def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
+def keep_updated(run: RunReport, project: Path, root: Path) -> Iterator[None]:
     """Keep the record and the page of a run up to date in a thread while the body runs.
 
     Failed updates are skipped.
@@ -145,7 +145,9 @@ def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
         root: its checkout.
     """
     ended = threading.Event()
-    writer = threading.Thread(target=_keep_up, args=(run, project, root, ended), name="page of the run", daemon=True)
+    writer = threading.Thread(
+        target=_update_until, args=(run, project, root, ended), name="page of the run", daemon=True
+    )
     writer.start()
     try:
         yield
@@ -154,42 +156,42 @@ def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
         writer.join()
 
 
-def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
+def _update_until(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
     """Write the record at every tick, since it is cheap and is all that remains of a killed run; the page when due."""
-    rest, due = FIRST_S, 0.0
+    rest, due = FIRST_UPDATE_S, 0.0
     while not ended.wait(rest):
         began, rest = time.thread_time(), REFRESH_S
         # The disk may be full, or DVC may be replacing a file: the next update, or the end of the run, reports it.
         with contextlib.suppress(OSError, ValueError, PodiumError):
             if time.monotonic() < due:
-                keep_now(run, project)
+                write_record(run, project)
                 continue
-            write_now(run, project, root)
-        due = time.monotonic() + LEAST_REST * (time.thread_time() - began)
+            write_running(run, project, root)
+        due = time.monotonic() + MIN_PAUSE_FACTOR * (time.thread_time() - began)
 
 
-def keep_now(run: RunReport, project: Path) -> RunReport:
+def write_record(run: RunReport, project: Path) -> RunReport:
     """Write the record of a running run, and return it."""
     now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), error=None)
     now.keep(project)
     return now
 
 
-def write_now(run: RunReport, project: Path, root: Path) -> None:
+def write_running(run: RunReport, project: Path, root: Path) -> None:
     """Write the record and the page of a running run."""
-    now = keep_now(run, project)
-    write_text(root / artifacts.RUN_PAGE, page(RunView(now, root, project, at_work=True)))
+    now = write_record(run, project)
+    write_text(root / artifacts.RUN_PAGE, render_run(RunView(now, root, project, at_work=True)))
 
 
 def write_ended(run: RunReport, project: Path, root: Path) -> None:
     """Write the page of a run that has ended, and the copy that later runs in its checkout do not overwrite."""
-    write_text(copy_place(run, root), page(RunView(run, root, project), copy=True))
-    for old in list(copies_in(root))[MOST_COPIES:]:
+    write_text(copy_path(run, root), render_run(RunView(run, root, project), copy=True))
+    for old in list(list_copies(root))[MAX_COPIES:]:
         old.unlink(missing_ok=True)
-    write_text(root / artifacts.RUN_PAGE, page(RunView(run, root, project)))
+    write_text(root / artifacts.RUN_PAGE, render_run(RunView(run, root, project)))
 
 
-def correct(project: Path, run: listing.Run) -> None:
+def correct_killed(project: Path, run: listing.Run) -> None:
     """Correct the page of a killed run, which still shows it as running."""
     path = run.folder / artifacts.RUN_PAGE
     if run.record is None or not run.was_killed or not path.is_file():

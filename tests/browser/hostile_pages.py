@@ -80,7 +80,7 @@ def _run(folder: Path) -> Path:
     )
     made_runs.recorded(root, "rows@squad", 3.0, at("maker"), began=at("maker_began"))
     report.stages = [replace(one, status="skipped") if one.name == "rows@squad" else one for one in report.stages]
-    return _written(folder, run_page.page(RunView(report, root)))
+    return _written(folder, run_page.render_run(RunView(report, root)))
 
 
 def _parameters(root: Path) -> None:

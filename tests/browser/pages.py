@@ -30,7 +30,7 @@ def _written(file: Path, html: str) -> Path:
 
 def _run(state: str, folder: Path) -> Path:
     report, root = made_runs.run(folder, state)
-    return _written(root / "reports/run.html", run_page.page(RunView(report, root, at_work=state == "running")))
+    return _written(root / "reports/run.html", run_page.render_run(RunView(report, root, at_work=state == "running")))
 
 
 def _evaluation(page: Callable[[], str], folder: Path) -> Path:

@@ -16,7 +16,7 @@ from tests.browser import chromium, made_runs
 
 def _written(folder: Path) -> tuple[Path, str]:
     report, root = made_runs.run(folder, "running")
-    html = run_page.page(RunView(report, root, at_work=True))
+    html = run_page.render_run(RunView(report, root, at_work=True))
     file = root / "reports/run.html"
     write_text(file, html)
     return file, html

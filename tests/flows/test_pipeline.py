@@ -207,17 +207,17 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "failed", 2.0)], error="<script>alert(1)</script>")
     copy_plan(tmp_path)
     run.stages += [report.StageRecord(name, "ran", 1.0) for name in ("pretrain@phase2", "finetune@squad")]
-    text = without_own_script(run_page.page(RunView(run, tmp_path)))
+    text = without_own_script(run_page.render_run(RunView(run, tmp_path)))
     assert "loss 1.000 after 20 updates" in text
     assert "loss 5.500 after 6 updates" in text, "a run too short for a line was a run"
     assert ">host</th>" not in text, "there is one host only"
     run.stages.append(report.StageRecord("pretrain@phase1", "ran", 3.0, "pod-<a>"))
-    assert '<td class="wide">pod-&lt;a&gt;</td>' in run_page.page(RunView(run, tmp_path))
-    assert run_page.page(RunView(run, tmp_path)).count("no update was made") == 1, (
+    assert '<td class="wide">pod-&lt;a&gt;</td>' in run_page.render_run(RunView(run, tmp_path))
+    assert run_page.render_run(RunView(run, tmp_path)).count("no update was made") == 1, (
         "the curve that is not there is missing"
     )
     run.stages[-1] = report.StageRecord("pretrain@phase1", "failed", 3.0)
-    assert "pretrain@phase1: no update was written down before it ended." in run_page.page(RunView(run, tmp_path))
+    assert "pretrain@phase1: no update was written down before it ended." in run_page.render_run(RunView(run, tmp_path))
     assert "<script>" not in text
     assert '<span class="badge bad">failed</span>' in text
 
@@ -251,7 +251,9 @@ def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
         "finetune@squad": "built: no executable yet",
     }
     assert "program of finetune@squad: built: no executable yet\n" in run_texts.ending(RunView(run, tmp_path))
-    assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.page(RunView(run, tmp_path))
+    assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.render_run(
+        RunView(run, tmp_path)
+    )
 
 
 def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_project):

@@ -218,7 +218,9 @@ def test_pages_of_evaluations(kind: str) -> None:
 @pytest.mark.parametrize("state", ["published", "rejected", "failed", "paused"])
 def test_pages_of_runs(state: str, tmp_path: Path) -> None:
     report, root = made_runs.run(tmp_path, state)
-    require_same(f"page-run-{state}", mask(text_of(run_page.page(RunView(report, root))), {"PROJECT": root}, PLANTED))
+    require_same(
+        f"page-run-{state}", mask(text_of(run_page.render_run(RunView(report, root))), {"PROJECT": root}, PLANTED)
+    )
 
 
 def test_page_of_all_runs() -> None:

@@ -64,14 +64,14 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert ("  - score 91.5 is under" in text) != accepted
     assert "exact match" not in text
     assert "evaluation/glue-sst2/report.html" in text
-    page = run_page.page(RunView(run, tmp_path))
+    page = run_page.render_run(RunView(run, tmp_path))
     assert "finetune@glue-sst2: no update was made" in page
     assert "<dt>accuracy</dt><dd>91.50" in page
     assert "held-out rows" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots/glue-sst2-finetune.csv").write_text("step,loss\n10,1.0\n20,0.6\n")
     (tmp_path / "plots/glue-sst2-finetune-held-out.csv").write_text("step,loss\n20,0.5\n")
-    page = run_page.page(RunView(run, tmp_path))
+    page = run_page.render_run(RunView(run, tmp_path))
     assert "<figcaption>finetune@glue-sst2</figcaption>" in page
     assert "held-out rows" in page
     assert run.packing["finetune@glue-sst2"]["packing_factor"] == 3.0

@@ -47,7 +47,7 @@ def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_
     run(command="podium run <b>")
     record = report.read_report(toy_project, toy_project)
     record.results["gate@squad"]["checks"] = checks
-    html = run_page.page(RunView(record, toy_project))
+    html = run_page.render_run(RunView(record, toy_project))
     text = text_of(html)
     assert status_of(html) == "rejected"
     assert "f1 failed 80.5 85 -4.5" in text
@@ -68,7 +68,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     root = toy_project / run_json(toy_project)["folder"]
     record = report.read_report(toy_project, root)
     record.results["gate@squad"]["checks"] = checks
-    text = text_of(run_page.page(RunView(record, root, toy_project)))
+    text = text_of(run_page.render_run(RunView(record, root, toy_project)))
     assert "f1 passed 80.5 80 lowered from 85 +0.5" in text
     assert "Changed gate parameters: min_f1 80 (default 85)." in text
     assert "published floor lowered" in text, "next to the outcome"
@@ -232,7 +232,7 @@ def at_work(project):
     record = report.RunReport(".", began="2026-11-23T10:00:00+0000", plan=["first", "second", "gate@squad"])
     record.stages = [report.StageRecord("first", "ran", 1.5, began=1.0)]
     record.at_work = {"second": 2.0}
-    run_page.write_now(record, project, project)
+    run_page.write_running(record, project, project)
     return record
 
 
@@ -265,8 +265,8 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
 def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project, monkeypatch):
     monkeypatch.setattr(run_page, "FIRST_S", 0.01)
     written = threading.Event()
-    monkeypatch.setattr(run_page, "write_now", lambda *what: written.set())
-    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
+    monkeypatch.setattr(run_page, "write_running", lambda *what: written.set())
+    with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert written.wait(60)
     assert not [one for one in threading.enumerate() if one.name == "page of the run"]
 
@@ -276,9 +276,9 @@ def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkey
     monkeypatch.setattr(run_page, "REFRESH_S", 0.01)
     monkeypatch.setattr(run_page, "LEAST_REST", 1e9)
     pages, kept = [], threading.Event()
-    monkeypatch.setattr(run_page, "write_now", lambda *what: pages.append(what))
+    monkeypatch.setattr(run_page, "write_running", lambda *what: pages.append(what))
     monkeypatch.setattr(run_page, "keep_now", lambda *what: kept.set())
-    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
+    with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert kept.wait(60)
     assert len(pages) == 1
 
@@ -291,8 +291,8 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run_page, "FIRST_S", 0.01)
-    monkeypatch.setattr(run_page, "write_now", full)
-    with run_page.kept_up(report.RunReport("."), toy_project, toy_project):
+    monkeypatch.setattr(run_page, "write_running", full)
+    with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert tried.wait(60)
 
 
@@ -302,7 +302,9 @@ def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
         report.StageRecord("second", "ran", 2.0, "pod-b", 11.0),
     ]
     record = report.RunReport(".", stages=stages, host="desk", began="2026-11-23T10:00:00+0000")
-    text = text_of(run_page.page(RunView(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project)))
+    text = text_of(
+        run_page.render_run(RunView(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project))
+    )
     assert "hosts desk, host-a, pod-b" in text
     assert "first ran host-a 1.0 s" in text or "first ran host-a 1 s" in text
     assert "second ran pod-b 2" in text
@@ -323,7 +325,7 @@ def html_with(text, project):
     record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "skipped", 1.0)])
     made_runs.recorded(project, "gate@squad", 1.0, f"run{text}", began=f"then{text}")
     record.read_results(project)
-    html = run_page.page(RunView(record, project))
+    html = run_page.render_run(RunView(record, project))
     assert without_own_script(html)
     return html
 
@@ -437,7 +439,7 @@ def test_the_page_of_a_run_of_the_demo_is_small_and_links_what_is_there(state, t
     at_work = state == "running"
     (root / "reports/runs").mkdir(parents=True)
     for copy in (False, True):
-        html = run_page.page(RunView(record, root, at_work=at_work), copy=copy)
+        html = run_page.render_run(RunView(record, root, at_work=at_work), copy=copy)
         assert len(html.encode()) < 400_000
         page = root / "reports" / ("runs/of-a-test.html" if copy else "run.html")
         links = {link for link in re.findall(r'href="([^"#]+)"', html) if not link.endswith("run.html")}

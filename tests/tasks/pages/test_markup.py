@@ -170,7 +170,7 @@ def pages(text: str, folder: Path) -> dict[str, str]:
         "validation": validate.page(planted(VERDICT, text)),
         "evaluation": _evaluation_page(text),
         "glue": _glue_page(text),
-        "run": run_page.page(RunView(_run(text), folder)),
+        "run": run_page.render_run(RunView(_run(text), folder)),
     }
 
 
