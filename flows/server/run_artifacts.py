@@ -147,9 +147,9 @@ def create_artifacts(run: RunReport, project: Path, root: Path, called: str | No
     """
     view = RunView(run, root, project)
     for key, about, make in (
-        ("podium-run", "Outcome, facts and stages of the run", run_texts.summary),
-        ("podium-metrics", "Scores of the models, in percent", run_texts.metrics),
-        ("podium-gate", "Checks and verdicts of the gates", run_texts.gates),
+        ("podium-run", "Outcome, facts and stages of the run", run_texts.render_summary),
+        ("podium-metrics", "Scores of the models, in percent", run_texts.render_metrics),
+        ("podium-gate", "Checks and verdicts of the gates", run_texts.render_gates),
     ):
         if text := _render(key, partial(make, view)):
             call_optional(partial(create_markdown_artifact, text, key=key, description=about))

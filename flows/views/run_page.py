@@ -25,7 +25,7 @@ from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, sections, training_of
 from flows.views.graph import Box, picture
-from flows.views.run_view import NOT_BEGUN, RunView, format_clock, format_moment
+from flows.views.run_view import NOT_STARTED, RunView, format_clock, format_moment
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import html_page
@@ -62,7 +62,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
     root, stages = run.root, run.stages
     folder = root / (artifacts.RUN_PAGES if copy else artifacts.REPORTS)  # links are relative to it
     pages = {stage: relative_link(page["path"], folder) for stage, page in run.pages.items()}
-    begun = {row["name"]: row for row in stages if row["status"] not in NOT_BEGUN}
+    begun = {row["name"]: row for row in stages if row["status"] not in NOT_STARTED}
     trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
     trainings = [training_of(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
     for one in trainings:

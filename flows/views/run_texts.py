@@ -22,12 +22,12 @@ PAGES_URL = "PODIUM_PAGES_URL"
 """Base URL at which a web server serves the project's folder; unset: pages are named by their paths."""
 
 
-def ending(run: RunView) -> str:
+def format_end(run: RunView) -> str:
     """Return the outcome, results and pages of a run, for a terminal."""
     return text_page(__file__, "ending.txt.j2", run=run)
 
 
-def full(listed: listing.Run, project: Path, origin: str, parameters: Sequence[tuple[str, list[Any]]]) -> str:
+def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequence[tuple[str, list[Any]]]) -> str:
     """Return all details of a run, for a terminal.
 
     Args:
@@ -46,14 +46,14 @@ def full(listed: listing.Run, project: Path, origin: str, parameters: Sequence[t
     return text_page(__file__, "full.txt.j2", listed=listed, folder=folder, run=run, rows=rows, **values)
 
 
-def summary(run: RunView) -> str:
+def render_summary(run: RunView) -> str:
     """Return a run as Markdown: facts, stages, pages and logs."""
     record = run.record
     own, *others = run.places
     named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
-    places = [(name, *_find(run, path)) for name, path in named]
+    places = [(name, *_locate(run, path)) for name, path in named]
     receipts = [receipt for one in run.results if (receipt := one.result["published"]) is not None]
-    places += [(report.release_status(receipt), *_find_published(run, receipt)) for receipt in receipts]
+    places += [(report.release_status(receipt), *_locate_release(run, receipt)) for receipt in receipts]
     return markdown_page(
         __file__,
         "summary.md.j2",
@@ -65,33 +65,33 @@ def summary(run: RunView) -> str:
     )
 
 
-def metrics(run: RunView) -> str:
+def render_metrics(run: RunView) -> str:
     """Return every score with its interval and floor as Markdown; empty if the run evaluated nothing."""
     results = [one for one in run.results if one.scores]
     return markdown_page(__file__, "metrics.md.j2", results=results, said=format_value) if results else ""
 
 
-def gates(run: RunView) -> str:
+def render_gates(run: RunView) -> str:
     """Return the checks and verdict of every gate as Markdown; empty without gates."""
     return markdown_page(__file__, "gates.md.j2", results=[one for one in run.results if one.verdict])
 
 
-def _find(run: RunView, path: str) -> tuple[str, str | None]:
+def _locate(run: RunView, path: str) -> tuple[str, str | None]:
     """Return the name of a project file on another host, and its URL; empty if unknown."""
     address = os.environ.get(PAGES_URL)
     if address and "*" not in path and not path.startswith(".."):
         return path, f"{address.rstrip('/')}/{quote(path)}"
-    return _on_host(run, path), ""
+    return _format_host_path(run, path), ""
 
 
-def _on_host(run: RunView, path: str) -> str:
+def _format_host_path(run: RunView, path: str) -> str:
     return f"{socket.gethostname()}:{os.path.normpath(run.project.resolve() / path)}"
 
 
-def _find_published(run: RunView, receipt: dict[str, Any]) -> tuple[str, str | None]:
+def _locate_release(run: RunView, receipt: dict[str, Any]) -> tuple[str, str | None]:
     """Return place and URL of a release; None: the place is a plain name."""
     if url := receipt.get("url"):
         return url, url
     if folder := receipt.get("folder"):
-        return _on_host(run, folder), ""
+        return _format_host_path(run, folder), ""
     return report.release_location(receipt), None

@@ -26,25 +26,25 @@ from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR, recipe_in_words
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
-AGAIN = "Run the same command again. Completed stages are not repeated, and training resumes from its last checkpoint."
-NEXT = {
+RERUN = "Run the same command again. Completed stages are not repeated, and training resumes from its last checkpoint."
+ADVICE = {
     "failed": "Fix the problem above, then run the same command again. Completed stages are not repeated.",
     "paused": "Run the same command again to resume from the checkpoint.",
-    "cancelled": AGAIN,
-    "interrupted": AGAIN,
+    "cancelled": RERUN,
+    "interrupted": RERUN,
     "rejected": "Not published. The gate's table shows the failed checks; the evaluation page shows the answers. "
     "Train again with more data or other parameters, or set another limit with "
     "--set downstream.NAME.gate.LIMIT=VALUE.",
 }
 """Outcome -> advice."""
-FLOOR = "min_"
+FLOOR_PREFIX = "min_"
 """Prefix of a floor's parameter; the name of its check follows."""
-MARKS = 4
+MAX_INTERVALS = 4
 """Maximum intervals on the axis of the timeline."""
-NICE = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
+MARK_DISTANCES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
 """Allowed distances between marks on the axis, in seconds."""
 WAITING, NOT_REACHED = "waiting", "not reached"
-NOT_BEGUN = (WAITING, NOT_REACHED)
+NOT_STARTED = (WAITING, NOT_REACHED)
 FIGURES = ("seconds", "began", "cpu", "peak", "host", "made", "maker", "resumed", "least")
 """Figures of a stage; None: unknown."""
 
@@ -63,7 +63,7 @@ class RunView:
         """
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
         self.outcome = RUNNING if at_work else report.run_outcome(record)
-        self.next = NEXT.get(self.outcome, "")
+        self.next = ADVICE.get(self.outcome, "")
         self.killed = not at_work and record.began is not None and record.ended is None
         self.results = [ResultView(self, gate, result) for gate, result in record.results.items()]
 
@@ -148,7 +148,10 @@ class RunView:
             {**row, "left": 100 * (row["began"] - first) / long, "wide": 100 * row["seconds"] / long}
             for row in sorted(own, key=lambda row: row["began"])
         ]
-        every = next((one for one in NICE if long / one <= MARKS), 3600 * (1 + int(long / MARKS / 3600)))
+        every = next(
+            (one for one in MARK_DISTANCES if long / one <= MAX_INTERVALS),
+            3600 * (1 + int(long / MAX_INTERVALS / 3600)),
+        )
         marks = [{"at": 100 * mark / long, "said": format_mark(mark)} for mark in range(0, int(long) + 1, every)]
         return {"rows": placed, "title": title, "marks": marks}
 
@@ -346,8 +349,8 @@ class ResultView:
         """All checks of the gate."""
         highest: dict[str, float] = {}
         for name, before, floor in (row for rows in self._parameters for row in rows):
-            if name.startswith(FLOOR) and _is_number(before) and (floor is None or floor < before):
-                check = name.removeprefix(FLOOR)
+            if name.startswith(FLOOR_PREFIX) and _is_number(before) and (floor is None or floor < before):
+                check = name.removeprefix(FLOOR_PREFIX)
                 highest[check] = max(before, highest.get(check, before))
         return [_make_gate_row(check, highest.get(check["name"])) for check in self.result.get("checks", ())]
 

@@ -178,12 +178,17 @@ def print_end(run: report.RunReport, rows: Sequence[str], log: Path | None = Non
         rows: rows that the table of stages still lacks.
         log: the file with its output.
     """
-    from flows.views.run_texts import ending  # templates take time to import
+    from flows.views.run_texts import format_end  # templates take time to import
     from flows.views.run_view import RunView
 
     current_screen().close()
     view = RunView(run, Path(run.folder))
-    lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", ending(view).rstrip()]
+    lines = [
+        *rows,
+        f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}",
+        "",
+        format_end(view).rstrip(),
+    ]
     if log is not None:
         lines.append(f"log: {log}")
     streams.say("\n".join(lines) + "\n")

@@ -141,7 +141,7 @@ def places_in(summary):
 def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
     monkeypatch.setenv(run_texts.PAGES_URL, "https://pages.example.org/podium/")
     record = RunReport("runs/checkouts/mine", pages=["evaluation/squad/report.html", "reports/validation/*.html"])
-    lines = places_in(run_texts.summary(RunView(record, tmp_path)))
+    lines = places_in(run_texts.render_summary(RunView(record, tmp_path)))
     page = "runs/checkouts/mine/reports/run.html"
     assert lines[0] == f"- run: [{page}](<https://pages.example.org/podium/{page}>)"
     assert lines[1].endswith("/runs/checkouts/mine/evaluation/squad/report.html>)")
@@ -149,13 +149,13 @@ def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
         "no page: several"
     )
     monkeypatch.setenv(run_texts.PAGES_URL, "javascript:alert(1)//")
-    assert places_in(run_texts.summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
+    assert places_in(run_texts.render_summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
 
 
 def test_no_path_is_cut(tmp_path):
     folder = tmp_path / ("a-long-name-of-a-folder-" * 5) / ("and-another-one-" * 8)
     record = RunReport(".", stages=[StageRecord("first", "ran", 1.0)], log="runs/logs/" + "x" * 200)
-    text = run_texts.summary(RunView(record, folder))
+    text = run_texts.render_summary(RunView(record, folder))
     for place in (artifacts.RUN_PAGE, record.log):
         assert f":{folder.resolve()}/{place}`" in text
 

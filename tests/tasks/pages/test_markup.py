@@ -327,7 +327,7 @@ def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
     run.results = {"gate@squad": {**result, "checks": checks, "published": {"repository": text}}}
     run.stages, run.pages = [StageRecord(text, text, 1.0, text)], [text]
     view = RunView(run, root)
-    return [run_texts.summary(view), run_texts.metrics(view), run_texts.gates(view)]
+    return [run_texts.render_summary(view), run_texts.render_metrics(view), run_texts.render_gates(view)]
 
 
 @every_text
