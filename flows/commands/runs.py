@@ -74,7 +74,7 @@ def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
 
     if narrowed:
         raise click.UsageError("--page always writes all runs: filter them on the page", ctx)
-    index_page.write(project)
+    index_page.write_index(project)
     streams.say(f"{artifacts.INDEX_PAGE}\n")
 
 

@@ -29,20 +29,20 @@ from tasks.params.tables import ABSENT
 from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
 
-KEPT = artifacts.RUNS / "index.json"
+CACHE = artifacts.RUNS / "index.json"
 """Cache in the folder of a run: its details, and when the files they came from were written."""
-MOST_POINTS = 30
+MAX_POINTS = 30
 """Maximum points of a curve."""
-MOST_RUNS = 500
+MAX_RUNS = 500
 """Maximum runs on the page, the newest; `podium runs` lists all."""
-MOST_DRAWN = 200
+MAX_DRAWN = 200
 """Maximum runs with curves: more lines cannot be told apart, and take a second to draw."""
-MOST_COLUMNS, MOST_PLOTS, MOST_COMPARISONS, MOST_STATED = 4, 8, 20, 4
-MOST_PLACES, MOST_DOTS, MOST_SCORES = 12_000, 1_200, 1_000
+MAX_COLUMNS, MAX_PLOTS, MAX_COMPARISONS, MAX_PARAMETERS = 4, 8, 20, 4
+MAX_VERTICES, MAX_DOTS, MAX_SCORES = 12_000, 1_200, 1_000
 """Maximum vertices and tooltips of all curves together, and dots of all score plots together."""
-LONGEST_VALUE = 100
+MAX_VALUE = 100
 """Maximum characters of a parameter's value."""
-LARGEST = 950_000
+MAX_BYTES = 950_000
 """Maximum bytes of the page; with very long names it shows fewer runs."""
 NONE = "–"
 KINDS = {
@@ -61,7 +61,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Details:
+class RunDetails:
     """Details from the files of a run that are not in its record; empty if they cannot be read."""
 
     runtime: str = ""
@@ -74,11 +74,11 @@ class Details:
 
 
 @dataclass(frozen=True)
-class Shown:
+class IndexedRun:
     """A run with its details, as the index shows it."""
 
     run: listing.Run
-    details: Details
+    details: RunDetails
 
     @cached_property
     def results(self) -> dict[str, ResultView]:
@@ -105,50 +105,50 @@ class Shown:
         return ""
 
 
-def every(project: Path, ended: str = "", anew: int | None = None) -> list[Shown]:
+def read_runs(project: Path, ended: str = "", anew: int | None = None) -> list[IndexedRun]:
     """Return all runs, the newest first.
 
     Args:
         ended: the run that has ended but still has its lock.
         anew: maximum number of runs to read that are not cached; the others have only their record.
     """
-    found: list[Shown] = []
+    found: list[IndexedRun] = []
     for run in listing.list_all(project):
         one = replace(run, at_work=run.at_work and run.name != ended)
         record = report.OWN_RECORD if one.name == listing.PROJECT else artifacts.RUN_REPORT
-        stamp = [_written(one.folder / path) for path in (record, artifacts.PARAMS)]
-        details = _read_kept(one.folder / KEPT, stamp)
+        stamp = [_stamp(one.folder / path) for path in (record, artifacts.PARAMS)]
+        details = _read_cache(one.folder / CACHE, stamp)
         if details is None and anew != 0:
             details, anew = _read_details(project, one.folder), None if anew is None else anew - 1
             if one.folder.is_dir() and not one.at_work:  # the curves of a running run grow without a new stamp
-                write_json(one.folder / KEPT, {"stamp": stamp, **asdict(details)})
-        found.append(Shown(one, details or Details()))
+                write_json(one.folder / CACHE, {"stamp": stamp, **asdict(details)})
+        found.append(IndexedRun(one, details or RunDetails()))
     return found
 
 
-def _written(path: Path) -> list[int]:
+def _stamp(path: Path) -> list[int]:
     """Return the modification time and the size of a file; empty if it does not exist."""
     return [path.stat().st_mtime_ns, path.stat().st_size] if path.is_file() else []
 
 
-def _read_kept(path: Path, stamp: list[list[int]]) -> Details | None:
+def _read_cache(path: Path, stamp: list[list[int]]) -> RunDetails | None:
     """Return cached details; None if they are of other files, or cannot be read."""
     try:
         kept = read_json(path)
-        return Details(**kept) if kept.pop("stamp") == stamp else None
+        return RunDetails(**kept) if kept.pop("stamp") == stamp else None
     except UNREADABLE:  # it is written again
         return None
 
 
-def _read_details(project: Path, folder: Path) -> Details:
+def _read_details(project: Path, folder: Path) -> RunDetails:
     curves = _read_curves(folder / artifacts.PLOTS)
     try:
         params = run_params.read_run_params(project, folder)
         entries = {name: entry["kind"] for name, entry in params["downstream"].items()}
         rows = run_params.diff_params(default_values(), params)
-        return Details(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows}, curves)
+        return RunDetails(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows}, curves)
     except UNREADABLE:
-        return Details(curves=curves)
+        return RunDetails(curves=curves)
 
 
 def _as_json(values: Sequence[Any]) -> list[str]:
@@ -172,28 +172,28 @@ def _read_points(path: Path) -> list[Point]:
         points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
     except (OSError, ValueError):
         return []
-    apart = -(-len(points) // MOST_POINTS) or 1
+    apart = -(-len(points) // MAX_POINTS) or 1
     return points[:-1:apart] + points[-1:]
 
 
-def write(project: Path, ended: str = "", anew: int | None = None) -> None:
+def write_index(project: Path, ended: str = "", anew: int | None = None) -> None:
     """Write the page.
 
     Args:
-        ended, anew: see `every`.
+        ended, anew: see `read_runs`.
     """
-    write_text(project / artifacts.INDEX_PAGE, page(project, every(project, ended, anew)))
+    write_text(project / artifacts.INDEX_PAGE, render_index(project, read_runs(project, ended, anew)))
 
 
-def page(project: Path, found: Sequence[Shown]) -> str:
+def render_index(project: Path, found: Sequence[IndexedRun]) -> str:
     """Return the page of these runs, the newest first."""
-    most = MOST_RUNS
-    while (size := len((html := _draw(project, found, most)).encode())) > LARGEST and most > 1:
-        most = int(most * min(0.9, LARGEST / size))
+    most = MAX_RUNS
+    while (size := len((html := _render(project, found, most)).encode())) > MAX_BYTES and most > 1:
+        most = int(most * min(0.9, MAX_BYTES / size))
     return html
 
 
-def _draw(project: Path, found: Sequence[Shown], most: int) -> str:
+def _render(project: Path, found: Sequence[IndexedRun], most: int) -> str:
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
     return html_page(
         __file__,
@@ -202,9 +202,9 @@ def _draw(project: Path, found: Sequence[Shown], most: int) -> str:
         left_out=len(found[most:]),
         statuses=Counter(one.run.status for one in found).most_common(),
         kinds=KINDS,
-        drawn=MOST_DRAWN,
-        stated=MOST_STATED,
-        comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MOST_COMPARISONS]],
+        drawn=MAX_DRAWN,
+        stated=MAX_PARAMETERS,
+        comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MAX_COMPARISONS]],
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
 
@@ -212,17 +212,17 @@ def _draw(project: Path, found: Sequence[Shown], most: int) -> str:
 class IndexView:
     """Index of runs, the newest first."""
 
-    def __init__(self, project: Path, shown: Sequence[Shown]) -> None:
+    def __init__(self, project: Path, shown: Sequence[IndexedRun]) -> None:
         self.project, self.shown = project, shown
         names = sorted({name for one in shown for name in one.details.parameters})
         self.varied = [name for name in names if len({one.value(name) for one in shown} - {NONE}) > 1]
         """Parameters that differ between the runs that have them."""
         self._shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
         entries = Counter(entry for one in shown for entry, result in one.results.items() if result.scores)
-        self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
+        self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MAX_COLUMNS)]
         """The most frequent entries, each with the first score that its gate checks."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
-        self.dotted = MOST_SCORES // max(1, len(self._columns))
+        self.dotted = MAX_SCORES // max(1, len(self._columns))
         """Number of runs whose scores are drawn."""
 
     def _leading(self, entry: str) -> str:
@@ -290,9 +290,9 @@ class IndexView:
     @property
     def curves(self) -> Iterator[tuple[str, Plot]]:
         """Plots of the most frequent training and held-out losses, ordered by name."""
-        shown = self.shown[:MOST_DRAWN]
+        shown = self.shown[:MAX_DRAWN]
         counts = Counter(name for one in shown for name in one.details.curves)
-        names = [name for name, _ in counts.most_common(MOST_PLOTS)]
+        names = [name for name, _ in counts.most_common(MAX_PLOTS)]
         drawn = sum(counts[name] for name in names) or 1
         for name in sorted(names):
             traces = []
@@ -300,18 +300,18 @@ class IndexView:
                 if points := one.details.curves.get(name):
                     told = [
                         (x, y, f"{listing.display_name(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
-                        for x, y in _some(points, max(1, MOST_DOTS // drawn))
+                        for x, y in _thin(points, max(1, MAX_DOTS // drawn))
                     ]
-                    line = _some(points, max(8, MOST_PLACES // drawn))
+                    line = _thin(points, max(8, MAX_VERTICES // drawn))
                     traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # a point is not a line
             yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
 def _cut(value: str) -> str:
-    return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
+    return value if len(value) <= MAX_VALUE else f"{value[: MAX_VALUE - 1]}…"
 
 
-def _some(points: Sequence[Point], most: int) -> list[Point]:
+def _thin(points: Sequence[Point], most: int) -> list[Point]:
     """Return at most `most` points at equal distances, with the last one."""
     apart = -(-len(points) // most)
     return list(points[::-1][::apart][::-1])

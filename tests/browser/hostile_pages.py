@@ -17,7 +17,7 @@ from flows.runs.report import RunReport, StageRecord
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
-from flows.views.index_page import Details, Shown
+from flows.views.index_page import IndexedRun, RunDetails
 from flows.views.run_view import RunView
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import EvaluationView
@@ -109,7 +109,7 @@ def _index(folder: Path) -> Path:
             "decision": decision,
             "published": {"folder": at("published")},
         }
-        known = Details(
+        known = RunDetails(
             runtime=at("runtime"),
             entries={at("entry"): at("kind")},
             parameters={at("parameter"): ["1", at("value", f'"{number}')]},
@@ -117,9 +117,9 @@ def _index(folder: Path) -> Path:
         )
         place = folder / "runs/checkouts" / run
         write_text(place / "reports/run.html", "<!doctype html><title>A page</title>")
-        found.append(Shown(Run(run, place, record, False), known))
+        found.append(IndexedRun(Run(run, place, record, False), known))
     write_text(folder / "reports" / f"compare-{at('comparison').replace('/', '-')}.html", "<!doctype html>")
-    return _written(folder, index_page.page(folder, found), "reports/index.html")
+    return _written(folder, index_page.render_index(folder, found), "reports/index.html")
 
 
 def _compare(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
-from flows.views.index_page import Shown
+from flows.views.index_page import IndexedRun
 from flows.views.run_view import RunView
 from ipu_model.files import write_text
 from tasks.validation import validate
@@ -115,10 +115,10 @@ def _compare(folder: Path) -> Path:
 
 def all_runs(number: int, folder: Path) -> Path:
     found = [_shown(one, folder) for one in range(number)]
-    return _written(folder / "reports/index.html", index_page.page(folder, found))
+    return _written(folder / "reports/index.html", index_page.render_index(folder, found))
 
 
-def _shown(number: int, folder: Path) -> Shown:
+def _shown(number: int, folder: Path) -> IndexedRun:
     """A run that trained three times, with eight parameters of its own, and a page that may be opened."""
     trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held out")]
     parameters = {f"downstream.squad.finetune.parameter_{n}": ["0.01", f"{n * number / 1000}"] for n in range(8)}

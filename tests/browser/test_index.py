@@ -15,7 +15,9 @@ from tests.flows.views.shown_runs import shown
 
 def looked_at(page: Page, folder: Path, number: int) -> Page:
     file = folder / "index.html"
-    file.write_text(index_page.page(folder, [shown(one, "", folder) for one in range(number)]), encoding="utf-8")
+    file.write_text(
+        index_page.render_index(folder, [shown(one, "", folder) for one in range(number)]), encoding="utf-8"
+    )
     return chromium.opened(page, file)
 
 
@@ -48,7 +50,7 @@ def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_pat
     assert found[1].run.record is not None
     found[1].run.record.ended = None
     file = tmp_path / "index.html"
-    file.write_text(index_page.page(tmp_path, found), encoding="utf-8")
+    file.write_text(index_page.render_index(tmp_path, found), encoding="utf-8")
     head = chromium.opened(page, file).get_by_role("button", name="duration")
     for _ in range(2):
         head.click()

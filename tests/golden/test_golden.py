@@ -224,7 +224,7 @@ def test_pages_of_runs(state: str, tmp_path: Path) -> None:
 
 
 def test_page_of_all_runs() -> None:
-    html = index_page.page(Path("/project"), [shown(number) for number in (3, 2, 1)])
+    html = index_page.render_index(Path("/project"), [shown(number) for number in (3, 2, 1)])
     require_same("page-index", mask(text_of(html), {}))
 
 

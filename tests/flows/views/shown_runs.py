@@ -6,12 +6,12 @@ from pathlib import Path
 
 from flows.runs import listing
 from flows.runs.report import RunReport
-from flows.views.index_page import Details, Shown
+from flows.views.index_page import IndexedRun, RunDetails
 
 CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]
 
 
-def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> Shown:
+def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> IndexedRun:
     """A finished run with a score, an interval, a floor, curves and parameters of its own."""
     name = f"run-{number}{text}"
     record = RunReport(f"runs/checkouts/{name}", f"small{text}", began="2026-11-23T10:00:00+0000")
@@ -31,4 +31,4 @@ def shown(number: int, text: str = "", folder: Path = Path("/project"), **detail
         "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held out": CURVE[::10]},
         **details,
     }
-    return Shown(listing.Run(name, folder / "runs/checkouts" / name, record, False), Details(**known))  # type: ignore[arg-type]
+    return IndexedRun(listing.Run(name, folder / "runs/checkouts" / name, record, False), RunDetails(**known))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 from flows import pipeline
 from flows.runs.report import RunReport
 from flows.views import index_page
-from flows.views.index_page import Details, Shown
+from flows.views.index_page import IndexedRun, RunDetails
 from ipu_model.files import write_json
 from tasks.stage import artifacts
 from tests.flows.runs.test_runs import FASTER, Holding, podium
@@ -22,8 +22,8 @@ from tests.plans import prepare_own, resolved_params
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
 
-def page(found: list[Shown], folder: Path = Path("/project")) -> str:
-    return index_page.page(folder, found)
+def page(found: list[IndexedRun], folder: Path = Path("/project")) -> str:
+    return index_page.render_index(folder, found)
 
 
 def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
@@ -41,7 +41,7 @@ def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
 
 
 def test_a_row_states_first_what_few_other_runs_have() -> None:
-    usual = {f"corpus.parameter_{number}": ["1", "2"] for number in range(index_page.MOST_STATED)}
+    usual = {f"corpus.parameter_{number}": ["1", "2"] for number in range(index_page.MAX_PARAMETERS)}
     seeds = [shown(number, parameters=usual | {"pretrain.seed": ["42", str(number)]}) for number in range(3)]
     text = Page(without_own_script(page([*seeds, shown(4, parameters={})]))).text
     assert all(f"pretrain.seed={number}" in text for number in range(3))
@@ -49,7 +49,7 @@ def test_a_row_states_first_what_few_other_runs_have() -> None:
 
 
 def test_no_run_is_said_so(tmp_path: Path) -> None:
-    index_page.write(tmp_path)
+    index_page.write_index(tmp_path)
     text = (tmp_path / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
     assert "No runs yet." in text
     assert "<table" not in text
@@ -59,7 +59,7 @@ def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
     found = [shown(number) for number in range(520)]
     html = page(found)
     assert len(html.encode()) < 1_000_000
-    assert html.count("<tr data-run=") == index_page.MOST_RUNS
+    assert html.count("<tr data-run=") == index_page.MAX_RUNS
     assert "lists 20 more" in html
 
 
@@ -76,13 +76,13 @@ def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte()
     assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
 
 
-def _with_entries(one: Shown, entries: dict[str, str]) -> Shown:
+def _with_entries(one: IndexedRun, entries: dict[str, str]) -> IndexedRun:
     """The run with the score of its entry under several names."""
     assert one.run.record is not None
     [result] = one.run.record.results.values()
     one.run.record.results.clear()
     one.run.record.results |= {f"gate@{name}": {**result, "name": name} for name in entries}
-    return Shown(one.run, dataclasses.replace(one.details, entries=entries))
+    return IndexedRun(one.run, dataclasses.replace(one.details, entries=entries))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -125,24 +125,24 @@ def named(toy_project):
 
 
 def facts(project):
-    return {one.run.name: one.details for one in index_page.every(project)}
+    return {one.run.name: one.details for one in index_page.read_runs(project)}
 
 
 def test_what_was_read_is_kept_until_the_record_is_written_again(toy_project, named, monkeypatch):
     assert facts(toy_project)["fast"].parameters["downstream.squad.finetune.learning_rate"] == ["5e-05", "3e-05"]
     monkeypatch.setattr(index_page, "_read_details", lambda *_: pytest.fail("read again"))
     assert facts(toy_project)["fast"].runtime == "cpu"
-    monkeypatch.setattr(index_page, "_read_details", lambda *_: Details("ipu"))
+    monkeypatch.setattr(index_page, "_read_details", lambda *_: RunDetails("ipu"))
     os.utime(named / artifacts.RUN_REPORT, ns=(1, 1))
     assert facts(toy_project)["fast"].runtime == "ipu"
-    (named / index_page.KEPT).write_text("[1, 2")
+    (named / index_page.CACHE).write_text("[1, 2")
     assert facts(toy_project)["fast"].runtime == "ipu", "what cannot be read is made again"
 
 
 def test_of_a_run_at_work_nothing_is_kept(toy_project, named):
     with Holding("fast"):
         assert facts(toy_project)["fast"].runtime == "cpu"
-    assert not (named / index_page.KEPT).exists()
+    assert not (named / index_page.CACHE).exists()
 
 
 def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, named):
@@ -155,12 +155,14 @@ def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, na
         (named / name).parent.mkdir(exist_ok=True)
         (named / name).write_text("[")
     (named / artifacts.PARAMS).write_text("a: [")
-    assert facts(toy_project)["fast"] == Details()
-    assert "unreadable" in index_page.page(toy_project, index_page.every(toy_project))
+    assert facts(toy_project)["fast"] == RunDetails()
+    assert "unreadable" in index_page.render_index(toy_project, index_page.read_runs(toy_project))
 
 
 def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):
-    assert [one.details for one in index_page.every(toy_project, anew=0) if one.run.name == "fast"] == [Details()]
+    assert [one.details for one in index_page.read_runs(toy_project, anew=0) if one.run.name == "fast"] == [
+        RunDetails()
+    ]
     assert facts(toy_project)["fast"].runtime == "cpu"
 
 
@@ -170,13 +172,13 @@ def test_curves_keep_their_ends(tmp_path):
     (tmp_path / "slices.csv").write_text("a,b\n1,2\n")
     [(name, points)] = index_page._read_curves(tmp_path).items()
     assert (name, points[0], points[-1]) == ("phase1", (1.0, 1.1235), (1000.0, 1000.1))
-    assert len(points) <= index_page.MOST_POINTS + 1
+    assert len(points) <= index_page.MAX_POINTS + 1
 
 
 def test_what_another_version_kept_is_read_again(toy_project, named):
     facts(toy_project)
-    kept = json.loads((named / index_page.KEPT).read_text(encoding="utf-8"))
-    write_json(named / index_page.KEPT, {**kept, "runtime": "ipu"})
+    kept = json.loads((named / index_page.CACHE).read_text(encoding="utf-8"))
+    write_json(named / index_page.CACHE, {**kept, "runtime": "ipu"})
     assert facts(toy_project)["fast"].runtime == "ipu", "as it is kept"
-    write_json(named / index_page.KEPT, {**kept, "runtime": "ipu", "layout": 2})
+    write_json(named / index_page.CACHE, {**kept, "runtime": "ipu", "layout": 2})
     assert facts(toy_project)["fast"].runtime == "cpu"
