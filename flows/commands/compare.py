@@ -70,13 +70,13 @@ def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str,
     if len(set(words)) < len(words):
         raise ParamsError("the same run is named twice: pass different runs")
     context: CommandContext = ctx.obj
-    found = compare_page.words_of(project, context.folder, words)
-    values = compare_page.compared(found)
+    found = compare_page.resolve_sides(project, context.folder, words)
+    values = compare_page.compare_sides(found)
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
     index = (project / artifacts.INDEX_PAGE).is_file()
-    write_text(project / page, compare_page.page(values, compare_page.links(project, found), index))
-    return values, compare_page.in_words(values), f"open {page} for the same comparison with overlaid curves"
+    write_text(project / page, compare_page.render_comparison(values, compare_page.page_links(project, found), index))
+    return values, compare_page.format_comparison(values), f"open {page} for the same comparison with overlaid curves"
 
 
 def _compare_files(

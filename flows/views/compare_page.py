@@ -25,7 +25,7 @@ COLUMNS = 40
 
 
 @dataclass(frozen=True)
-class Word:
+class Side:
     """One side of a comparison: a run, or one entry of it, or a folder with the scores of a release."""
 
     said: str
@@ -41,7 +41,7 @@ class Word:
         return check(self.values)
 
 
-def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
+def resolve_sides(project: Path, here: Path, said: Sequence[str]) -> list[Side]:
     """Return the sides that these words name.
 
     Args:
@@ -54,16 +54,16 @@ def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
     for word in said:
         name, _, entry = word.partition(":")
         if (here / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
-            found.append(Word(word, here / word, None))
+            found.append(Side(word, here / word, None))
         else:
             [run] = listing.find_runs(project, [name])
-            found.append(Word(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
+            found.append(Side(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
     if found[0].run is None:
         raise ParamsError(f"{found[0].said} is not a run. Name a run first; the others are evaluated on its examples")
     return found
 
 
-def compared(words: Sequence[Word]) -> dict[str, Any]:
+def compare_sides(words: Sequence[Side]) -> dict[str, Any]:
     """Return the comparison of these runs as plain values.
 
     Raises:
@@ -78,12 +78,12 @@ def compared(words: Sequence[Word]) -> dict[str, Any]:
             "runs": [word.said for word in own],
             "rows": [{"name": name, "values": values} for name, values in rows],
         },
-        "entries": [_entry(names, words) for names in _entries(words)],
-        "curves": _curves(own),
+        "entries": [_compare_entry(names, words) for names in _match_entries(words)],
+        "curves": _read_curves(own),
     }
 
 
-def _entries(words: Sequence[Word]) -> list[list[str]]:
+def _match_entries(words: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
     own = [word for word in words if word.run is not None]
     known = [[word.entry] if word.entry else [e.name for e in entries(word.params)] for word in own]
@@ -98,7 +98,7 @@ def _entries(words: Sequence[Word]) -> list[list[str]]:
     return [[name] * len(own) for name in common]
 
 
-def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
+def _compare_entry(names: Sequence[str], words: Sequence[Side]) -> dict[str, Any]:
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
     sides: list[EvaluatedRun | None] = [
@@ -120,7 +120,7 @@ def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
     }
 
 
-def _curves(own: Sequence[Word]) -> list[dict[str, Any]]:
+def _read_curves(own: Sequence[Side]) -> list[dict[str, Any]]:
     """Return training and held-out losses, grouped by stage."""
     found: dict[str, list[dict[str, Any]]] = {}
     for word in own:
@@ -132,7 +132,7 @@ def _curves(own: Sequence[Word]) -> list[dict[str, Any]]:
     return [{"stage": stage, "lines": lines} for stage, lines in found.items()]
 
 
-def in_words(values: dict[str, Any]) -> str:
+def format_comparison(values: dict[str, Any]) -> str:
     """Return a comparison as text for a terminal."""
     own, rows = values["parameters"]["runs"], values["parameters"]["rows"]
     parts = []
@@ -145,45 +145,45 @@ def in_words(values: dict[str, Any]) -> str:
         parts = ["no parameters differ\n"]
     for entry in values["entries"]:
         cells = [
-            (run, *(interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
+            (run, *(format_interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
             for run, found in entry["scores"].items()
         ]
         parts.append(f"{entry['entry']}\n" + table([("", *entry["titles"].values()), *cells]))
-        parts += [_pair(pair, entry["titles"]) for pair in entry["pairs"]]
-    parts += [_bars(curve) for curve in values["curves"]]
+        parts += [_format_pair(pair, entry["titles"]) for pair in entry["pairs"]]
+    parts += [_format_curve(curve) for curve in values["curves"]]
     return "\n".join(parts)
 
 
-def interval(found: dict[str, float], middle: str, sign: str = "") -> str:
+def format_interval(found: dict[str, float], middle: str, sign: str = "") -> str:
     """Return a value with the bounds of its interval."""
     return f"{found[middle]:{sign}.2f} ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
 
 
-def _pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
+def _format_pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
     ours, theirs = pair["examples"]
-    lines = [f"{pair['second']} against {pair['first']}: {on_what(pair, ours, theirs)}"]
+    lines = [f"{pair['second']} against {pair['first']}: {format_examples(pair, ours, theirs)}"]
     for name, found in pair["differences"].items():
         test = pair["mcnemar"].get(name)
         more = f"; McNemar p = {test['p_value']:.3g}" if test else ""
-        lines.append(f"  {titles[name]} {interval(found, 'mean', '+')} points, {verdict(found)}{more}")
+        lines.append(f"  {titles[name]} {format_interval(found, 'mean', '+')} points, {describe_gain(found)}{more}")
     return "\n".join(lines) + "\n"
 
 
-def on_what(pair: dict[str, Any], ours: int, theirs: int | None) -> str:
+def format_examples(pair: dict[str, Any], ours: int, theirs: int | None) -> str:
     """Return the number of examples that two sides are compared on, and how many each of them has."""
     if pair["common"] == ours == theirs:
         return f"on the same {ours} examples"
     return f"on {pair['common']} common examples (of {ours} and {'?' if theirs is None else theirs})"
 
 
-def verdict(found: dict[str, float]) -> str:
+def describe_gain(found: dict[str, float]) -> str:
     """Return the verdict that the interval of a difference allows."""
     if found["low"] > 0:
         return "better"
     return "worse" if found["high"] < 0 else "no significant difference"
 
 
-def _bars(curve: dict[str, Any]) -> str:
+def _format_curve(curve: dict[str, Any]) -> str:
     """Return curves as rows of bars on one scale, as wide as the longest curve."""
     lines = curve["lines"]
     top = max(value for line in lines for _, value in line["loss"]) or 1.0
@@ -192,11 +192,11 @@ def _bars(curve: dict[str, Any]) -> str:
     rows = [f"{curve['stage']}: loss over {last:.0f} updates, 0 to {top:.2f}"]
     for line in lines:
         held = f", held-out {line['held_out'][-1][1]:.3f}" if line["held_out"] else ""
-        rows.append(f"  {line['run']:<{width}}  {_row(line['loss'], last, top)}  {line['loss'][-1][1]:.3f}{held}")
+        rows.append(f"  {line['run']:<{width}}  {_draw_bars(line['loss'], last, top)}  {line['loss'][-1][1]:.3f}{held}")
     return "\n".join(rows) + "\n"
 
 
-def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
+def _draw_bars(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
     """Return a loss curve as bars; each column shows the last value measured before its end."""
     cells = []
     for column in range(1, COLUMNS + 1):
@@ -205,18 +205,18 @@ def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
     return "".join(cells)
 
 
-def links(project: Path, words: Sequence[Word]) -> dict[str, str]:
+def page_links(project: Path, words: Sequence[Side]) -> dict[str, str]:
     """Return links from the project's reports/ to the pages of these runs; runs without a page are left out."""
     found = {word.said: listing.page_link(project, word.run) for word in words if word.run is not None}
     return {said: href for said, href in found.items() if href}
 
 
-def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
+def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
     """Return a comparison as one self-contained page.
 
     Args:
-        values: the result of `compared`.
-        links: the result of `links`.
+        values: the result of `compare_sides`.
+        links: the result of `page_links`.
         index: whether the index of runs is in the same folder.
     """
     return html_page(
@@ -227,14 +227,14 @@ def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) 
         links=links,
         called=listing.display_name,
         index=index,
-        drawn=[(curve["stage"], _drawn(curve, values["runs"])) for curve in values["curves"]],
-        interval=interval,
-        verdict=verdict,
-        on_what=on_what,
+        drawn=[(curve["stage"], _plot_curve(curve, values["runs"])) for curve in values["curves"]],
+        interval=format_interval,
+        verdict=describe_gain,
+        on_what=format_examples,
     )
 
 
-def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
+def _plot_curve(curve: dict[str, Any], names: Sequence[str]) -> Plot:
     """Return curves on one scale that starts at zero: training loss as lines, held-out loss as rings."""
     lines = []
     for line in curve["lines"]:

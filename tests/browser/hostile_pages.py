@@ -139,7 +139,7 @@ def _compare(folder: Path) -> Path:
         "entries": [entry],
         "curves": [{"stage": at("stage"), "lines": lines}],
     }
-    return _written(folder, compare_page.page(values, {}))
+    return _written(folder, compare_page.render_comparison(values, {}))
 
 
 def _validation(folder: Path) -> Path:

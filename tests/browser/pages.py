@@ -110,7 +110,7 @@ def _compare(folder: Path) -> Path:
         ],
         "curves": [{"stage": "pretrain@phase1", "lines": lines}, {"stage": "finetune@squad", "lines": lines}],
     }
-    return _written(folder / "reports/compare.html", compare_page.page(values, {}))
+    return _written(folder / "reports/compare.html", compare_page.render_comparison(values, {}))
 
 
 def all_runs(number: int, folder: Path) -> Path:
