@@ -70,12 +70,12 @@ def command(
     measured = request.target if measure else ()
     found = estimate_run(request, price, EstimateOptions((), limit, "bow" if bow else MK2, measured, say=streams.note))
     if page is not None:
-        write_text(page, plan_page.page(found, request, preset))
+        write_text(page, plan_page.render_plan(found, request, preset))
     if as_json:
         options.print_json(found.as_values())
     else:
-        streams.say(options.truncate_lines(plan_page.stages_text(found)))
-        streams.say(plan_page.jobs_text(found))
+        streams.say(options.truncate_lines(plan_page.format_stages(found)))
+        streams.say(plan_page.format_jobs(found))
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
     _end(found, request.command_options, as_json)

@@ -13,13 +13,13 @@ WIDTH, BOX, GAP, COLUMNS = 360, 172, 16, 2
 """Dimensions of the graph in its own units, about pixels; it fits a phone without scaling."""
 HIGH, LINE = 26, 13
 """Height of a box with only its name, and of each further line."""
-MOST_LINES = 2
-LONGEST = 29
+MAX_LINES = 2
+MAX_CHARACTERS = 29
 """Maximum characters in a line of a box."""
 
 
 @dataclass(frozen=True)
-class Box:
+class StageBox:
     """Box of one stage."""
 
     name: str
@@ -30,7 +30,9 @@ class Box:
     link: str | None = None
 
 
-def picture(boxes: Sequence[Box], plan: Plan, after: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+def layout_graph(
+    boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any]:
     """Return the positions of boxes and lines for templates/graph.html.j2; lines that others imply are left out.
 
     Args:
@@ -39,14 +41,16 @@ def picture(boxes: Sequence[Box], plan: Plan, after: Mapping[str, Sequence[str]]
     names, further = [one.name for one in boxes], after or {}
     known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
     needs = {name: [other for other in known[name] if other in names] for name in names}
-    data = {name: _passed_on(name, names, plan) for name in names}
-    place, height = _placed(names, needs, data)
-    shown = [{"box": one, "data": _lines(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes]
-    lines = [(place[other], place[name]) for name in names for other in _direct(name, needs)]
+    data = {name: _shared_outs(name, names, plan) for name in names}
+    place, height = _place_boxes(names, needs, data)
+    shown = [
+        {"box": one, "data": _format_outs(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes
+    ]
+    lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
     return {"boxes": shown, "lines": lines, "height": height, "width": WIDTH, "box": BOX}
 
 
-def _placed(
+def _place_boxes(
     names: Sequence[str], needs: Mapping[str, list[str]], data: Mapping[str, list[str]]
 ) -> tuple[dict[str, dict[str, float]], float]:
     """Return left, top and height of each box, and the total height."""
@@ -60,46 +64,46 @@ def _placed(
         for first in range(0, len(row), COLUMNS):
             together = row[first : first + COLUMNS]
             left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
-            high = {name: float(HIGH + LINE * len(_lines(data[name]))) for name in together}
+            high = {name: float(HIGH + LINE * len(_format_outs(data[name]))) for name in together}
             for index, name in enumerate(together):
                 place[name] = {"x": left + index * (BOX + GAP), "y": y, "high": high[name]}
             y += max(high.values()) + GAP
     return place, max(0.0, y - GAP)
 
 
-def _passed_on(name: str, names: Sequence[str], plan: Plan) -> list[str]:
+def _shared_outs(name: str, names: Sequence[str], plan: Plan) -> list[str]:
     """Return the outs of a stage that other stages of the graph read."""
     if name not in plan:
         return []
     readers = [plan[other] for other in names if other in plan and name in plan.needs[other]]
     read = {path for reader in readers for path in reader.reads}
-    return [out for out in plan[name].outs if any(_meet(out, path) for path in read)]
+    return [out for out in plan[name].outs if any(_overlap(out, path) for path in read)]
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     first, second = PurePosixPath(one), PurePosixPath(other)
     return first == second or first in second.parents or second in first.parents
 
 
-def _lines(paths: Sequence[str]) -> list[str]:
+def _format_outs(paths: Sequence[str]) -> list[str]:
     """Return at most MOST_LINES lines for the paths; long paths lose their first folders."""
-    kept = list(paths) if len(paths) <= MOST_LINES else list(paths[: MOST_LINES - 1])
-    shown = [shortened(path) for path in kept]
+    kept = list(paths) if len(paths) <= MAX_LINES else list(paths[: MAX_LINES - 1])
+    shown = [shorten_path(path) for path in kept]
     return shown + ([f"and {len(paths) - len(kept)} more"] if len(kept) < len(paths) else [])
 
 
-def shortened(path: str) -> str:
+def shorten_path(path: str) -> str:
     """Return a path without its first folders if it is long, or the end of a long name."""
     parts = path.split("/")
-    while len(parts) > 1 and len("/".join(parts)) > LONGEST - (len(parts) < path.count("/") + 1) * 2:
+    while len(parts) > 1 and len("/".join(parts)) > MAX_CHARACTERS - (len(parts) < path.count("/") + 1) * 2:
         parts = parts[1:]
     left = "/".join(parts)
-    if len(left) > LONGEST:
-        return f"…{left[1 - LONGEST :]}"
+    if len(left) > MAX_CHARACTERS:
+        return f"…{left[1 - MAX_CHARACTERS :]}"
     return left if left == path else f"…/{left}"
 
 
-def _direct(name: str, needs: Mapping[str, list[str]]) -> list[str]:
+def _direct_needs(name: str, needs: Mapping[str, list[str]]) -> list[str]:
     """Return the direct dependencies of a stage, without those that another dependency implies."""
     behind: set[str] = set()
     left = [further for other in needs[name] for further in needs[other]]

@@ -12,13 +12,13 @@ Stages = Sequence[tuple[int, Sequence[str]]]
 LAYER = "encoder layer "
 COLUMN, LINE, HEAD, LEFT, GAP = 112, 13, 20, 112, 14
 """Width of a stage, height of a text line, top margin, left margin, gap between stages; about pixels."""
-LONGEST = 18
+MAX_CHARACTERS = 18
 """Maximum characters in a line of a stage."""
 BAR = 92
 """Length of the bar for the memory of an IPU."""
 
 
-def picture(
+def layout_pipeline(
     stages: Stages, ipus: int, every_layer: bool | None, proportions: Sequence[float], title: str
 ) -> dict[str, Any] | None:
     """Return the layout for templates/placement.html.j2; None without IPUs.
@@ -31,7 +31,7 @@ def picture(
     """
     if not stages:
         return None
-    texts = [_lines(blocks) for _, blocks in stages]
+    texts = [_wrap_blocks(blocks) for _, blocks in stages]
     row = HEAD + LINE * max(map(len, texts)) + GAP
     boxes = [
         {
@@ -41,7 +41,7 @@ def picture(
             "y": ipu * row,
             "lines": lines,
             "blocks": list(blocks),
-            "kept": _kept(blocks, every_layer),
+            "kept": _count_stored(blocks, every_layer),
         }
         for number, ((ipu, blocks), lines) in enumerate(zip(stages, texts, strict=True))
     ]
@@ -62,7 +62,7 @@ def picture(
     }
 
 
-def of_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
+def layout_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
     """Return the same layout from the result.json of a job on IPUs; None for other jobs."""
     device = (result.get("plan") or {}).get("device") or {}
     placed, config = device.get("placement"), device.get("config") or {}
@@ -75,10 +75,10 @@ def of_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
     predicts = result.get("kind") == "predict"
     every = bool(config.get("recompute_checkpoint_every_layer")) if not predicts and len(stages) > 1 else None
     ipus = placed["ipus_per_replica"]
-    return picture(stages, ipus, every, _shares(config, predicts, ipus), title)
+    return layout_pipeline(stages, ipus, every, _read_shares(config, predicts, ipus), title)
 
 
-def _shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[float]:
+def _read_shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[float]:
     """Return the share of each IPU; empty if training's list is for another number of IPUs than a prediction has."""
     share = config.get("inference_matmul_proportion") if predicts else None
     share = config.get("matmul_proportion") if share is None else share
@@ -87,14 +87,14 @@ def _shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[fl
     return [] if share is None else [share] * ipus
 
 
-def _kept(blocks: Sequence[str], every_layer: bool | None) -> int:
+def _count_stored(blocks: Sequence[str], every_layer: bool | None) -> int:
     """Return the number of activations that a stage stores for recomputation: its input, or one per layer."""
     if every_layer is None:
         return 0
     return max(1, sum(name.startswith(LAYER) for name in blocks)) if every_layer else 1
 
 
-def _lines(blocks: Iterable[str]) -> list[str]:
+def _wrap_blocks(blocks: Iterable[str]) -> list[str]:
     """Return the lines of a stage's box; consecutive layers are joined."""
     found = []
     for of_layers, together in groupby(blocks, key=lambda name: name.startswith(LAYER)):
@@ -104,4 +104,4 @@ def _lines(blocks: Iterable[str]) -> list[str]:
             found.append(f"layers {numbers[0]} to {numbers[-1]}" if len(names) > 1 else f"layer {numbers[0]}")
         else:
             found += names
-    return [line for name in found for line in wrap(name, LONGEST)]
+    return [line for name in found for line in wrap(name, MAX_CHARACTERS)]

@@ -11,7 +11,7 @@ from typing import Any
 from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.runs.run_request import RunRequest
 from flows.views import placement
-from flows.views.graph import Box, picture
+from flows.views.graph import StageBox, layout_graph
 from ipu_model.units import format_bytes, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
 from tasks.pages.render import html_page, text_page
@@ -19,38 +19,45 @@ from tasks.params.tables import table
 
 BAR = 340
 """Length of a bar for the memory of a device, or for the time of an update."""
-SHOWN_LIMIT = 4.0
+MAX_LIMIT_RATIO = 4.0
 """A bar shows the memory limit up to this multiple of what the job needs."""
 COLORS = 8
 """Number of term colors in the style sheet; all further terms share the last one."""
-SHOWN = 3
+MAX_SHOWN = 3
 """Maximum reasons of a stage, or stage names, on a terminal; --json lists all."""
-WORDS = {RUNS: "to run", SKIPPED: "up to date", "restored": "restored"}
+STATUS_NAMES = {RUNS: "to run", SKIPPED: "up to date", "restored": "restored"}
 Unit = Callable[[float], str]
 
 
-def page(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
+def render_plan(found: RunEstimate, request: RunRequest, preset: str | None) -> str:
     """Return the plan of a run as an HTML page.
 
     Args:
         preset: name of the preset; None: params.yaml.
     """
-    boxes = [Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
-    graph, name = picture(boxes, request.plan), preset or "params.yaml"
+    boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
+    graph, name = layout_graph(boxes, request.plan), preset or "params.yaml"
     return html_page(
-        __file__, "plan.html.j2", view=PlanView(found), name=name, run=request.name, graph=graph, words=WORDS, bar=BAR
+        __file__,
+        "plan.html.j2",
+        view=PlanView(found),
+        name=name,
+        run=request.name,
+        graph=graph,
+        words=STATUS_NAMES,
+        bar=BAR,
     )
 
 
-def stages_text(found: RunEstimate) -> str:
+def format_stages(found: RunEstimate) -> str:
     """Return a table of the stages for a terminal, with the number of stages by status."""
-    rows = [(one.stage, WORDS[one.status], shorten(one.why, SHOWN)) for one in found.stages]
+    rows = [(one.stage, STATUS_NAMES[one.status], shorten(one.why, MAX_SHOWN)) for one in found.stages]
     count = PlanView(found).count
     counts = f"{count[SKIPPED]} stages up to date, {count['restored']} restored, {count[RUNS]} to run"
     return f"{table([('stage', 'status', 'reason'), *rows])}{counts}\n"
 
 
-def jobs_text(found: RunEstimate) -> str:
+def format_jobs(found: RunEstimate) -> str:
     """Return the device jobs that would run, with their estimates and totals, for a terminal of 80 columns."""
     return text_page(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
 
@@ -62,7 +69,7 @@ class PlanView:
         self.found, self.stages = found, found.stages
         self.count = Counter(one.status for one in found.stages)
         estimates = [job.estimate for job in found.running if job.estimate is not None]
-        colors = _colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
+        colors = _number_colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
         self.jobs = [JobView(job, found.cost(job.seconds), colors) for job in found.running]
 
     @property
@@ -78,17 +85,17 @@ class PlanView:
         """Name, figure and note of each total over all stages that would run."""
         found, device = self.found, self.found.device_seconds
         if any(job.seconds is not None for job in found.running):
-            yield "devices", between(device, format_seconds), f"likely {format_seconds(device.likely)}"
+            yield "devices", format_interval(device, format_seconds), f"likely {format_seconds(device.likely)}"
         if found.other_seconds:
             rest = total(found.other_seconds.values())
             likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
-            yield "others", between(rest, format_seconds), likely
+            yield "others", format_interval(rest, format_seconds), likely
         if found.unknown:
-            yield "not timed", f"{len(found.unknown)} stages", shorten(found.unknown, SHOWN)
+            yield "not timed", f"{len(found.unknown)} stages", shorten(found.unknown, MAX_SHOWN)
         yield "disk", format_bytes(found.disk_bytes), f"to be written; {format_bytes(found.free_bytes)} free"
         if (cost := found.cost(device)) is not None:
             likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
-            yield "cost", between(cost, "{:,.2f}".format), likely
+            yield "cost", format_interval(cost, "{:,.2f}".format), likely
 
 
 class JobView:
@@ -115,7 +122,7 @@ class JobView:
     @property
     def time(self) -> str:
         """Time of the whole job; empty if unknown."""
-        return "" if self.job.seconds is None else between(self.job.seconds, format_seconds)
+        return "" if self.job.seconds is None else format_interval(self.job.seconds, format_seconds)
 
     @property
     def short(self) -> str:
@@ -131,17 +138,21 @@ class JobView:
         """Name, figure and largest contribution of each estimate."""
         job, time = self.job, self.job.time
         for one in self.estimates[:1]:
-            yield "memory", format_likely(one.total, format_bytes), f"{one.where}; {_most(one.largest, format_bytes)}"
+            yield (
+                "memory",
+                format_likely(one.total, format_bytes),
+                f"{one.where}; {_format_largest(one.largest, format_bytes)}",
+            )
         if job.seconds is None or time is None:
             yield "time", "not measured; pass --measure", ""
         else:
             what = "calls" if job.planned.job.kind == "predict" else "updates"
             each = format_likely(time.update_seconds, format_seconds)
             yield "time", format_likely(job.seconds, format_seconds), ""
-            yield what, f"{time.updates:,} of {each}", _most(time.largest, format_seconds)
+            yield what, f"{time.updates:,} of {each}", _format_largest(time.largest, format_seconds)
             yield "speed", f"{format_likely(time.sequences_per_second, '{:,.0f}'.format)} sequences/s", ""
         if self.cost is not None:
-            yield "cost", between(self.cost, "{:,.2f}".format), ""
+            yield "cost", format_interval(self.cost, "{:,.2f}".format), ""
         yield "precision", job.precision, ""
         if job.records:
             ipu = "such jobs on this host widen these intervals (podium ledger)"
@@ -154,14 +165,14 @@ class JobView:
     def bars(self) -> Iterator[dict[str, Any]]:
         """Bars for the memory of each distinct device, on one scale."""
         most = max((one.total.high for one in self.estimates), default=0.0)
-        limits = [one.limit for one in self.estimates if one.limit <= SHOWN_LIMIT * most]
+        limits = [one.limit for one in self.estimates if one.limit <= MAX_LIMIT_RATIO * most]
         scale = BAR / (max([*limits, most]) or 1.0)
         for one in sorted(self.estimates, key=lambda one: one.where):
             yield {
                 "where": one.where,
                 "verdict": one.verdict,
                 "figure": format_memory(one),
-                "parts": _parts(one.terms, format_bytes, scale, self.colors),
+                "parts": _layout_parts(one.terms, format_bytes, scale, self.colors),
                 "ends": [one.total.low * scale, one.total.high * scale],
                 "limit": one.limit * scale if one.limit * scale <= BAR + 1 else None,
             }
@@ -179,7 +190,9 @@ class JobView:
         if self.job.time is None:
             return []
         terms = self.job.time.terms
-        return _parts(terms, format_seconds, BAR / (sum(term.amount for term in terms) or 1.0), _colors(terms))
+        return _layout_parts(
+            terms, format_seconds, BAR / (sum(term.amount for term in terms) or 1.0), _number_colors(terms)
+        )
 
     @property
     def placement(self) -> dict[str, Any] | None:
@@ -191,15 +204,15 @@ class JobView:
         recomputes = not predicts and plan.placement.forward_stages > 1
         every = config.recompute_checkpoint_every_layer if recomputes else None
         shares = mode.matmul_proportion
-        return placement.picture(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
+        return placement.layout_pipeline(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
 
 
-def _most(term: Term, unit: Unit) -> str:
+def _format_largest(term: Term, unit: Unit) -> str:
     knob = f" (reduce with {term.knob})" if term.knob else ""
     return f"mostly {term.name}, {unit(term.amount)}{knob}"
 
 
-def _colors(terms: Sequence[Term]) -> dict[str, int]:
+def _number_colors(terms: Sequence[Term]) -> dict[str, int]:
     """Return a color number for each term, largest total first; terms beyond the last color share it."""
     sums: Counter[str] = Counter()
     for term in terms:
@@ -208,7 +221,7 @@ def _colors(terms: Sequence[Term]) -> dict[str, int]:
     return {name: min(index, COLORS - 1) for index, name in enumerate(names)}
 
 
-def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
+def _layout_parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
     """Return the parts of a bar from left to right, in color order."""
     found = sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name])
     starts = accumulate((term.amount for term in found), initial=0.0)
@@ -228,10 +241,10 @@ def _parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, in
 def format_memory(memory: MemoryEstimate) -> str:
     """Return the interval of a memory estimate, and the limit if it is known."""
     limit = "" if math.isinf(memory.limit) else f" of {format_bytes(memory.limit)}"
-    return f"{between(memory.total, format_bytes)}{limit}"
+    return f"{format_interval(memory.total, format_bytes)}{limit}"
 
 
-def between(interval: Interval, unit: Unit) -> str:
+def format_interval(interval: Interval, unit: Unit) -> str:
     """Return both ends of an interval, with a shared unit stated once: 1.2 to 1.5 GB."""
     low, high = unit(interval.low), unit(interval.high)
     if low == high:
@@ -242,5 +255,5 @@ def between(interval: Interval, unit: Unit) -> str:
 
 def format_likely(interval: Interval, unit: Unit) -> str:
     """Return both ends of an interval, then the likely figure: 1.2 to 1.5 GB (likely 1.3 GB)."""
-    ends, likely = between(interval, unit), unit(interval.likely)
+    ends, likely = format_interval(interval, unit), unit(interval.likely)
     return ends if ends == likely else f"{ends} (likely {likely})"

@@ -24,7 +24,7 @@ from flows.runs.run_params import format_parameter
 from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, sections, training_of
-from flows.views.graph import Box, picture
+from flows.views.graph import StageBox, layout_graph
 from flows.views.run_view import NOT_STARTED, RunView, format_clock, format_moment
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
@@ -68,7 +68,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
     for one in trainings:
         begun[one.stage]["resumed"] = one.resumed
     after = {publish_step(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
-    pipelines = [placement.of_result(result, stage) for stage, result in run.jobs.items()]
+    pipelines = [placement.layout_result(result, stage) for stage, result in run.jobs.items()]
     return html_page(
         __file__,
         "run.html.j2",
@@ -85,7 +85,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         newest=relative_link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(run.record, root, folder),
         moment=format_moment,
-        graph=picture([_box(row, pages) for row in stages], run.plan, after),
+        graph=layout_graph([_box(row, pages) for row in stages], run.plan, after),
         places=any(stage.host for stage in run.record.stages),
         curves=sections(trainings),
         empty=[(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
@@ -101,9 +101,9 @@ def relative_link(path: Path, folder: Path) -> str:
     return words if "/" in words else f"./{words}"
 
 
-def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
+def _box(row: dict[str, Any], pages: dict[str, str]) -> StageBox:
     says = f"{row['status']}, {format_duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
-    return Box(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
+    return StageBox(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
 
 
 def copy_path(report: RunReport, root: Path) -> Path:

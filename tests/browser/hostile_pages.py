@@ -44,7 +44,7 @@ def _plan(folder: Path) -> Path:
     found = estimate_run(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)
-    return _written(folder, plan_page.page(replace(found, stages=stages, jobs=jobs), wanted, None))
+    return _written(folder, plan_page.render_plan(replace(found, stages=stages, jobs=jobs), wanted, None))
 
 
 def _run(folder: Path) -> Path:

@@ -44,7 +44,7 @@ def _plan(preset: str, folder: Path) -> Path:
     first, *rest = found.jobs
     hostile = replace(first.planned, split=at("split"))
     jobs = (replace(first, planned=hostile, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)
-    html = plan_page.page(replace(found, jobs=jobs), wanted, at("preset", preset))
+    html = plan_page.render_plan(replace(found, jobs=jobs), wanted, at("preset", preset))
     return _written(folder / "plan.html", html)
 
 

@@ -16,7 +16,7 @@ from flows.checks import device, preflight
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import RunRequest, resolve_request
 from flows.views import plan_page
-from flows.views.plan_page import JobView, between, format_likely, jobs_text
+from flows.views.plan_page import JobView, format_interval, format_jobs, format_likely
 from ipu_model.estimates.estimate import FITS, TIGHT
 from ipu_model.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
@@ -121,10 +121,10 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
 def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
     asked = wanted(preset)
     found = estimate_run(asked)
-    page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_text(found).split())
+    page, terminal = plan_page.render_plan(found, asked, preset), " ".join(format_jobs(found).split())
     for job in found.running:
         assert job.estimate is not None
-        memory = between(job.estimate.memory[0].total, format_bytes)
+        memory = format_interval(job.estimate.memory[0].total, format_bytes)
         line = JobView(job).short
         assert f"{job.estimate.device}, {memory}" in line
         assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
@@ -184,7 +184,7 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> No
         assert words in text
     assert not re.search(r"<script|https?://|url\(", text)
     hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1.layers_per_ipu="{MARKUP}"')
-    shown = plan_page.page(estimate_run(hostile), hostile, MARKUP)
+    shown = plan_page.render_plan(estimate_run(hostile), hostile, MARKUP)
     assert MARKUP not in shown
     assert shown.count("&lt;img src=x") >= 3, "the name of the recipe twice, and the problem of the job"
 
@@ -194,15 +194,15 @@ def test_figures_are_written_with_their_units() -> None:
     assert [format_seconds(x) for x in (0.2, 3.21, 42, 300, 7200, 4e5)] == [
         "200 ms", "3.2 s", "42 s", "5.0 min", "2.0 h", "4.6 days",
     ]  # fmt: skip
-    assert between(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB"
-    assert between(Interval(9e8, 2e9, 3e9), format_bytes) == "900 MB to 3.0 GB"
-    assert between(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
+    assert format_interval(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB"
+    assert format_interval(Interval(9e8, 2e9, 3e9), format_bytes) == "900 MB to 3.0 GB"
+    assert format_interval(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
     assert format_likely(Interval(1e9, 2e9, 3e9), format_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
     assert format_likely(Interval(2e9, 2e9, 2e9), format_bytes) == "2.0 GB"
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
-    assert jobs_text(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
+    assert format_jobs(estimate_run(resolve_request(Path.cwd(), "bert", (), to=("corpus",), name="of-a-test"))) == ""
 
 
 def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:

@@ -196,9 +196,9 @@ def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(pre
         name: float(y) for y, name in re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
     }
     assert top["gate@squad"] < top["publish@squad"]
-    assert graph.shortened("reports/validation/corpus.json") == "…/validation/corpus.json"
-    assert graph.shortened("data/corpus") == "data/corpus"
-    assert graph.shortened("a/" + 40 * "b") == "…" + 28 * "b"
+    assert graph.shorten_path("reports/validation/corpus.json") == "…/validation/corpus.json"
+    assert graph.shorten_path("data/corpus") == "data/corpus"
+    assert graph.shorten_path("a/" + 40 * "b") == "…" + 28 * "b"
 
 
 def test_marks_of_the_timeline_are_short():
