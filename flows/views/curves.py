@@ -35,7 +35,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCurves:
     """Curves of a training stage."""
 
     stage: str
@@ -58,7 +58,7 @@ def is_training(stage: Stage) -> bool:
     return stage.uses_device and len(stage.plots) == 2
 
 
-def training_of(stage: Stage, root: Path, project: Path, began: float | None = None) -> Training:
+def read_training(stage: Stage, root: Path, project: Path, began: float | None = None) -> TrainingCurves:
     """Return the curves of a training.
 
     Args:
@@ -67,16 +67,16 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
         began: start of the stage in seconds since 1970; files of earlier jobs are ignored.
     """
     metrics, (plot, held_out_plot) = read_metrics(stage, root), (root / path for path in stage.plots)
-    folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
+    folder = _find_run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
     if not plot.is_file() and folder is not None:
         plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
     log, continued = ({}, ()) if folder is None else _read_log(folder / "job.log")
     resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
     columns = read_columns(plot), read_columns(held_out_plot)
-    return Training(stage.name, *columns, log, _note(metrics), resumed, continued, _unit_of_loss(folder))
+    return TrainingCurves(stage.name, *columns, log, _format_note(metrics), resumed, continued, _read_loss_unit(folder))
 
 
-def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:
+def _find_run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:
     """Return the run folder of a training: by its fingerprint if it finished, else the newest in the first place."""
     if fingerprint is not None:
         there = (place / artifacts.RUNS / name / fingerprint for place in places)
@@ -86,7 +86,7 @@ def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], bega
     return None if newest is None or jobs[newest] < (began or 0.0) else newest.parent
 
 
-def _unit_of_loss(folder: Path | None) -> str:
+def _read_loss_unit(folder: Path | None) -> str:
     """Return "nats" for a cross-entropy, "squared" for the mean squared error of a regression."""
     path = None if folder is None else folder / "job.json"
     if path is None or not path.is_file():
@@ -97,7 +97,7 @@ def _unit_of_loss(folder: Path | None) -> str:
     return "squared" if job["head"] == "sequence_classification" and job["labels"] == 1 else "nats"
 
 
-def _note(metrics: dict[str, Any]) -> str:
+def _format_note(metrics: dict[str, Any]) -> str:
     found = metrics.get("held_out")
     if not found:
         return ""
@@ -149,27 +149,31 @@ def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
     return columns, tuple(sorted(continued))
 
 
-def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
+def column_points(columns: Columns, name: str, factor: float = 1.0) -> Points:
     """Return (update, value) of each line of a column; empty without that column."""
     values = columns.get(name, ())
     return tuple((x, factor * y) for x, y in zip(columns.get("step", ()), values, strict=False))
 
 
-def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
+def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
-    kinds: list[tuple[str, str, Callable[[Training], tuple[Line, ...]]]] = [
-        ("Loss", "loss", _loss),
-        (SCORES, "%", _scores),
-        ("Learning rate", "learning rate", lambda one: _lines(one.history, [("learning rate", "learning_rate", 2)])),
-        ("Speed", "tokens per second", lambda one: _lines(one.steps, [("real tokens", SPEED, 5)])),
-        ("Memory", "MB", lambda one: _lines(one.steps, MEMORIES)),
+    kinds: list[tuple[str, str, Callable[[TrainingCurves], tuple[Line, ...]]]] = [
+        ("Loss", "loss", _loss_lines),
+        (SCORES, "%", _score_lines),
+        (
+            "Learning rate",
+            "learning rate",
+            lambda one: _make_lines(one.history, [("learning rate", "learning_rate", 2)]),
+        ),
+        ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
+        ("Memory", "MB", lambda one: _make_lines(one.steps, MEMORIES)),
     ]
     found: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:
         figures = [(one, lines_of(one)) for one in trainings]
         if not any(lines for _, lines in figures):
             continue
-        drawn = [_figure(title, one, lines, up) for one, lines in figures]
+        drawn = [_make_figure(title, one, lines, up) for one, lines in figures]
         found.append({"title": title, "figures": drawn, "without": WITHOUT.get(title, "not measured")})
     if len(trainings) != 1:
         return found
@@ -177,7 +181,7 @@ def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     return [{"title": trainings[0].stage, "figures": together, "without": ""}] if together else []
 
 
-def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
+def _make_figure(title: str, training: TrainingCurves, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
     if title == "Loss" and training.loss_in:
         up = f"loss ({training.loss_in})"
     plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
@@ -198,10 +202,10 @@ def _plot(lines: tuple[Line, ...], up: str, label: str) -> str:
     return line_plot(lines, UPDATE, up, label)
 
 
-def _loss(training: Training) -> tuple[Line, ...]:
+def _loss_lines(training: TrainingCurves) -> tuple[Line, ...]:
     """Return the training loss as a line, the held-out loss as dots, and the points where training was resumed."""
-    history, held_out = points(training.history, "loss"), points(training.held_out, "loss")
-    lines = [*_lines(training.history, [("training", "loss", 0)])]
+    history, held_out = column_points(training.history, "loss"), column_points(training.held_out, "loss")
+    lines = [*_make_lines(training.history, [("training", "loss", 0)])]
     lines += [Line("held-out rows", held_out, marks=True, color=1)] if held_out else []
     # Draw a resumption at the last loss before it, as the checkpoint may be between two lines of the history.
     before = [[point for point in history if point[0] <= update] for update in training.continued]
@@ -211,18 +215,18 @@ def _loss(training: Training) -> tuple[Line, ...]:
     return (*lines, *([Line("resumed", resumed, marks=True, color=6)] if resumed else []))
 
 
-def _lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[Line, ...]:
+def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[Line, ...]:
     """Return a line for each name, column and color that has points; a single point becomes a dot."""
-    found = ((name, points(columns, column, factor), color) for name, column, color in named)
+    found = ((name, column_points(columns, column, factor), color) for name, column, color in named)
     return tuple(Line(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
 
 
-def _scores(training: Training) -> tuple[Line, ...]:
+def _score_lines(training: TrainingCurves) -> tuple[Line, ...]:
     names = [name for name in training.held_out if name.endswith("accuracy")]
     named = ((name.replace("_", " "), name, color) for color, name in enumerate(names))
-    return _lines(training.held_out, named, 100.0)
+    return _make_lines(training.held_out, named, 100.0)
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
     """Return (update, loss) of each line of a stage's history; empty if the stage has not run."""
-    return list(points(read_columns(path), "loss"))
+    return list(column_points(read_columns(path), "loss"))

@@ -23,7 +23,7 @@ from flows.runs.report import RunReport, run_outcome
 from flows.runs.run_params import format_parameter
 from flows.runs.stage_plan import publish_step
 from flows.views import placement
-from flows.views.curves import is_training, sections, training_of
+from flows.views.curves import is_training, make_sections, read_training
 from flows.views.graph import StageBox, layout_graph
 from flows.views.run_view import NOT_STARTED, RunView, format_clock, format_moment
 from ipu_model.files import write_text
@@ -64,7 +64,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
     pages = {stage: relative_link(page["path"], folder) for stage, page in run.pages.items()}
     begun = {row["name"]: row for row in stages if row["status"] not in NOT_STARTED}
     trained = [stage for stage in run.plan.values() if stage.name in begun and is_training(stage)]
-    trainings = [training_of(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
+    trainings = [read_training(stage, root, run.project, begun[stage.name]["began"]) for stage in trained]
     for one in trainings:
         begun[one.stage]["resumed"] = one.resumed
     after = {publish_step(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
@@ -87,7 +87,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         moment=format_moment,
         graph=layout_graph([_box(row, pages) for row in stages], run.plan, after),
         places=any(stage.host for stage in run.record.stages),
-        curves=sections(trainings),
+        curves=make_sections(trainings),
         empty=[(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
         pages=pages,
         files=[(name, relative_link(path, folder)) for name, path in run.files],

@@ -339,18 +339,18 @@ def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
     log = folder / "job.log"
     log.write_text(event % (10, 100, 7) + "a warning\n" + event % (20, 200, 8) + '{"event": "step", "st')
     stage = dataclasses.replace(TRAINING)
-    found = curves.training_of(stage, tmp_path, tmp_path)
-    assert curves.points(found.history, "loss") == ((10.0, 4.0), (20.0, 2.0)), "the last line is only half there"
-    assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 200))
+    found = curves.read_training(stage, tmp_path, tmp_path)
+    assert curves.column_points(found.history, "loss") == ((10.0, 4.0), (20.0, 2.0)), "the last line is only half there"
+    assert curves.column_points(found.steps, curves.SPEED) == ((10, 100), (20, 200))
     with log.open("a") as stream:
         stream.write('ep": 30, "real_tokens_per_second": 300, "memory_mb": 9}\n' + event % (20, 250, 8))
-    found = curves.training_of(stage, tmp_path, tmp_path)
-    assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
-    assert curves.points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
-    (section,) = curves.sections([found])
+    found = curves.read_training(stage, tmp_path, tmp_path)
+    assert curves.column_points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
+    assert curves.column_points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
+    (section,) = curves.make_sections([found])
     assert section["title"] == "finetune@squad", "one training: its figures next to each other"
     assert [one["title"] for one in section["figures"]] == ["Loss", "Learning rate", "Speed", "Memory"]
-    sections = curves.sections([found, found])
+    sections = curves.make_sections([found, found])
     assert [one["title"] for one in sections] == ["Loss", "Learning rate", "Speed", "Memory"]
 
 
@@ -367,7 +367,7 @@ def test_the_axis_of_a_loss_names_its_unit(tmp_path, head, labels, axis):
     folder.mkdir(parents=True)
     (folder / "job.json").write_text(json.dumps({"head": head, "labels": labels}))
     (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n")
-    (section,) = curves.sections([curves.training_of(TRAINING, tmp_path, tmp_path)])
+    (section,) = curves.make_sections([curves.read_training(TRAINING, tmp_path, tmp_path)])
     assert f">{axis}<" in section["figures"][0]["plot"]
 
 
@@ -380,17 +380,19 @@ def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp
     step, plan = '{"event": "step", "step": %d, "real_tokens_per_second": 1}\n', '{"event": "plan"}\n'
     went_on = '{"event": "message", "text": "continuing", "continued": %d}\n'
     (folder / "job.log").write_text(plan + step % 10 + step % 20 + plan + went_on % 15 + step % 20 + step % 30)
-    found = curves.training_of(TRAINING, tmp_path, tmp_path)
+    found = curves.read_training(TRAINING, tmp_path, tmp_path)
     assert (found.resumed, found.continued) == (15, (15,))
-    (section,) = curves.sections([found])
+    (section,) = curves.make_sections([found])
     assert "resumed from update 15" in section["figures"][0]["note"]
     assert "resumed" in section["figures"][0]["plot"]
     with (folder / "job.log").open("a") as log:
         log.write(plan + step % 10)
-    found = curves.training_of(TRAINING, tmp_path, tmp_path)
-    assert (found.continued, curves.points(found.steps, curves.SPEED)) == ((), ((10, 1),)), "it began from nothing"
+    found = curves.read_training(TRAINING, tmp_path, tmp_path)
+    assert (found.continued, curves.column_points(found.steps, curves.SPEED)) == ((), ((10, 1),)), (
+        "it began from nothing"
+    )
     later = job.stat().st_mtime + 5
-    assert curves.training_of(TRAINING, tmp_path, tmp_path, later).history == {}, "a job of before the stage began"
+    assert curves.read_training(TRAINING, tmp_path, tmp_path, later).history == {}, "a job of before the stage began"
 
 
 TRAINING = curves.Stage(
@@ -456,5 +458,5 @@ def test_a_training_of_ten_thousand_updates_makes_no_large_page(tmp_path):
         "learning_rate": [y for _, y in updates],
     }
     steps = {"step": columns["step"], curves.SPEED: columns["loss"], curves.MEMORY: columns["loss"]}
-    (section,) = curves.sections([curves.Training("pretrain@phase1", columns, columns, steps, "")])
+    (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, steps, "")])
     assert sum(len(one["plot"]) for one in section["figures"]) < 300_000
