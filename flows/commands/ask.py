@@ -13,7 +13,7 @@ from flows.commands import model_options, options
 from flows.commands.model_options import AT_LEAST_ONE
 from flows.commands.project import resolve_path
 from ipu_model.files import open_regular
-from tasks.pages.markup import readable
+from tasks.pages.markup import replace_hidden
 from tasks.stage import streams
 from tasks.stage.errors import InputError
 
@@ -122,7 +122,7 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
 
 def _line(answer: Answer) -> str:
     """Return an answer for a terminal, its control characters escaped."""
-    return readable(" ".join(answer.text.split())) or "(no answer)"
+    return replace_hidden(" ".join(answer.text.split())) or "(no answer)"
 
 
 def _say_comparison(both: Sequence[tuple[Place, Answer]], found: dict[str, Any], as_json: bool) -> None:

@@ -179,13 +179,13 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
 
 def _lines(one: dict[str, Any]) -> str:
     """Return the lines that show one sequence, control characters of its text escaped."""
-    from tasks.pages.markup import readable
+    from tasks.pages.markup import replace_hidden
 
     window = one.get("window")
     cut = f", window {window['number']} of {window['of']} of its example" if window else ""
     lines = [f"row {one['row']}, sequence {one['slot'] + 1}: {one['tokens']} tokens{cut}"]
-    lines += [f"  text    {readable(one['text'])}", f"  ids     {' '.join(map(str, one['ids']))}"]
+    lines += [f"  text    {replace_hidden(one['text'])}", f"  ids     {' '.join(map(str, one['ids']))}"]
     for name, said in one["labels"].items():
         words = ", ".join(said) if isinstance(said, list) else said
-        lines.append(f"  {name}  {readable(words)}")
+        lines.append(f"  {name}  {replace_hidden(words)}")
     return "\n".join(lines) + "\n"

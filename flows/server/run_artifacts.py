@@ -30,7 +30,7 @@ from flows.runs.stage_plan import known_parts
 from flows.server.api import call_optional
 from flows.views import run_texts
 from flows.views.run_view import RunView
-from tasks.pages.markup import readable
+from tasks.pages.markup import replace_hidden
 from tasks.params.downstream import kind_names
 from tasks.params.overlays import preset_names
 from tasks.plan.plan_file import definitions_of
@@ -110,7 +110,7 @@ def format_name(called: str | None, became: str = "", began: datetime | None = N
         began: start of the run; None: now.
     """
     date = (began or datetime.now()).strftime(DATE)
-    return readable(" ".join(filter(None, [called or NO_PRESET, became, date])))
+    return replace_hidden(" ".join(filter(None, [called or NO_PRESET, became, date])))
 
 
 def make_tags(values: Mapping[str, Any], preset: str | None, project: Path) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 from flows.runs import listing, run_params
 from flows.views.curves import is_training, read_curve
 from tasks.downstream.comparing import EvaluatedRun, against_run, against_scores, figures_of, judged
-from tasks.pages.plots import COLORS, Line, Plot, line_plot
-from tasks.pages.render import html_page
+from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
+from tasks.pages.render import render_html
 from tasks.params.entries import entries, entry_of
 from tasks.params.schema import Params, check
 from tasks.params.tables import differing, table
@@ -219,7 +219,7 @@ def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: b
         links: the result of `page_links`.
         index: whether the index of runs is in the same folder.
     """
-    return html_page(
+    return render_html(
         __file__,
         "compare.html.j2",
         **values,
@@ -240,7 +240,7 @@ def _plot_curve(curve: dict[str, Any], names: Sequence[str]) -> Plot:
     for line in curve["lines"]:
         color = names.index(line["run"])
         name = listing.display_name(line["run"])
-        lines.append(Line(name, line["loss"], color=color))
+        lines.append(PlotLine(name, line["loss"], color=color))
         if line["held_out"]:
-            lines.append(Line(f"{name}, held-out", line["held_out"], marks=True, color=color))
-    return line_plot(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")
+            lines.append(PlotLine(f"{name}, held-out", line["held_out"], marks=True, color=color))
+    return plot_lines(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")

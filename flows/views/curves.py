@@ -18,7 +18,7 @@ from typing import Any
 from flows.runs.report import read_metrics
 from ipu_model.files import read_json
 from tasks.jobs.device_job import figures_in_words
-from tasks.pages.plots import Line, line_plot
+from tasks.pages.plots import PlotLine, plot_lines
 from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts
 
@@ -157,7 +157,7 @@ def column_points(columns: Columns, name: str, factor: float = 1.0) -> Points:
 
 def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
-    kinds: list[tuple[str, str, Callable[[TrainingCurves], tuple[Line, ...]]]] = [
+    kinds: list[tuple[str, str, Callable[[TrainingCurves], tuple[PlotLine, ...]]]] = [
         ("Loss", "loss", _loss_lines),
         (SCORES, "%", _score_lines),
         (
@@ -181,7 +181,7 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     return [{"title": trainings[0].stage, "figures": together, "without": ""}] if together else []
 
 
-def _make_figure(title: str, training: TrainingCurves, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
+def _make_figure(title: str, training: TrainingCurves, lines: tuple[PlotLine, ...], up: str) -> dict[str, Any]:
     if title == "Loss" and training.loss_in:
         up = f"loss ({training.loss_in})"
     plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
@@ -197,31 +197,31 @@ def _make_figure(title: str, training: TrainingCurves, lines: tuple[Line, ...], 
 
 
 @functools.lru_cache(maxsize=256)
-def _plot(lines: tuple[Line, ...], up: str, label: str) -> str:
+def _plot(lines: tuple[PlotLine, ...], up: str, label: str) -> str:
     """Return a plot; cached, because the page of a running run is rendered many times."""
-    return line_plot(lines, UPDATE, up, label)
+    return plot_lines(lines, UPDATE, up, label)
 
 
-def _loss_lines(training: TrainingCurves) -> tuple[Line, ...]:
+def _loss_lines(training: TrainingCurves) -> tuple[PlotLine, ...]:
     """Return the training loss as a line, the held-out loss as dots, and the points where training was resumed."""
     history, held_out = column_points(training.history, "loss"), column_points(training.held_out, "loss")
     lines = [*_make_lines(training.history, [("training", "loss", 0)])]
-    lines += [Line("held-out rows", held_out, marks=True, color=1)] if held_out else []
+    lines += [PlotLine("held-out rows", held_out, marks=True, color=1)] if held_out else []
     # Draw a resumption at the last loss before it, as the checkpoint may be between two lines of the history.
     before = [[point for point in history if point[0] <= update] for update in training.continued]
     resumed = tuple(
         (float(update), kept[-1][1]) for update, kept in zip(training.continued, before, strict=True) if kept
     )
-    return (*lines, *([Line("resumed", resumed, marks=True, color=6)] if resumed else []))
+    return (*lines, *([PlotLine("resumed", resumed, marks=True, color=6)] if resumed else []))
 
 
-def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[Line, ...]:
+def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[PlotLine, ...]:
     """Return a line for each name, column and color that has points; a single point becomes a dot."""
     found = ((name, column_points(columns, column, factor), color) for name, column, color in named)
-    return tuple(Line(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
+    return tuple(PlotLine(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
 
 
-def _score_lines(training: TrainingCurves) -> tuple[Line, ...]:
+def _score_lines(training: TrainingCurves) -> tuple[PlotLine, ...]:
     names = [name for name in training.held_out if name.endswith("accuracy")]
     named = ((name.replace("_", " "), name, color) for color, name in enumerate(names))
     return _make_lines(training.held_out, named, 100.0)

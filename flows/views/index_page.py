@@ -22,8 +22,8 @@ from flows.views.curves import read_curve
 from flows.views.run_view import ResultView, RunView
 from ipu_model.files import read_json, write_json, write_text
 from ipu_model.units import format_duration
-from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
-from tasks.pages.render import html_page
+from tasks.pages.plots import COLORS, Plot, Trace, plot_overlay
+from tasks.pages.render import render_html
 from tasks.params.schema import default_values
 from tasks.params.tables import ABSENT
 from tasks.stage import artifacts
@@ -195,7 +195,7 @@ def render_index(project: Path, found: Sequence[IndexedRun]) -> str:
 
 def _render(project: Path, found: Sequence[IndexedRun], most: int) -> str:
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
-    return html_page(
+    return render_html(
         __file__,
         "index.html.j2",
         view=IndexView(project, found[:most]),
@@ -285,7 +285,7 @@ class IndexView:
                     )
                     traces.append(Trace(number, number, whisker, [dot], marks=True))
             label = f"{name} of each run with its 95% interval"
-            yield name, overlay_plot(traces, "run, oldest first", "percent", label, from_zero=False, room=0.5)
+            yield name, plot_overlay(traces, "run, oldest first", "percent", label, from_zero=False, room=0.5)
 
     @property
     def curves(self) -> Iterator[tuple[str, Plot]]:
@@ -304,7 +304,7 @@ class IndexView:
                     ]
                     line = _thin(points, max(8, MAX_VERTICES // drawn))
                     traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # a point is not a line
-            yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
+            yield name, plot_overlay(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
 def _cut(value: str) -> str:

@@ -14,7 +14,7 @@ from flows.views import placement
 from flows.views.graph import StageBox, layout_graph
 from ipu_model.units import format_bytes, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
-from tasks.pages.render import html_page, text_page
+from tasks.pages.render import render_html, render_text
 from tasks.params.tables import table
 
 BAR = 340
@@ -37,7 +37,7 @@ def render_plan(found: RunEstimate, request: RunRequest, preset: str | None) -> 
     """
     boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
     graph, name = layout_graph(boxes, request.plan), preset or "params.yaml"
-    return html_page(
+    return render_html(
         __file__,
         "plan.html.j2",
         view=PlanView(found),
@@ -59,7 +59,7 @@ def format_stages(found: RunEstimate) -> str:
 
 def format_jobs(found: RunEstimate) -> str:
     """Return the device jobs that would run, with their estimates and totals, for a terminal of 80 columns."""
-    return text_page(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
+    return render_text(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
 
 
 class PlanView:

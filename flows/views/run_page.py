@@ -28,7 +28,7 @@ from flows.views.graph import StageBox, layout_graph
 from flows.views.run_view import NOT_STARTED, RunView, format_clock, format_moment
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
-from tasks.pages.render import html_page
+from tasks.pages.render import render_html
 from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
 
@@ -69,7 +69,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         begun[one.stage]["resumed"] = one.resumed
     after = {publish_step(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
     pipelines = [placement.layout_result(result, stage) for stage, result in run.jobs.items()]
-    return html_page(
+    return render_html(
         __file__,
         "run.html.j2",
         run=run,

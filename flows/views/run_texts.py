@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from flows.runs import listing, report, run_params
 from flows.views.run_view import RunView, format_value
-from tasks.pages.render import markdown_page, text_page
+from tasks.pages.render import render_markdown, render_text
 from tasks.stage import artifacts
 
 PAGES_URL = "PODIUM_PAGES_URL"
@@ -24,7 +24,7 @@ PAGES_URL = "PODIUM_PAGES_URL"
 
 def format_end(run: RunView) -> str:
     """Return the outcome, results and pages of a run, for a terminal."""
-    return text_page(__file__, "ending.txt.j2", run=run)
+    return render_text(__file__, "ending.txt.j2", run=run)
 
 
 def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequence[tuple[str, list[Any]]]) -> str:
@@ -43,7 +43,7 @@ def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequ
         lines = map(report.format_stage, record.stages)
         rows = [report.HEADER, *lines, report.format_total(record)] if record.stages else []
     folder, values = listed.folder.relative_to(project), {"origin": origin, "parameters": table}
-    return text_page(__file__, "full.txt.j2", listed=listed, folder=folder, run=run, rows=rows, **values)
+    return render_text(__file__, "full.txt.j2", listed=listed, folder=folder, run=run, rows=rows, **values)
 
 
 def render_summary(run: RunView) -> str:
@@ -54,7 +54,7 @@ def render_summary(run: RunView) -> str:
     places = [(name, *_locate(run, path)) for name, path in named]
     receipts = [receipt for one in run.results if (receipt := one.result["published"]) is not None]
     places += [(report.release_status(receipt), *_locate_release(run, receipt)) for receipt in receipts]
-    return markdown_page(
+    return render_markdown(
         __file__,
         "summary.md.j2",
         run=run,
@@ -68,12 +68,12 @@ def render_summary(run: RunView) -> str:
 def render_metrics(run: RunView) -> str:
     """Return every score with its interval and floor as Markdown; empty if the run evaluated nothing."""
     results = [one for one in run.results if one.scores]
-    return markdown_page(__file__, "metrics.md.j2", results=results, said=format_value) if results else ""
+    return render_markdown(__file__, "metrics.md.j2", results=results, said=format_value) if results else ""
 
 
 def render_gates(run: RunView) -> str:
     """Return the checks and verdict of every gate as Markdown; empty without gates."""
-    return markdown_page(__file__, "gates.md.j2", results=[one for one in run.results if one.verdict])
+    return render_markdown(__file__, "gates.md.j2", results=[one for one in run.results if one.verdict])
 
 
 def _locate(run: RunView, path: str) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.downstream.gate.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
-from tasks.pages.render import markdown_page
+from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry
 from tasks.params.schema import PHASES
@@ -117,7 +117,7 @@ def write_card(
         PublishError: a score is missing, or is no finite number.
     """
     parameters, provenance = facts.parameters, facts.provenance
-    return markdown_page(
+    return render_markdown(
         module,
         template,
         front_matter=front_matter,

@@ -51,7 +51,7 @@ NEW_CELL = re.compile(rf";[\s\"]*(?=[{_SIGNS}])|;\"*(?=[\t\r\n])")
 next to them."""
 
 
-def readable(text: str) -> str:
+def replace_hidden(text: str) -> str:
     """Return `text` with each forbidden character replaced."""
     return HIDDEN.sub(REPLACED, text)
 
@@ -91,11 +91,11 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _one_line(value: Any) -> str:
-    return readable(" ".join(str(value).split()))
+    return replace_hidden(" ".join(str(value).split()))
 
 
 def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    text = NEW_CELL.sub(r"\g<0>'", NEW_LINE.sub(" ", readable(value)))
+    text = NEW_CELL.sub(r"\g<0>'", NEW_LINE.sub(" ", replace_hidden(value)))
     return f"'{text}" if text.lstrip().startswith(FORMULA) or text[:1] in ("\t", "\r", "\n") else text

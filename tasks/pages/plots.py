@@ -14,18 +14,18 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from tasks.pages.markup import readable
+from tasks.pages.markup import replace_hidden
 
 if TYPE_CHECKING:
     from pygal.graph.graph import Graph
 
 WIDTH, HEIGHT = 390, 220
 """Size of a plot in its own units, about pixels."""
-MOST_POINTS = 160
+MAX_POINTS = 160
 """Maximum points of a line: more cannot be distinguished at this width."""
-LONGEST_NAME = 40
+MAX_NAME = 40
 """Maximum characters of a text in the plot; tooltips have the whole text."""
-LETTERS = 48
+LABEL_CHARACTERS = 48
 """Characters of labels that fit below a plot."""
 COLORS = 8
 """Number of colors in the style sheet, --c0 to --c7."""
@@ -37,13 +37,13 @@ Plot = Markup
 Point = tuple[float, float]
 
 
-def short(value: float) -> str:
+def format_tick(value: float) -> str:
     """Return the label of an axis value, with four significant digits: 1,500 or 0.00015."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """Line of a plot, or with `marks` its points only."""
 
     name: str
@@ -53,7 +53,7 @@ class Line:
     """Color number; None: the next in the style sheet."""
 
 
-def line_plot(lines: Sequence[Line], across: str, up: str, label: str) -> Plot:
+def plot_lines(lines: Sequence[PlotLine], across: str, up: str, label: str) -> Plot:
     """Return a plot of lines; its y axis starts at zero, so that plots can be compared by eye.
 
     Args:
@@ -62,20 +62,22 @@ def line_plot(lines: Sequence[Line], across: str, up: str, label: str) -> Plot:
     """
     import pygal
 
-    kept = [(line, _kept(line.points)) for line in lines]
+    kept = [(line, _thin(line.points)) for line in lines]
     places = [x for _, points in kept for x, _ in points]
     chart = pygal.XY(
         **_options(across, up) | _legend([line.name for line in lines]),
-        x_value_formatter=short,
+        x_value_formatter=format_tick,
         x_labels=_ticks(places),
         include_x_axis=True,
         **({"xrange": (places[0] - 1, places[0] + 1)} if len(set(places)) == 1 else {}),
     )
     for line, points in kept:
-        chart.add(_name(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
-    tips = [[f"{line.name}\n{across} {short(x)}\n{up} {short(y)}" for x, y in points] for line, points in kept]
+        chart.add(_shorten(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
+    tips = [
+        [f"{line.name}\n{across} {format_tick(x)}\n{up} {format_tick(y)}" for x, y in points] for line, points in kept
+    ]
     looks = [(index if line.color is None else line.color, " marks" * line.marks) for index, line in enumerate(lines)]
-    return _drawn(chart, tips, looks, label)
+    return _render(chart, tips, looks, label)
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,13 @@ class Trace:
     """Whether the dots are always visible."""
 
 
-def overlay_plot(
+def plot_overlay(
     traces: Sequence[Trace], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
 ) -> Plot:
     """Return a plot of very many lines: pygal draws only the axes, because it would take seconds for the lines.
 
     Args:
-        across, up, label: see `line_plot`.
+        across, up, label: see `plot_lines`.
         from_zero: whether the y axis starts at zero.
         room: margin at both ends of the x axis.
     """
@@ -109,15 +111,15 @@ def overlay_plot(
     corners = [(left - room, low), (right + room, high)]
     chart = pygal.XY(
         **_options(across, up),
-        x_value_formatter=short,
+        x_value_formatter=format_tick,
         x_labels=_ticks([x for x, _ in found]),
         include_x_axis=from_zero,
     )
     chart.add("", corners)
-    tree = _tidied(chart, label)
+    tree = _render_tree(chart, label)
     (plot,) = [one for one in tree.iter() if one.get("class") == "plot" and one is not tree]
     (drawn,) = [one for one in plot if "series" in one.get("class", "").split()]
-    place = _places(corners, next(one.get("d", "") for one in drawn.iter("path")))
+    place = _make_scale(corners, next(one.get("d", "") for one in drawn.iter("path")))
     plot.remove(drawn)
     (graph,) = tree  # has the axes, and the dots of the corners above them
     graph.remove(next(one for one in graph if one.get("class") == "plot overlay"))
@@ -129,7 +131,7 @@ def overlay_plot(
             ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(place, trace.points))})
         for x, y, tip in trace.dots:
             column, row = place((x, y)).split()
-            dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": readable(tip)}
+            dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": replace_hidden(tip)}
             ElementTree.SubElement(group, "circle", dot)
     return Markup(ElementTree.tostring(tree, encoding="unicode"))
 
@@ -140,7 +142,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def _places(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
+def _make_scale(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
     """Return a function from values to SVG coordinates, derived from the path through two corners of the plot."""
     (left, bottom), (right, top) = ([float(word) for word in part.split()] for part in path[1:].split("L"))
     (x_low, y_low), (x_high, y_high) = corners
@@ -148,7 +150,7 @@ def _places(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
     return lambda point: f"{left + across * (point[0] - x_low):.1f} {bottom + up * (point[1] - y_low):.1f}"
 
 
-def bar_plot(
+def plot_bars(
     heights: Sequence[float], tips: Sequence[str], labels: Sequence[str], across: str, up: str, label: str
 ) -> Plot:
     """Return a bar plot.
@@ -157,11 +159,11 @@ def bar_plot(
         heights: height of each bar.
         tips: tooltip of each bar.
         labels: label of each bar; only as many are shown as fit.
-        across, up, label: see `line_plot`.
+        across, up, label: see `plot_lines`.
     """
     import pygal
 
-    shown = [_name(text, max(8, LETTERS // len(labels))) for text in labels]
+    shown = [_shorten(text, max(8, LABEL_CHARACTERS // len(labels))) for text in labels]
     every = max(1, -(-len(shown) * max(map(len, shown), default=1) // 36))
     chart = pygal.Bar(
         **_options(across, up),
@@ -170,7 +172,7 @@ def bar_plot(
         show_minor_x_labels=False,
     )
     chart.add("", list(heights))
-    return _drawn(chart, [list(tips)], [(0, "")], label)
+    return _render(chart, [list(tips)], [(0, "")], label)
 
 
 def _options(across: str, up: str) -> dict[str, Any]:
@@ -179,9 +181,9 @@ def _options(across: str, up: str) -> dict[str, Any]:
     return {
         "width": WIDTH,
         "height": HEIGHT,
-        "x_title": _name(across),
-        "y_title": _name(up),
-        "value_formatter": short,
+        "x_title": _shorten(across),
+        "y_title": _shorten(up),
+        "value_formatter": format_tick,
         "show_legend": False,
         "margin": 4,
         "margin_right": 16,  # half of the label below the end of the axis
@@ -200,7 +202,7 @@ def _legend(names: Sequence[str]) -> dict[str, Any]:
     """Return pygal's options for a legend, with columns if the names are short."""
     if len(names) < 2:
         return {}
-    fitting = max(1, LETTERS // (4 + max(len(_name(name)) for name in names)))
+    fitting = max(1, LABEL_CHARACTERS // (4 + max(len(_shorten(name)) for name in names)))
     # pygal reserves no space for an incomplete row, and too little below the last one.
     columns = max(count for count in range(1, len(names) + 1) if count <= fitting and len(names) % count == 0)
     height = HEIGHT + 12 + 18 * (len(names) // columns)
@@ -215,28 +217,28 @@ def _ticks(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     if not low < high:
         return [low]
-    least = 10.0 ** math.floor(math.log10((high - low) / LETTERS))
+    least = 10.0 ** math.floor(math.log10((high - low) / LABEL_CHARACTERS))
     if all(float(value).is_integer() for value in values):  # numbers of runs or updates
         least = max(least, 1.0)
     for step in (least * part * 10**power for power in range(4) for part in (1, 2, 5)):
         found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if sum(len(short(tick)) + 3 for tick in found) <= LETTERS:
+        if sum(len(format_tick(tick)) + 3 for tick in found) <= LABEL_CHARACTERS:
             return found
     return [low]
 
 
-def _name(text: str, longest: int = LONGEST_NAME) -> str:
+def _shorten(text: str, longest: int = MAX_NAME) -> str:
     """Return a short text of one line without outer spaces, on which pygal would loop forever."""
-    line = " ".join(readable(text).split())
+    line = " ".join(replace_hidden(text).split())
     return line if len(line) <= longest else f"{line[: longest - 1].strip()}…"
 
 
-def _kept(points: Sequence[Point]) -> list[Point]:
+def _thin(points: Sequence[Point]) -> list[Point]:
     """Return at most MOST_POINTS points: the lowest and the highest of each stretch, so that spikes stay visible."""
     found = [(float(x), float(y)) for x, y in points]
-    if len(found) <= MOST_POINTS:
+    if len(found) <= MAX_POINTS:
         return found
-    stretch = -(-2 * len(found) // (MOST_POINTS - 2))
+    stretch = -(-2 * len(found) // (MAX_POINTS - 2))
     kept = {0, len(found) - 1}
     for first in range(0, len(found), stretch):
         indices = range(first, min(first + stretch, len(found)))
@@ -244,16 +246,16 @@ def _kept(points: Sequence[Point]) -> list[Point]:
     return [found[index] for index in sorted(kept)]
 
 
-def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:
+def _render(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:
     """Return the chart as markup, with our classes and tooltips and without pygal's metadata."""
-    tree = _tidied(chart, label)
+    tree = _render_tree(chart, label)
     for number, (color, look) in enumerate(looks):
         for group in [one for one in tree.iter() if f"serie-{number}" in one.get("class", "").split()]:
             group.set("class", f"series color-{color % COLORS}{look}")
             places = [one for one in group.iter() if "tooltip-trigger" in one.get("class", "").split()]
             for place, tip in zip(places, tips[number] if places else [], strict=True):
                 place.set("class", "dot" if place.tag == "circle" else "box")
-                place.set("data-tip", readable(tip))
+                place.set("data-tip", replace_hidden(tip))
     for number, group in enumerate(one for one in tree.iter() if "activate-serie" in one.get("class", "").split()):
         group.set("class", "legend")
         group.attrib.pop("id", None)
@@ -262,7 +264,7 @@ def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]]
     return Markup(ElementTree.tostring(tree, encoding="unicode"))
 
 
-def _tidied(chart: Graph, label: str) -> ElementTree.Element:
+def _render_tree(chart: Graph, label: str) -> ElementTree.Element:
     """Return the chart without pygal's metadata."""
     tree: ElementTree.Element = chart.render_tree()
     for parent in list(tree.iter()):
@@ -273,6 +275,6 @@ def _tidied(chart: Graph, label: str) -> ElementTree.Element:
     tree.attrib.pop("id", None)
     tree.set("class", "plot")
     tree.set("role", "img")
-    tree.set("aria-label", readable(label))
+    tree.set("aria-label", replace_hidden(label))
     tree.set("tabindex", "0")
     return tree

@@ -16,13 +16,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tasks.pages.markup import markdown_code, markdown_link, markdown_text, readable
+from tasks.pages.markup import markdown_code, markdown_link, markdown_text, replace_hidden
 from tasks.params.strict_yaml import yaml_text
 
 FOLDER = "templates"
 
 
-def html_page(module: str, template: str, **values: Any) -> str:
+def render_html(module: str, template: str, **values: Any) -> str:
     """Return an HTML page from a template in the folder templates/ next to `module` (its __file__)."""
     script = page_script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -36,20 +36,20 @@ def page_script() -> Markup:
     return Markup(Path(__file__).with_name(FOLDER).joinpath("page.js").read_text(encoding="utf-8"))
 
 
-def markdown_page(module: str, template: str, **values: Any) -> str:
+def render_markdown(module: str, template: str, **values: Any) -> str:
     """Return Markdown from a template; each value is part of one line."""
     environment = _environment(module, _markdown_value)
     environment.filters |= {
         "code": lambda value: Markup(markdown_code(value)),
         "link": lambda value, address: Markup(markdown_link(value, address)),
         # JSON on one line of code.
-        "json": lambda value: Markup(readable(json.dumps(value, ensure_ascii=False))),
+        "json": lambda value: Markup(replace_hidden(json.dumps(value, ensure_ascii=False))),
         "yaml": lambda value: Markup(yaml_text(value).strip()),
     }
     return environment.get_template(template).render(values)
 
 
-def text_page(module: str, template: str, **values: Any) -> str:
+def render_text(module: str, template: str, **values: Any) -> str:
     """Return plain text from a template; values are not escaped, so that the caller must make them printable."""
     return _environment(module, _text_value).get_template(template).render(values)
 
@@ -71,7 +71,7 @@ def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
 
 def _html_value(value: Any) -> str:
     """Return a value for Jinja to escape; markup of the template itself passes."""
-    return value if isinstance(value, Markup) else readable(str(value))
+    return value if isinstance(value, Markup) else replace_hidden(str(value))
 
 
 def _text_value(value: Any) -> Markup:

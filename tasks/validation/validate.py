@@ -25,8 +25,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.pages.plots import Plot, bar_plot
-from tasks.pages.render import html_page
+from tasks.pages.plots import Plot, plot_bars
+from tasks.pages.render import render_html
 from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main
 from tasks.stage import artifacts, streams
@@ -258,7 +258,7 @@ def judge_and_report(
 def page(values: Mapping[str, Any]) -> str:
     """Render the page of a verdict, see `ValidationResult.verdict`."""
     statistics = values["statistics"]
-    return html_page(
+    return render_html(
         __file__,
         "validation.html.j2",
         **{name: value for name, value in values.items() if name != "statistics"},
@@ -274,7 +274,7 @@ def _figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
     heights = [max(count, least) if count else 0 for count in counts]
     tips = [f"{_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
     label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
-    plot = bar_plot(heights, tips, [_compact(edge) for edge in edges[:-1]], unit, "number", label)
+    plot = plot_bars(heights, tips, [_compact(edge) for edge in edges[:-1]], unit, "number", label)
     return histogram["title"], plot, "Bins widen to the right (log scale)." if histogram["widening"] else ""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from tasks.pages.plots import Line, bar_plot, line_plot
-from tasks.pages.render import html_page
+from tasks.pages.plots import PlotLine, plot_bars, plot_lines
+from tasks.pages.render import render_html
 from tests.browser.planted import EVIL, LONG
 
 ROWS = [
@@ -21,15 +21,18 @@ def page() -> str:
     """The page."""
     curve = [(float(step), 8 * math.exp(-step / 400)) for step in range(10, 1501, 10)]
     lines = [
-        Line(EVIL, curve),
-        Line(LONG, [(x, y + 1) for x, y in curve]),
-        Line("held out", curve[::40], True),
+        PlotLine(EVIL, curve),
+        PlotLine(LONG, [(x, y + 1) for x, y in curve]),
+        PlotLine("held out", curve[::40], True),
     ]
     tips = [f"{EVIL}: 3 examples", "two: 50 examples", "three: 7 examples"]
     plots = [
-        ("Loss", line_plot(lines, "update", "loss (nats)", f"loss {EVIL}")),
-        ("Rate", line_plot([Line("rate", [(x, 1e-6 * x) for x, _ in curve])], "update", "learning rate", "rates")),
-        ("Both", line_plot([Line("a", [(0.001, 2.0)]), Line("b", [(0.0015, 3.0)])], "rate", "loss (nats)", "few")),
-        ("Lengths", bar_plot([3, 50, 7], tips, [EVIL, LONG, "c"], "length (words)", "examples", "lengths")),
+        ("Loss", plot_lines(lines, "update", "loss (nats)", f"loss {EVIL}")),
+        ("Rate", plot_lines([PlotLine("rate", [(x, 1e-6 * x) for x, _ in curve])], "update", "learning rate", "rates")),
+        (
+            "Both",
+            plot_lines([PlotLine("a", [(0.001, 2.0)]), PlotLine("b", [(0.0015, 3.0)])], "rate", "loss (nats)", "few"),
+        ),
+        ("Lengths", plot_bars([3, 50, 7], tips, [EVIL, LONG, "c"], "length (words)", "examples", "lengths")),
     ]
-    return html_page(__file__, "parts_shown.html.j2", plots=plots, rows=ROWS, evil=EVIL, long=LONG)
+    return render_html(__file__, "parts_shown.html.j2", plots=plots, rows=ROWS, evil=EVIL, long=LONG)

@@ -22,7 +22,7 @@ from tasks.downstream.ner.scores import (
 )
 from tasks.downstream.ner.tags import Entity, entities, parted
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
-from tasks.pages.render import html_page
+from tasks.pages.render import render_html
 
 TYPE = "type"
 WORST = 25
@@ -43,7 +43,7 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
     def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
         [(split, examples)] = found.examples.items()
         mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
-        return html_page(
+        return render_html(
             __file__,
             "ner.html.j2",
             title="Evaluation: named entities",

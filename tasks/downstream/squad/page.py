@@ -18,8 +18,8 @@ from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answe
 from tasks.downstream.squad.slices import f1_counts, slices
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
-from tasks.pages.plots import Line, Plot, Trace, line_plot, overlay_plot
-from tasks.pages.render import html_page
+from tasks.pages.plots import Plot, PlotLine, Trace, plot_lines, plot_overlay
+from tasks.pages.render import render_html
 
 SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3
@@ -58,7 +58,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         assert found.calibrated is not None
         curve = self._curve(found)
-        return html_page(
+        return render_html(
             __file__,
             "squad.html.j2",
             title="Evaluation: question answering",
@@ -155,11 +155,11 @@ def worst_mistakes(
 
 def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:
     """Plot the share of wrong answers over the share of answered questions."""
-    lines = [Line("most confident first", [point[:2] for point in curve.drawn()])]
+    lines = [PlotLine("most confident first", [point[:2] for point in curve.drawn()])]
     if (chosen := curve.at(threshold))[0]:
-        lines.append(Line(f"the threshold {threshold:.2f}", [chosen], marks=True))
+        lines.append(PlotLine(f"the threshold {threshold:.2f}", [chosen], marks=True))
     across, up = "coverage (share of questions answered)", "risk (share of answers wrong)"
-    return line_plot(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
+    return plot_lines(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
 
 
 def reliability_plot(found: Calibration) -> Plot:
@@ -172,7 +172,7 @@ def reliability_plot(found: Calibration) -> Plot:
             dot = (one.confidence, one.accuracy, f"{said}\n95% interval {low:.3f} to {high:.3f}")
             traces.append(Trace(None, 0, [(one.confidence, low), (one.confidence, high)], [dot], marks=True))
     label = f"reliability diagram, expected calibration error {found.error:.3f}"
-    return overlay_plot(traces, "predicted probability", "accuracy", label)
+    return plot_overlay(traces, "predicted probability", "accuracy", label)
 
 
 def excerpt(question: ReferenceQuestion, prediction: Answer) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
 from tasks.downstream.texts.metrics import PREDICTION
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
-from tasks.pages.render import html_page
+from tasks.pages.render import render_html
 
 WORST = 25
 SHOWN_CLASSES = 20
@@ -47,7 +47,7 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         return found
 
     def page(self, found: EvaluationView[TextsDevSet, Array]) -> str:
-        return html_page(
+        return render_html(
             __file__,
             "texts.html.j2",
             title=f"Evaluation: {self.title}",

@@ -39,7 +39,7 @@ from tasks.pages.markup import (
     markdown_code,
     markdown_link,
     markdown_text,
-    readable,
+    replace_hidden,
 )
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.errors import ParamsError
@@ -65,7 +65,7 @@ def planted(values: Any, text: str) -> Any:
 
 
 def squeezed(text: str) -> str:
-    return "".join(readable(text).split())
+    return "".join(replace_hidden(text).split())
 
 
 @every_text
@@ -81,7 +81,7 @@ def test_the_functions_of_markdown_and_yaml(text: str) -> None:
     head = "| a | b |\n|---|---|\n"
     assert structure(f"{head}| {markdown_text(text)} | c |") == structure(f"{head}| {PLAIN} | c |")
     assert [t.content for t in markdown_tokens(markdown_code(text)) if t.type == "code_inline"] == [
-        readable(" ".join(text.split()))
+        replace_hidden(" ".join(text.split()))
     ]
     written = yaml_text({"a": text, text: [text]})
     assert yaml.safe_load(written) == YAML(typ="safe", pure=True).load(written) == {"a": text, text: [text]}
@@ -298,7 +298,7 @@ def test_the_code_of_a_card_names_the_model_and_runs_nothing_else(text: str) -> 
         body = written.split("\n---\n", 1)[1]
         (code,) = [token.content for token in markdown_tokens(body) if token.type == "fence"]
         (line,) = [line for line in code.split("\n") if line.startswith("name = ")]
-        assert json.loads(line.removeprefix("name = ")) == readable(name) or "\\u" in line
+        assert json.loads(line.removeprefix("name = ")) == replace_hidden(name) or "\\u" in line
         compile(code, "card", "exec")
         for token in markdown_tokens(body):
             if token.type == "code_inline" and token.content.startswith("podium ask"):
@@ -357,7 +357,7 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
 @every_text
 def test_a_terminal_gets_an_answer_on_one_line_that_it_does_not_obey(text: str) -> None:
     shown = ask._line(Answer(text, 0, 1, 1.0, 1.0))
-    assert shown == readable(shown)
+    assert shown == replace_hidden(shown)
     assert len(shown.splitlines()) == 1
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tasks.pages.plots import MOST_POINTS, Line, bar_plot, line_plot
+from tasks.pages.plots import MAX_POINTS, PlotLine, plot_bars, plot_lines
 from tests.tasks.hostile import HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -18,7 +18,7 @@ def tips(plot: str) -> list[str]:
 
 
 def plotted(points: list[tuple[float, float]]) -> str:
-    return line_plot([Line("training", points)], "update", "loss (nats)", "loss of training")
+    return plot_lines([PlotLine("training", points)], "update", "loss (nats)", "loss of training")
 
 
 def test_every_value_of_a_short_line_can_be_looked_at() -> None:
@@ -32,7 +32,7 @@ def test_a_long_line_keeps_its_ends_and_its_spike() -> None:
     points = [(float(step), 1.0) for step in range(10_000)]
     points[4321] = (4321.0, 99.0)
     found = tips(plotted(points))
-    assert len(found) <= MOST_POINTS
+    assert len(found) <= MAX_POINTS
     assert {"training\nupdate 0\nloss (nats) 1", "training\nupdate 4,321\nloss (nats) 99"} <= set(found)
     assert found[-1] == "training\nupdate 9,999\nloss (nats) 1"
 
@@ -78,19 +78,19 @@ def test_what_was_measured_once_stands_in_the_middle() -> None:
 
 
 def test_bars_say_what_they_are_told() -> None:
-    plot = bar_plot([3, 5], ["one: 3", "two: 5"], ["one", "two"], "length", "questions", "lengths")
+    plot = plot_bars([3, 5], ["one: 3", "two: 5"], ["one", "two"], "length", "questions", "lengths")
     assert tips(plot) == ["one: 3", "two: 5"]
 
 
 def test_a_plot_of_nothing_is_still_a_plot() -> None:
-    assert "update" in line_plot([], "update", "loss", "nothing yet")
+    assert "update" in plot_lines([], "update", "loss", "nothing yet")
     assert "update" in plotted([])
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_texts_never_become_markup(text: str) -> None:
-    line = line_plot([Line(text, [(1, 2)]), Line("b", [(1, 2)])], text, text, text)
-    bars = bar_plot([1], [text], [text], text, text, text)
+    line = plot_lines([PlotLine(text, [(1, 2)]), PlotLine("b", [(1, 2)])], text, text, text)
+    bars = plot_bars([1], [text], [text], text, text, text)
     for plot in (line, bars):
         assert {one.tag for one in ElementTree.fromstring(plot).iter()} <= {
             f"{SVG}{name}" for name in ("svg", "g", "rect", "path", "text", "circle")

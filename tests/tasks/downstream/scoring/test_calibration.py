@@ -7,7 +7,7 @@ import pytest
 
 from tasks.downstream.scoring.calibration import calibration
 from tasks.downstream.squad.page import reliability_plot
-from tasks.pages.render import html_page
+from tasks.pages.render import render_html
 
 
 def test_error_and_brier_score_by_hand() -> None:
@@ -59,7 +59,7 @@ def test_what_is_no_probability_is_refused(stated: list[float], right: list[floa
 
 def test_the_diagram_draws_every_bin_that_has_questions() -> None:
     found = calibration([0.15, 0.55, 0.95, 0.95], [0.0, 1.0, 1.0, 0.0])
-    drawn = html_page(__file__, "reliability.html.j2", found=found, reliability_plot=reliability_plot(found))
+    drawn = render_html(__file__, "reliability.html.j2", found=found, reliability_plot=reliability_plot(found))
     assert drawn.count('class="dot"') == 3
     assert drawn.count('class="line" d="M') == 3 + 1, "three intervals and the diagonal"
     assert "2 questions&#10;probability 0.950&#10;accuracy 0.500&#10;95% interval 0.095 to 0.905" in drawn
