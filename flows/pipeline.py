@@ -194,7 +194,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         run.error = text if run.error is None else f"{run.error}\n{text}"
     first = not (project / artifacts.INDEX_PAGE).is_file()
     try:
-        index_page.write_index(project, ended=run.name, anew=MAX_INDEXED)
+        index_page.write_index(project, ended=run.name, max_new=MAX_INDEXED)
     except (OSError, ValueError, PodiumError) as error:  # the problem may be in another run
         get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
     if first and (project / artifacts.INDEX_PAGE).is_file():

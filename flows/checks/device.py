@@ -70,7 +70,7 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
     if not stages or not (own or request.thorough or any(place["runtime"] != "cpu" for place in places)):
         return
     device = request.params.device
-    told = {
+    wanted = {
         "places": places,
         "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
         "compile_only": all(stage.host == COMPILER for stage in stages),
@@ -78,8 +78,8 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
     }
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
-    cannot = f"{named} does not answer the device check. Set {DEVICE_PYTHON} to the device's Python, or unset it"
-    yield Probe("device", "ipu_model.runtimes.host_check", told, REMOTE_LIMIT_S, python, cannot)
+    failure = f"{named} does not answer the device check. Set {DEVICE_PYTHON} to the device's Python, or unset it"
+    yield Probe("device", "ipu_model.runtimes.host_check", wanted, REMOTE_LIMIT_S, python, failure)
 
 
 def _ipus(request: RunRequest, stages: list[Stage]) -> int:

@@ -36,14 +36,14 @@ def check_disk(request: RunRequest) -> Iterator[CheckResult]:
         return
     needed = estimate_data_bytes(request) + estimate_model_bytes(request)
     free = shutil.disk_usage(request.project).free
-    said = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
+    fact = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
     if free < MIN_SHARE * needed:
         knob = "Free some space, lower pretrain_rows.*.duplicates, or use a clone on another disk"
-        yield problem("disk", f"{said}. {knob}; python -m tasks.estimates.data_estimate measures the space needed")
+        yield problem("disk", f"{fact}. {knob}; python -m tasks.estimates.data_estimate measures the space needed")
     elif free < needed:
-        yield warning("disk", f"{said}. Free some space, or the disk may become full during the run")
+        yield warning("disk", f"{fact}. Free some space, or the disk may become full during the run")
     else:
-        yield ok("disk", said)
+        yield ok("disk", fact)
 
 
 def hashing_takes_long(request: RunRequest) -> bool:

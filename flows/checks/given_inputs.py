@@ -62,16 +62,16 @@ def check_corpus(params: Params) -> str:
     from tasks.corpus.documents import read_files, text_columns, usable_files
     from tasks.records.text_files import Reading
 
-    given = params.corpus
-    columns = text_columns(given.text_column, given.title_column, given.id_column)
+    section = params.corpus
+    columns = text_columns(section.text_column, section.title_column, section.id_column)
     until, looked = time.monotonic() + LIMIT_S, 0
-    files = usable_files(Path(given.path), Reading())
+    files = usable_files(Path(section.path), Reading())
     for file in files:
-        _read_head(read_files(file, columns, given.layout, Reading(), given.separator))
+        _read_head(read_files(file, columns, section.layout, Reading(), section.separator))
         looked += 1
         if time.monotonic() > until:
             break
-    return f"{len(files)} files in {given.path}; checked the first records of {looked}"
+    return f"{len(files)} files in {section.path}; checked the first records of {looked}"
 
 
 def check_vocabulary(params: Params) -> str:
@@ -105,10 +105,10 @@ def make_entry_check(entry: Entry) -> InputCheck:
         return made
 
     def check_entry(params: Params) -> str:
-        said = task().check_files()
+        summary = task().check_files()
         if task().has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
-        return said
+        return summary
 
     def warn(params: Params) -> str:
         folder = _base_folder(entry, params)
@@ -182,15 +182,15 @@ def check_ipu_config(params: Params) -> str:
     from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 
-    stated = {phase: getattr(params.ipu, phase) for phase in PHASES if params.pretrain.enabled}
+    overrides = {phase: getattr(params.ipu, phase) for phase in PHASES if params.pretrain.enabled}
     for entry in entries(params):
-        stated |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
-    for job, keys in stated.items():
+        overrides |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
+    for job, keys in overrides.items():
         try:
             read_ipu_config(laid_over(params.ipu, keys, params.device) or {}, f"the IPU config of {job}")
         except ConfigError as error:
             raise ParamsError(str(error)) from None
-    return f"{params.ipu.config} with its overrides, for {', '.join(stated)}"
+    return f"{params.ipu.config} with its overrides, for {', '.join(overrides)}"
 
 
 def _read_head(records: Iterator[object]) -> None:
@@ -232,14 +232,14 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
     """
     values = parameter_values(params)
     known = [*map(make_entry_check, entries(params)), *CHECKS]
-    paths = {given.name: {value_at(values, key) for key in given.keys} for given in known}
-    return [given for given in known if not paths[given.name].isdisjoint(read) and given.applies(params)]
+    paths = {one.name: {value_at(values, key) for key in one.keys} for one in known}
+    return [one for one in known if not paths[one.name].isdisjoint(read) and one.applies(params)]
 
 
-def run_check(given: InputCheck, params: Params) -> Iterator[dict[str, Any]]:
+def run_check(one: InputCheck, params: Params) -> Iterator[dict[str, Any]]:
     """Yield the results of one check as plain values."""
-    for level, say in (("ok", given.check), ("warning", given.warn)):
-        found = _make_result(given.name, functools.partial(say, params), level)
+    for level, say in (("ok", one.check), ("warning", one.warn)):
+        found = _make_result(one.name, functools.partial(say, params), level)
         if found["text"]:
             yield found
         if found["level"] == "problem":
@@ -264,9 +264,9 @@ def check_files(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     unreadable = check_given(request["values"], Path())
     for text in unreadable:
         yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
-    for given in select_checks(params, request["read"]):
-        if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
-            yield from run_check(given, params)
+    for one in select_checks(params, request["read"]):
+        if not any(text.startswith(f"{key}=") for text in unreadable for key in one.keys):
+            yield from run_check(one, params)
 
 
 def check_hub(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -111,11 +111,11 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
             pass  # reported by `check_token`
     sources = [] if request.on_workers else list(_hub_sources(request))
     publishing = request.params.publish
-    stated = publishing.license and publishing.language
-    origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not stated
+    explicit = publishing.license and publishing.language
+    origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
     if (publish or sources or origin) and is_network_valid():
-        told = {"values": request.values, "publish": publish, "review": publishing.review}
-        yield Probe("hub", "flows.checks.given_inputs", told | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
+        values = {"values": request.values, "publish": publish, "review": publishing.review}
+        yield Probe("hub", "flows.checks.given_inputs", values | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
 
 
 def _publishes(request: RunRequest) -> bool:
@@ -130,13 +130,13 @@ def _hub_sources(request: RunRequest) -> Iterator[dict[str, Any]]:
     """Yield Hub data sets and models that the stages read."""
     for stage in request.stages:
         for section in dict.fromkeys(key for keys in stage.params.values() for key in keys):
-            given, holder = (plan_file.value_at(request.values, name) for name in (section, section.rpartition(".")[0]))
-            if not isinstance(given, dict) or "hub" not in (given.get("source"), (holder or {}).get("source")):
+            part, holder = (plan_file.value_at(request.values, name) for name in (section, section.rpartition(".")[0]))
+            if not isinstance(part, dict) or "hub" not in (part.get("source"), (holder or {}).get("source")):
                 continue
             for kind, key in (("model", "repository"), ("dataset", "dataset")):
-                named, revision = given.get(key), given.get("revision" if kind == "model" else "dataset_revision")
+                named, revision = part.get(key), part.get("revision" if kind == "model" else "dataset_revision")
                 is_here = named and section != "base_model" and (request.project / Path(named)).exists()
-                if key not in given or is_here:
+                if key not in part or is_here:
                     continue
                 yield {"kind": kind, "section": section, "name": named, "revision": revision}
 

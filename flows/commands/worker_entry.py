@@ -59,9 +59,9 @@ def _leave_end_to_worker(flow: Callable[..., Any], worker: int) -> Callable[...,
     def leaving(*args: Any, **kwargs: Any) -> Any:
         try:
             return flow(*args, **kwargs)
-        except TerminationSignal as asked:
+        except TerminationSignal as termination:
             if os.getppid() == worker:
-                raise Abort from asked
+                raise Abort from termination
             raise  # the worker is gone and cannot report it
 
     # Prefect resolves parameter types in the module of the function, which is now this one.

@@ -179,32 +179,32 @@ class _Policy:
         sources = [self.params, *_read_presets(self.project / artifacts.PRESETS)]
         return any(value in find_parameters(source, everywhere).values() for source in sources)
 
-    def may_read(self, given: str) -> bool:
+    def may_read(self, path: str) -> bool:
         """Return whether a sent run may read a path.
 
         Links in `inputs` are the owner's own and are followed. Others may write to the roots in PODIUM_INPUT_ROOTS, so
         that links must not lead out of them.
         """
-        return self._stays_in(Path(given), Path("inputs")) or _is_inside((self.project / given).resolve(), self._roots)
+        return self._stays_in(Path(path), Path("inputs")) or _is_inside((self.project / path).resolve(), self._roots)
 
     def is_hub_name(self, name: str) -> bool:
         """Return whether a name is that of a Hub repository, and not of a local file or folder."""
         return bool(HUB_NAME.fullmatch(name)) and not os.path.lexists(self.project / name)
 
-    def may_write(self, name: str, given: Any) -> bool:
+    def may_write(self, name: str, target: Any) -> bool:
         """Return whether a sent run may write to a folder or URL."""
-        if not isinstance(given, str):
+        if not isinstance(target, str):
             return False
-        if "://" in given:
+        if "://" in target:
             ends = [f"{url.rstrip('/')}/" for url in self._urls]
-            return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
-        if name.endswith(f".{IPU_CACHE}") and not os.path.isabs(given):
+            return ".." not in target.split("/") and any(f"{target.rstrip('/')}/".startswith(end) for end in ends)
+        if name.endswith(f".{IPU_CACHE}") and not os.path.isabs(target):
             return False  # it would be relative to the folder that the job runs in
         is_release = name.endswith(RELEASE_FOLDER)  # a release replaces its folder, which must not be a root itself
-        path, home = Path(given), _default_folder(name)
+        path, home = Path(target), _default_folder(name)
         if home is not None and ".." not in path.parts and self._stays_in(path.parent if is_release else path, home):
             return True
-        path = (self.project / given).resolve()
+        path = (self.project / target).resolve()
         return _is_inside(path.parent if is_release else path, self._folders)
 
     def may_publish(self, repository: str) -> bool:

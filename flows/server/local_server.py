@@ -100,12 +100,12 @@ def _start(log: Path) -> LocalServer:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]  # a free port
-    with log.open("ab") as said:
+    with log.open("ab") as out:
         command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
         own = {name: value for name, value in os.environ.items() if name not in SHARED_SETTINGS}
         env, end = {**own, **LOCAL_SETTINGS}, die_with_parent
         # In its own session, because Ctrl-C would otherwise end it before the run has reported its end.
-        process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
+        process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=out, stderr=out)
     return LocalServer(process, f"http://{LOOPBACK}:{port}/api")
 
 

@@ -85,8 +85,8 @@ def resolve_preset(chosen: str | None) -> str | None:
 
 def format_start_name() -> str:
     """Return the name of the current flow run at its start, from its parameters (the flow's `flow_run_name`)."""
-    given = flow_run.parameters
-    return format_name(strip_text(given.get("name")) or resolve_preset(given.get("preset")))
+    values = flow_run.parameters
+    return format_name(strip_text(values.get("name")) or resolve_preset(values.get("preset")))
 
 
 def format_end_name(called: str | None, run: RunView) -> str:

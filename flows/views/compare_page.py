@@ -28,7 +28,7 @@ COLUMNS = 40
 class Side:
     """One side of a comparison: a run, or one entry of it, or a folder with the scores of a release."""
 
-    said: str
+    label: str
     root: Path
     run: listing.Run | None
     values: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Side:
         return check(self.values)
 
 
-def resolve_sides(project: Path, here: Path, said: Sequence[str]) -> list[Side]:
+def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]:
     """Return the sides that these words name.
 
     Args:
@@ -51,7 +51,7 @@ def resolve_sides(project: Path, here: Path, said: Sequence[str]) -> list[Side]:
         ParamsError: a word is neither a run nor a folder, or the first is not a run.
     """
     found = []
-    for word in said:
+    for word in words:
         name, _, entry = word.partition(":")
         if (here / word).is_dir() and name not in {run.name for run in listing.list_all(project)}:
             found.append(Side(word, here / word, None))
@@ -59,62 +59,62 @@ def resolve_sides(project: Path, here: Path, said: Sequence[str]) -> list[Side]:
             [run] = listing.find_runs(project, [name])
             found.append(Side(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
     if found[0].run is None:
-        raise ParamsError(f"{found[0].said} is not a run. Name a run first; the others are evaluated on its examples")
+        raise ParamsError(f"{found[0].label} is not a run. Name a run first; the others are evaluated on its examples")
     return found
 
 
-def compare_sides(words: Sequence[Side]) -> dict[str, Any]:
+def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
     """Return the comparison of these runs as plain values.
 
     Raises:
         ParamsError: they have no entry in common, and none was named.
         InputError: a run was not evaluated, or two runs have no example in common.
     """
-    own = [word for word in words if word.run is not None]
-    rows = differing([word.values for word in own])
+    own = [one for one in sides if one.run is not None]
+    rows = differing([one.values for one in own])
     return {
-        "runs": [word.said for word in words],
+        "runs": [one.label for one in sides],
         "parameters": {
-            "runs": [word.said for word in own],
+            "runs": [one.label for one in own],
             "rows": [{"name": name, "values": values} for name, values in rows],
         },
-        "entries": [_compare_entry(names, words) for names in _match_entries(words)],
+        "entries": [_compare_entry(names, sides) for names in _match_entries(sides)],
         "curves": _read_curves(own),
     }
 
 
-def _match_entries(words: Sequence[Side]) -> list[list[str]]:
+def _match_entries(sides: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
-    own = [word for word in words if word.run is not None]
-    known = [[word.entry] if word.entry else [e.name for e in entries(word.params)] for word in own]
+    own = [one for one in sides if one.run is not None]
+    known = [[one.entry] if one.entry else [e.name for e in entries(one.params)] for one in own]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
     common = [name for name in known[0] if all(name in names for names in known)]
     if not common:
         raise ParamsError(
-            f"{' and '.join(word.said for word in own)} have no entry in common. Name the entries to compare, such as "
-            f"{own[0].said}:{known[0][0] if known[0] else 'ENTRY'}"
+            f"{' and '.join(one.label for one in own)} have no entry in common. Name the entries to compare, such as "
+            f"{own[0].label}:{known[0][0] if known[0] else 'ENTRY'}"
         )
     return [[name] * len(own) for name in common]
 
 
-def _compare_entry(names: Sequence[str], words: Sequence[Side]) -> dict[str, Any]:
+def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any]:
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
-    sides: list[EvaluatedRun | None] = [
-        judged(entry_of(word.params, next(left)), word.root) if word.run is not None else None for word in words
+    evaluated: list[EvaluatedRun | None] = [
+        judged(entry_of(one.params, next(left)), one.root) if one.run is not None else None for one in sides
     ]
-    first = sides[0]
+    first = evaluated[0]
     assert first is not None
     pairs = []
-    for word, side in list(zip(words, sides, strict=True))[1:]:
-        found = against_scores(first, word.root) if side is None else against_run(first, side)
-        pairs.append({"first": words[0].said, "second": word.said, **found})
+    for one, side in list(zip(sides, evaluated, strict=True))[1:]:
+        found = against_scores(first, one.root) if side is None else against_run(first, side)
+        pairs.append({"first": sides[0].label, "second": one.label, **found})
     return {
         "entry": names[0],
         "titles": dict(first.task.metrics.titles),
         "scores": {
-            word.said: figures_of(first.task, side.figures) for word, side in zip(words, sides, strict=True) if side
+            one.label: figures_of(first.task, side.figures) for one, side in zip(sides, evaluated, strict=True) if side
         },
         "pairs": pairs,
     }
@@ -123,12 +123,12 @@ def _compare_entry(names: Sequence[str], words: Sequence[Side]) -> dict[str, Any
 def _read_curves(own: Sequence[Side]) -> list[dict[str, Any]]:
     """Return training and held-out losses, grouped by stage."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for word in own:
-        for stage in read_plan(word.root).values():
+    for one in own:
+        for stage in read_plan(one.root).values():
             if is_training(stage):
-                loss, held_out = (read_curve(word.root / plot) for plot in stage.plots)
+                loss, held_out = (read_curve(one.root / plot) for plot in stage.plots)
                 if loss:
-                    found.setdefault(stage.name, []).append({"run": word.said, "loss": loss, "held_out": held_out})
+                    found.setdefault(stage.name, []).append({"run": one.label, "loss": loss, "held_out": held_out})
     return [{"stage": stage, "lines": lines} for stage, lines in found.items()]
 
 
@@ -205,10 +205,10 @@ def _draw_bars(points: Sequence[tuple[float, float]], last: float, top: float) -
     return "".join(cells)
 
 
-def page_links(project: Path, words: Sequence[Side]) -> dict[str, str]:
+def page_links(project: Path, sides: Sequence[Side]) -> dict[str, str]:
     """Return links from the project's reports/ to the pages of these runs; runs without a page are left out."""
-    found = {word.said: listing.page_link(project, word.run) for word in words if word.run is not None}
-    return {said: href for said, href in found.items() if href}
+    found = {one.label: listing.page_link(project, one.run) for one in sides if one.run is not None}
+    return {label: href for label, href in found.items() if href}
 
 
 def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:

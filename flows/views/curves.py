@@ -23,7 +23,7 @@ from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts
 
 UPDATE, SCORES = "update", "Scores on held-out rows"
-WITHOUT = {SCORES: "no held-out rows, or not evaluated yet"}
+MISSING = {SCORES: "no held-out rows, or not evaluated yet"}
 STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued": '
 """Markers in lines of a job's log: the figures of an update, the start of the job, the update it resumed from."""
 SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
@@ -49,7 +49,7 @@ class TrainingCurves:
     """Update that it was last resumed from; 0: not resumed."""
     continued: tuple[int, ...] = ()
     """All updates that it was resumed from, according to its log."""
-    loss_in: str = ""
+    loss_unit: str = ""
     """Unit of its loss; empty if its job is missing or on another host."""
 
 
@@ -174,16 +174,16 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
         if not any(lines for _, lines in figures):
             continue
         drawn = [_make_figure(title, one, lines, up) for one, lines in figures]
-        found.append({"title": title, "figures": drawn, "without": WITHOUT.get(title, "not measured")})
+        found.append({"title": title, "figures": drawn, "missing": MISSING.get(title, "not measured")})
     if len(trainings) != 1:
         return found
     together = [{**figure, "title": section["title"]} for section in found for figure in section["figures"]]
-    return [{"title": trainings[0].stage, "figures": together, "without": ""}] if together else []
+    return [{"title": trainings[0].stage, "figures": together, "missing": ""}] if together else []
 
 
 def _make_figure(title: str, training: TrainingCurves, lines: tuple[PlotLine, ...], up: str) -> dict[str, Any]:
-    if title == "Loss" and training.loss_in:
-        up = f"loss ({training.loss_in})"
+    if title == "Loss" and training.loss_unit:
+        up = f"loss ({training.loss_unit})"
     plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
     note = training.note if title == "Loss" else ""
     if title == "Loss" and training.history.get("loss"):

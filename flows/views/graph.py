@@ -25,7 +25,7 @@ class StageBox:
     name: str
     status: str
     """Selects a class of the style sheet, s-<status>."""
-    says: str
+    tooltip: str
     """Tooltip text."""
     link: str | None = None
 
@@ -87,9 +87,9 @@ def _overlap(one: str, other: str) -> bool:
 
 def _format_outs(paths: Sequence[str]) -> list[str]:
     """Return at most MOST_LINES lines for the paths; long paths lose their first folders."""
-    kept = list(paths) if len(paths) <= MAX_LINES else list(paths[: MAX_LINES - 1])
-    shown = [shorten_path(path) for path in kept]
-    return shown + ([f"and {len(paths) - len(kept)} more"] if len(kept) < len(paths) else [])
+    leading = list(paths) if len(paths) <= MAX_LINES else list(paths[: MAX_LINES - 1])
+    shown = [shorten_path(path) for path in leading]
+    return shown + ([f"and {len(paths) - len(leading)} more"] if len(leading) < len(paths) else [])
 
 
 def shorten_path(path: str) -> str:

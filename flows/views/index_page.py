@@ -96,8 +96,8 @@ class IndexedRun:
 
     def value(self, name: str) -> str:
         """Return a parameter as JSON; empty: the default; NONE: no such entry, or unreadable parameters."""
-        if (stated := self.details.parameters.get(name)) is not None:
-            return stated[1]
+        if (both := self.details.parameters.get(name)) is not None:
+            return both[1]
         words = name.split(".")
         there = self.details.entries if words[0] == "downstream" else [""]
         if not self.details.runtime or (words[0] == "downstream" and words[1] not in there):
@@ -105,12 +105,12 @@ class IndexedRun:
         return ""
 
 
-def read_runs(project: Path, ended: str = "", anew: int | None = None) -> list[IndexedRun]:
+def read_runs(project: Path, ended: str = "", max_new: int | None = None) -> list[IndexedRun]:
     """Return all runs, the newest first.
 
     Args:
         ended: the run that has ended but still has its lock.
-        anew: maximum number of runs to read that are not cached; the others have only their record.
+        max_new: maximum number of runs to read that are not cached; the others have only their record.
     """
     found: list[IndexedRun] = []
     for run in listing.list_all(project):
@@ -118,8 +118,8 @@ def read_runs(project: Path, ended: str = "", anew: int | None = None) -> list[I
         record = report.OWN_RECORD if one.name == listing.PROJECT else artifacts.RUN_REPORT
         stamp = [_stamp(one.folder / path) for path in (record, artifacts.PARAMS)]
         details = _read_cache(one.folder / CACHE, stamp)
-        if details is None and anew != 0:
-            details, anew = _read_details(project, one.folder), None if anew is None else anew - 1
+        if details is None and max_new != 0:
+            details, max_new = _read_details(project, one.folder), None if max_new is None else max_new - 1
             if one.folder.is_dir() and not one.at_work:  # the curves of a running run grow without a new stamp
                 write_json(one.folder / CACHE, {"stamp": stamp, **asdict(details)})
         found.append(IndexedRun(one, details or RunDetails()))
@@ -134,8 +134,8 @@ def _stamp(path: Path) -> list[int]:
 def _read_cache(path: Path, stamp: list[list[int]]) -> RunDetails | None:
     """Return cached details; None if they are of other files, or cannot be read."""
     try:
-        kept = read_json(path)
-        return RunDetails(**kept) if kept.pop("stamp") == stamp else None
+        cached = read_json(path)
+        return RunDetails(**cached) if cached.pop("stamp") == stamp else None
     except UNREADABLE:  # it is written again
         return None
 
@@ -176,13 +176,13 @@ def _read_points(path: Path) -> list[Point]:
     return points[:-1:apart] + points[-1:]
 
 
-def write_index(project: Path, ended: str = "", anew: int | None = None) -> None:
+def write_index(project: Path, ended: str = "", max_new: int | None = None) -> None:
     """Write the page.
 
     Args:
-        ended, anew: see `read_runs`.
+        ended, max_new: see `read_runs`.
     """
-    write_text(project / artifacts.INDEX_PAGE, render_index(project, read_runs(project, ended, anew)))
+    write_text(project / artifacts.INDEX_PAGE, render_index(project, read_runs(project, ended, max_new)))
 
 
 def render_index(project: Path, found: Sequence[IndexedRun]) -> str:
@@ -203,7 +203,7 @@ def _render(project: Path, found: Sequence[IndexedRun], most: int) -> str:
         statuses=Counter(one.run.status for one in found).most_common(),
         kinds=KINDS,
         drawn=MAX_DRAWN,
-        stated=MAX_PARAMETERS,
+        most_parameters=MAX_PARAMETERS,
         comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MAX_COMPARISONS]],
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
@@ -260,7 +260,7 @@ class IndexView:
                     [(record and record.preset) or "params.yaml", *kinds, details.runtime or "unreadable"]
                 ),
                 "scores": [one.score(entry, metric) for entry, metric in self._columns],
-                "stated": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
+                "parameters": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
                 "values": "\n".join(
                     f"{place} {_cut(value)}" for place, name in enumerate(self.varied) if (value := one.value(name))
                 ),
@@ -298,12 +298,12 @@ class IndexView:
             traces = []
             for number, one in enumerate(shown):
                 if points := one.details.curves.get(name):
-                    told = [
+                    dots = [
                         (x, y, f"{listing.display_name(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
                         for x, y in _thin(points, max(1, MAX_DOTS // drawn))
                     ]
                     line = _thin(points, max(8, MAX_VERTICES // drawn))
-                    traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # a point is not a line
+                    traces.append(Trace(number, number, line, dots, marks=len(points) == 1))  # a point is not a line
             yield name, plot_overlay(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 

@@ -41,7 +41,7 @@ def layout_pipeline(
             "y": ipu * row,
             "lines": lines,
             "blocks": list(blocks),
-            "kept": _count_stored(blocks, every_layer),
+            "stored": _count_stored(blocks, every_layer),
         }
         for number, ((ipu, blocks), lines) in enumerate(zip(stages, texts, strict=True))
     ]

@@ -102,8 +102,8 @@ def relative_link(path: Path, folder: Path) -> str:
 
 
 def _box(row: dict[str, Any], pages: dict[str, str]) -> StageBox:
-    says = f"{row['status']}, {format_duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
-    return StageBox(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
+    tooltip = f"{row['status']}, {format_duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
+    return StageBox(row["name"], row["status"].replace(" ", "-"), tooltip, pages.get(row["name"]))
 
 
 def copy_path(report: RunReport, root: Path) -> Path:

@@ -152,7 +152,7 @@ class RunView:
             (one for one in MARK_DISTANCES if long / one <= MAX_INTERVALS),
             3600 * (1 + int(long / MAX_INTERVALS / 3600)),
         )
-        marks = [{"at": 100 * mark / long, "said": format_mark(mark)} for mark in range(0, int(long) + 1, every)]
+        marks = [{"at": 100 * mark / long, "label": format_mark(mark)} for mark in range(0, int(long) + 1, every)]
         return {"rows": placed, "title": title, "marks": marks}
 
     @cached_property
@@ -338,11 +338,11 @@ class ResultView:
         if not self.result.get("checks"):
             return [], []
         section = f"downstream.{self.entry}.gate."
-        told, unusual = (
+        overrides, unusual = (
             [(name.removeprefix(section), *both) for name, *both in rows if name.startswith(section)]
             for rows in (self.run.settings.told, self.run.settings.unusual)
         )
-        return told, unusual
+        return overrides, unusual
 
     @cached_property
     def checks(self) -> list[GateRow]:
@@ -440,10 +440,10 @@ def _describe_device(result: Mapping[str, Any]) -> str | None:
 def _find_data_docs(page: Path, root: Path) -> Path | None:
     """Return Great Expectations' own page of the verdict on a page; None if missing or of another verdict."""
     folder, verdict = root / artifacts.DATA_DOCS / page.stem, page.with_suffix(".json")
-    said = folder / artifacts.SPEAKS_OF
-    if page.parent != root / artifacts.VALIDATION or not said.is_file() or not verdict.is_file():
+    digest = folder / artifacts.SPEAKS_OF
+    if page.parent != root / artifacts.VALIDATION or not digest.is_file() or not verdict.is_file():
         return None
-    return folder / "index.html" if said.read_text(encoding="utf-8") == sha256_of(verdict) else None
+    return folder / "index.html" if digest.read_text(encoding="utf-8") == sha256_of(verdict) else None
 
 
 def format_mark(seconds: int) -> str:

@@ -295,8 +295,8 @@ class Dispatcher:
             receipt = read_json(self.root / artifacts.receipt_file(gate.item))
             self.report.enter_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
-        if dvc.has_remote(self.root) and (said := restore_outputs(pages, self.root, self.say)) is not None:
-            self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
+        if dvc.has_remote(self.root) and (reason := restore_outputs(pages, self.root, self.say)) is not None:
+            self.say(f"the pages of {', '.join(pages)} could not be restored here: {reason}")
 
     def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
         """Send runs of consecutive stages to `queue` in parallel; send a run again if it lost its worker or paused.

@@ -113,13 +113,13 @@ def _send_record(record: StageRecord, root: Path) -> None:
     """Send the record and the small files of a stage to the orchestrating flow."""
     files = reports.figure_files(record.name, root) if record.status not in ("failed", "paused") else []
     sent = dataclasses.replace(record, host=socket.gethostname())
-    said = f"{sent.name} {sent.status} on {sent.host} in {sent.seconds:.1f} s"
-    _send_files(said, files, root, record=dataclasses.asdict(sent))
+    description = f"{sent.name} {sent.status} on {sent.host} in {sent.seconds:.1f} s"
+    _send_files(description, files, root, record=dataclasses.asdict(sent))
 
 
-def _send_files(said: str, names: list[Path], root: Path, **data: Any) -> None:
+def _send_files(description: str, names: list[Path], root: Path, **data: Any) -> None:
     """Send small files of the checkout and other data to the orchestrating flow."""
     found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.MAX_BYTES]
     data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
-    artifact = Artifact(key=REPORT_KEY, type="result", description=said, data=data)
+    artifact = Artifact(key=REPORT_KEY, type="result", description=description, data=data)
     retry_call(artifact.create, get_run_logger().warning)

@@ -71,9 +71,9 @@ def parse_report(data: str, names: Sequence[str], plan: Sequence[str], root: Pat
         files = {_check_path(name, known): text for name, text in dict(sent["files"]).items()}
         return StageReport(record, {path: _check_text(path, text, plan, root) for path, text in files.items()})
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise RunFailed(
-            f"the report of {names[0]} is not from a Podium worker ({said[:MAX_QUOTED]!r}): another client writes to "
+            f"the report of {names[0]} is not from a Podium worker ({reason[:MAX_QUOTED]!r}): another client writes to "
             "this Prefect server, or a worker runs other code. docs/workers.md describes how to restrict access"
         ) from None
 
@@ -139,8 +139,8 @@ def _filter_lock(text: str, plan: Sequence[str], root: Path) -> str:
     sent = parse_yaml(text)
     stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
     known = read_plan(root)
-    kept = {name: stage for name, stage in stages.items() if _matches_plan(stage, known[name].outs)}
-    return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(kept))})
+    matching = {name: stage for name, stage in stages.items() if _matches_plan(stage, known[name].outs)}
+    return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(matching))})
 
 
 def _matches_plan(stage: dict[str, Any], outs: Sequence[str]) -> bool:

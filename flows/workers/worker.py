@@ -172,10 +172,10 @@ class StageWorker(
                 _signal_group(process.pid, signal.SIGTERM)
                 await _wait_for_group(process, END_REPORT_S)
                 ended = f"its process ended with {describe_exit(process.returncode or 0)}"
-                said, patience = ("its worker was stopped", 0.0) if stopped else (ended, api.PATIENCE_S)
+                message, patience = ("its worker was stopped", 0.0) if stopped else (ended, api.PATIENCE_S)
                 with contextlib.suppress(*api.SERVER_ERRORS):  # then the run counts as lost when heartbeats stay away
                     await anyio.to_thread.run_sync(
-                        api.retry_call, lambda: _report_end(flow_run.id, said), self.say, patience
+                        api.retry_call, lambda: _report_end(flow_run.id, message), self.say, patience
                     )
                 await _wait_for_group(process, STOP_TIMEOUT_S - END_REPORT_S)
                 _signal_group(process.pid, signal.SIGKILL)
@@ -216,14 +216,14 @@ def _signal_group(group: int, number: int) -> bool:
     return False
 
 
-def _report_end(run: UUID, said: str) -> None:
+def _report_end(run: UUID, message: str) -> None:
     """Report the end of a run that did not report it itself: Cancelled if it was being cancelled, else Crashed."""
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectNotFound):
         state = client.read_flow_run(run).state
         if state is not None and state.is_cancelling():
             client.set_flow_run_state(run, Cancelled(message="its worker ended it"))
         elif state is not None and (state.is_pending() or state.is_running()):
-            client.set_flow_run_state(run, Crashed(message=said))
+            client.set_flow_run_state(run, Crashed(message=message))
 
 
 def run_worker(

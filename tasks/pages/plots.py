@@ -62,19 +62,20 @@ def plot_lines(lines: Sequence[PlotLine], across: str, up: str, label: str) -> P
     """
     import pygal
 
-    kept = [(line, _thin(line.points)) for line in lines]
-    places = [x for _, points in kept for x, _ in points]
+    thinned = [(line, _thin(line.points)) for line in lines]
+    xs = [x for _, points in thinned for x, _ in points]
     chart = pygal.XY(
         **_options(across, up) | _legend([line.name for line in lines]),
         x_value_formatter=format_tick,
-        x_labels=_ticks(places),
+        x_labels=_ticks(xs),
         include_x_axis=True,
-        **({"xrange": (places[0] - 1, places[0] + 1)} if len(set(places)) == 1 else {}),
+        **({"xrange": (xs[0] - 1, xs[0] + 1)} if len(set(xs)) == 1 else {}),
     )
-    for line, points in kept:
+    for line, points in thinned:
         chart.add(_shorten(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
     tips = [
-        [f"{line.name}\n{across} {format_tick(x)}\n{up} {format_tick(y)}" for x, y in points] for line, points in kept
+        [f"{line.name}\n{across} {format_tick(x)}\n{up} {format_tick(y)}" for x, y in points]
+        for line, points in thinned
     ]
     looks = [(index if line.color is None else line.color, " marks" * line.marks) for index, line in enumerate(lines)]
     return _render(chart, tips, looks, label)
@@ -239,11 +240,11 @@ def _thin(points: Sequence[Point]) -> list[Point]:
     if len(found) <= MAX_POINTS:
         return found
     stretch = -(-2 * len(found) // (MAX_POINTS - 2))
-    kept = {0, len(found) - 1}
+    chosen = {0, len(found) - 1}
     for first in range(0, len(found), stretch):
         indices = range(first, min(first + stretch, len(found)))
-        kept |= {min(indices, key=lambda index: found[index][1]), max(indices, key=lambda index: found[index][1])}
-    return [found[index] for index in sorted(kept)]
+        chosen |= {min(indices, key=lambda index: found[index][1]), max(indices, key=lambda index: found[index][1])}
+    return [found[index] for index in sorted(chosen)]
 
 
 def _render(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:

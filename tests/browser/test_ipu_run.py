@@ -81,10 +81,10 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
     for stage, result in results(checkout).items():
         placed, drawn = result["plan"]["device"]["placement"], shown.pop(stage)
         assert re.findall(r'role="img" aria-label="([^"]*)"', drawn) == [LIES[stage]]
-        assert drawn.count('class="lane-of"') == placed["ipus_per_replica"] == len(SHARES[stage])
+        assert drawn.count('class="ipu"') == placed["ipus_per_replica"] == len(SHARES[stage])
         assert drawn.count('class="stage"') == placed["forward_stages"]
         assert [int(share) for share in re.findall(r"<title>(\d+)% of the memory of IPU", drawn)] == SHARES[stage]
-        assert drawn.count('class="kept"') == KEPT[stage]
+        assert drawn.count('class="stored"') == KEPT[stage]
     assert shown == {}
     html = file.read_text()
     assert "8 IPUs, 2 replicas of 4, fp16" in html

@@ -160,7 +160,7 @@ def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, na
 
 
 def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):
-    assert [one.details for one in index_page.read_runs(toy_project, anew=0) if one.run.name == "fast"] == [
+    assert [one.details for one in index_page.read_runs(toy_project, max_new=0) if one.run.name == "fast"] == [
         RunDetails()
     ]
     assert facts(toy_project)["fast"].runtime == "cpu"

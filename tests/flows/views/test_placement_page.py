@@ -25,7 +25,7 @@ STAGES = [
 def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
     found = placement.layout_pipeline(STAGES, 3, True, [0.15, 0.25, 0.25], "pretrain")
     first, second, third = found["boxes"]
-    assert [(one["ipu"], one["kept"]) for one in found["boxes"]] == [(0, 2), (1, 1), (0, 1)]
+    assert [(one["ipu"], one["stored"]) for one in found["boxes"]] == [(0, 2), (1, 1), (0, 1)]
     assert first["lines"] == ["embeddings", "layers 0 to 1"]
     assert third["lines"] == ["MLM and NSP heads"]
     (answers,) = placement.layout_pipeline([(0, ["question answering head"])], 1, None, [], "predict")["boxes"]
@@ -34,7 +34,7 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
     assert (first["y"], third["y"]) == (0, 0)
     assert [(one["share"], one["idle"]) for one in found["ipus"]] == [(0.15, False), (0.25, False), (0.25, True)]
     assert not placement.layout_pipeline(STAGES, 3, None, [], "predict")["recomputed"]
-    assert [one["kept"] for one in placement.layout_pipeline(STAGES, 3, False, [], "finetune")["boxes"]] == [1, 1, 1]
+    assert [one["stored"] for one in placement.layout_pipeline(STAGES, 3, False, [], "finetune")["boxes"]] == [1, 1, 1]
 
 
 def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
@@ -54,7 +54,7 @@ def test_a_job_that_ended_lies_where_its_result_says():
     result = {"kind": "pretrain", "plan": {"device": {"placement": placed.as_dict(), "config": config}}}
     found = placement.layout_result(json.loads(json.dumps(result)), "pretrain@phase1")
     assert found is not None
-    said = [(one["ipu"], one["lines"], one["kept"]) for one in found["boxes"]]
+    said = [(one["ipu"], one["lines"], one["stored"]) for one in found["boxes"]]
     names = [[word.replace("encoder layer", "layer") for word in names] for _, names in placed.stages]
     assert [ipu for ipu, _, _ in said] == [ipu for ipu, _ in placed.stages]
     assert [kept for *_, kept in said] == [1, 1, 2, 3, 1]

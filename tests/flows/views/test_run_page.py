@@ -165,7 +165,7 @@ def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began
 
 
 def test_old_copies_go(toy_project, monkeypatch):
-    monkeypatch.setattr(run_page, "MOST_COPIES", 2)
+    monkeypatch.setattr(run_page, "MAX_COPIES", 2)
     for second in range(4):
         record = report.RunReport(".", began=f"2026-11-23T10:00:0{second}+0000", ended="2026-11-23T10:01:00+0000")
         run_page.write_ended(record, toy_project, toy_project)
@@ -263,7 +263,7 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
 
 
 def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project, monkeypatch):
-    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "FIRST_UPDATE_S", 0.01)
     written = threading.Event()
     monkeypatch.setattr(run_page, "write_running", lambda *what: written.set())
     with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
@@ -272,12 +272,12 @@ def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project,
 
 
 def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkeypatch):
-    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "FIRST_UPDATE_S", 0.01)
     monkeypatch.setattr(run_page, "REFRESH_S", 0.01)
-    monkeypatch.setattr(run_page, "LEAST_REST", 1e9)
+    monkeypatch.setattr(run_page, "MIN_PAUSE_FACTOR", 1e9)
     pages, kept = [], threading.Event()
     monkeypatch.setattr(run_page, "write_running", lambda *what: pages.append(what))
-    monkeypatch.setattr(run_page, "keep_now", lambda *what: kept.set())
+    monkeypatch.setattr(run_page, "write_record", lambda *what: kept.set())
     with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert kept.wait(60)
     assert len(pages) == 1
@@ -290,7 +290,7 @@ def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monke
         tried.set()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "FIRST_UPDATE_S", 0.01)
     monkeypatch.setattr(run_page, "write_running", full)
     with run_page.keep_updated(report.RunReport("."), toy_project, toy_project):
         assert tried.wait(60)
